@@ -1,6 +1,6 @@
 """The file tree of a sandbox: an overlay of image layers, fresh /dev, /proc and /sys, and the way into it.
 
-Owns every mount. Parent-side: `Workshop` (made once per zygote) and `open_layers` give detached mounts. Child-side:
+Owns every mount. Parent-side: `Workshop` is the zygote's own tree, and `open_layers` gives detached mounts. Child-side:
 `build` and `mount_sys` attach them in the sandbox's own mount namespace, and `enter` leaves the machine's tree for good. Layers and
 trees are only ever reached through detached copies, so nothing outside them is reachable by walking up. What is mounted, masked and
 read-only follows docker's defaults; where it differs, the reason is beside it.
@@ -8,9 +8,10 @@ read-only follows docker's defaults; where it differs, the reason is beside it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from session_agent.node import syscalls as sys_
@@ -40,6 +41,7 @@ _SYS_FALLBACK = "devices/system"
 _CGROUPS = "sys/fs/cgroup"
 _GUARD = sys_.MS_NOSUID | sys_.MS_NODEV
 _SHM_FLAGS = _GUARD | sys_.MS_NOEXEC
+_OWN_MOUNTS = "/proc/self/ns/mnt"
 _TERMINALS = 256
 """At once in one sandbox. The kernel has 3072 for all sandboxes together."""
 
@@ -81,29 +83,41 @@ class DetachedMounts:
 
 
 class Workshop:
-    """A tmpfs in the zygote's own mount namespace, which every sandbox's namespace starts as a copy of.
+    """The zygote's own mount namespace, which every sandbox's namespace starts as a copy of: with few mounts a copy costs little.
 
-    It holds the mount points the layers are attached at, the devices, and an empty directory and file for masks. Attached, not
-    detached: kernels before 6.15 copy mounts only from attached ones.
+    Its root is a tmpfs with the mount points the layers are attached at, the devices, and an empty directory for masks. The machine's
+    /proc and /sys are there too, with all that is mounted on them: the kernel gives others only to those who see them whole.
     """
 
     def __init__(self, place: str) -> None:
-        self.place = place
+        """*place* is any directory; a tmpfs is mounted there for a moment, in the new namespace alone."""
+        self._machine = os.open(_OWN_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
+        sys_.unshare(sys_.CLONE_NEWNS)
+        self._own = os.open(_OWN_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
+        sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
         sys_.mount("tmpfs", place, "tmpfs", _GUARD, "size=256k,mode=755")
-        for name in ("root", "folder", "empty", "dev", *(str(index) for index in range(MAX_LAYERS))):
-            os.mkdir(f"{place}/{name}", 0o755)
-        self._fill_dev(f"{place}/dev")
-        _restrict(place, sys_.MOUNT_ATTR_RDONLY)
+        os.chdir(place)
+        for name in ("root", "folder", "empty", "dev", "proc", "sys", *(str(index) for index in range(MAX_LAYERS))):
+            os.mkdir(name, 0o755)
+        for name in _DEVICES:
+            os.mknod(f"dev/{name}")
+        for path in ("proc", "sys", *(f"dev/{name}" for name in _DEVICES)):
+            sys_.bind(f"/{path}", path)
+        enter()
+        sys_.mount_setattr("/", sys_.MOUNT_ATTR_RDONLY)
         self.hidden_files = [name for name in _HIDDEN_FILES if os.path.exists(f"/proc/{name}")]
         self.hidden_directories = [name for name in _HIDDEN_DIRECTORIES if os.path.isdir(f"/proc/{name}")]
         self.read_only = [name for name in _READ_ONLY if os.path.exists(f"/proc/{name}")]
         self.hidden_sys = [name for name in _HIDDEN_SYS if os.path.isdir(f"/sys/{name}")]
 
-    @staticmethod
-    def _fill_dev(dev: str) -> None:
-        for name in _DEVICES:
-            os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-            _bind(f"/dev/{name}", f"{dev}/{name}")
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Within, paths are those of the machine."""
+        sys_.setns(self._machine, sys_.CLONE_NEWNS)
+        try:
+            yield
+        finally:
+            sys_.setns(self._own, sys_.CLONE_NEWNS)
 
 
 def prepare_folder(folder: str) -> None:
@@ -115,7 +129,7 @@ def prepare_folder(folder: str) -> None:
 
 
 def open_layers(root: Root, disk: int | None) -> DetachedMounts:
-    """Parent: detached copies of everything *root* names, and *disk*, a detached mount. Close them when the child has its own."""
+    """Parent, outside: detached copies of everything *root* names, and *disk*, a detached mount. Close them when the child has its own."""
     opened: list[int] = []
     try:
         layers = [_keep(opened, _detach(path)) for path in root.layers]
@@ -144,11 +158,12 @@ def id_mapping_works(directory: str, workshop: Workshop) -> bool:
     """Whether an overlay takes an id-mapped layer from the file system of *directory* (Linux 5.19), by doing it."""
     ids = IdMap(1 << 20, 1 << 16)
     held, release = os.pipe2(os.O_CLOEXEC)
-    layer = _detach(directory)
+    with workshop.outside():
+        layer = _detach(directory)
     try:
         pid, pidfd = sys_.fork_into(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS)
         if pid == 0:
-            os._exit(_try_overlay(held, layer, workshop))
+            os._exit(_try_overlay(held, layer))
         os.close(pidfd)
         try:
             write_id_maps(pid, ids.extents)
@@ -162,13 +177,12 @@ def id_mapping_works(directory: str, workshop: Workshop) -> bool:
             os.close(fd)
 
 
-def _try_overlay(held: int, layer: int, workshop: Workshop) -> int:
+def _try_overlay(held: int, layer: int) -> int:
     try:
         if os.read(held, 1) != b"1":
             return 1
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-        os.chdir(workshop.place)
         sys_.move_mount(layer, "0")
         sys_.mount("overlay", "root", "overlay", sys_.MS_NODEV, "lowerdir=0:empty,userxattr")
     except OSError:
@@ -179,8 +193,6 @@ def _try_overlay(held: int, layer: int, workshop: Workshop) -> int:
 def build(root: Root, opened: DetachedMounts, workshop: Workshop, ids: IdMap) -> None:
     """Child: put the tree together in the workshop, and go there. `mount_sys` and `enter` follow."""
     sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
-    place = workshop.place
-    os.chdir(place)
     for index, fd in enumerate(opened.layers):
         sys_.move_mount(fd, str(index))
     for fd in opened.folder:
@@ -196,8 +208,8 @@ def build(root: Root, opened: DetachedMounts, workshop: Workshop, ids: IdMap) ->
     for tree, fd in zip(root.trees, opened.trees, strict=True):
         sys_.move_mount(fd, tree.target)
     for path in root.hidden:
-        _bind(f"{place}/empty", path)
-    _dev(f"{place}/dev", ids, root.shm_bytes)
+        sys_.bind("/empty", path)
+    _dev(ids, root.shm_bytes)
     _proc(workshop)
 
 
@@ -214,11 +226,11 @@ def mount_sys(workshop: Workshop, groups: Mapping[str, int]) -> None:
         for path in (_SYS_FALLBACK, _CGROUPS.removeprefix("sys/")):
             os.makedirs(f"sys/{path}")
         if os.path.isdir(f"/sys/{_SYS_FALLBACK}"):
-            _bind(f"/sys/{_SYS_FALLBACK}", f"sys/{_SYS_FALLBACK}", recursive=True)
-        _restrict("sys", sys_.MOUNT_ATTR_RDONLY, recursive=True)
+            sys_.bind(f"/sys/{_SYS_FALLBACK}", f"sys/{_SYS_FALLBACK}")
+        sys_.mount_setattr("sys", sys_.MOUNT_ATTR_RDONLY, recursive=True)
     else:
         for name in workshop.hidden_sys:
-            _bind(f"{workshop.place}/empty", f"sys/{name}")
+            sys_.bind("/empty", f"sys/{name}")
     if "" in groups:
         sys_.move_mount(groups[""], _CGROUPS)
     elif groups:
@@ -226,11 +238,11 @@ def mount_sys(workshop: Workshop, groups: Mapping[str, int]) -> None:
         for name, fd in groups.items():
             os.mkdir(f"{_CGROUPS}/{name}")
             sys_.move_mount(fd, f"{_CGROUPS}/{name}")
-        _restrict(_CGROUPS, sys_.MOUNT_ATTR_RDONLY)
+        sys_.mount_setattr(_CGROUPS, sys_.MOUNT_ATTR_RDONLY)
 
 
 def enter() -> None:
-    """Child: make the tree the root, and let go of the machine's."""
+    """Make the tree that is the working directory the root, and let go of the one before."""
     sys_.pivot_root(".", ".")
     sys_.umount(".", sys_.MNT_DETACH)
     os.chdir("/")
@@ -241,15 +253,15 @@ def resize_shm(size_bytes: int) -> None:
     sys_.mount("", "/dev/shm", "", sys_.MS_REMOUNT | _SHM_FLAGS, f"size={size_bytes}")
 
 
-def _dev(devices: str, ids: IdMap, shm_bytes: int) -> None:
+def _dev(ids: IdMap, shm_bytes: int) -> None:
     sys_.mount("tmpfs", "dev", "tmpfs", sys_.MS_NOSUID, "size=64m,mode=755")
     for name in ("pts", "shm", "mqueue"):
         os.mkdir(f"dev/{name}", 0o755)
     for name, target in _DEV_LINKS.items():
         os.symlink(target, f"dev/{name}")
     for name in _DEVICES:
-        os.close(os.open(f"dev/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-        _bind(f"{devices}/{name}", f"dev/{name}")
+        os.mknod(f"dev/{name}")
+        sys_.bind(f"/dev/{name}", f"dev/{name}")
     group = ",gid=5" if ids.count > 5 else ""
     sys_.mount("devpts", "dev/pts", "devpts", _GUARD & ~sys_.MS_NODEV | sys_.MS_NOEXEC,
                f"newinstance,ptmxmode=0666,mode=0620,max={_TERMINALS}{group}")  # fmt: skip
@@ -260,28 +272,12 @@ def _dev(devices: str, ids: IdMap, shm_bytes: int) -> None:
 def _proc(workshop: Workshop) -> None:
     sys_.mount("proc", "proc", "proc", _GUARD | sys_.MS_NOEXEC)
     for name in workshop.hidden_files:
-        _bind("dev/null", f"proc/{name}")
+        sys_.bind("/dev/null", f"proc/{name}")
     for name in workshop.hidden_directories:
-        _bind(f"{workshop.place}/empty", f"proc/{name}")
+        sys_.bind("/empty", f"proc/{name}")
     for name in workshop.read_only:
-        fd = sys_.open_tree(f"proc/{name}", recursive=True)
-        sys_.mount_setattr(fd, sys_.MOUNT_ATTR_RDONLY, recursive=True)
-        sys_.move_mount(fd, f"proc/{name}")
-        os.close(fd)
-
-
-def _bind(source: str, target: str, *, recursive: bool = False) -> None:
-    fd = sys_.open_tree(source, recursive=recursive)
-    sys_.move_mount(fd, target)
-    os.close(fd)
-
-
-def _restrict(path: str, attributes: int, *, recursive: bool = False) -> None:
-    fd = sys_.open_tree(path, clone=False)
-    try:
-        sys_.mount_setattr(fd, attributes, recursive=recursive)
-    finally:
-        os.close(fd)
+        sys_.bind(f"proc/{name}", f"proc/{name}")
+        sys_.mount_setattr(f"proc/{name}", sys_.MOUNT_ATTR_RDONLY)
 
 
 def _detach(path: str) -> int:

@@ -42,8 +42,10 @@ MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
 MS_REMOUNT = 32
+MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
 MNT_DETACH = 2
 
 AT_FDCWD = -100
@@ -77,6 +79,7 @@ _FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 
 
 _word = ctypes.c_long
+_BIND = ctypes.c_ulong(MS_BIND | MS_REC)
 
 
 def _fail(name: str) -> OSError:
@@ -142,9 +145,15 @@ def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
     _syscall("close_range", _CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), ctypes.c_uint(0))
 
 
-def open_tree(path: str, *, clone: bool = True, recursive: bool = False) -> int:
-    """A descriptor for a detached copy of the mount at *path* (with ``clone``), closed on exec."""
-    flags = OPEN_TREE_CLOEXEC | (OPEN_TREE_CLONE if clone else 0) | (AT_RECURSIVE if recursive else 0)
+def bind(source: str, target: str) -> None:
+    """Show what is at *source*, with the mounts below it, at *target*: one call, where a detached mount takes three."""
+    if _libc.mount(os.fsencode(source), os.fsencode(target), None, _BIND, None) < 0:
+        raise _fail(f"bind {source} to {target}")
+
+
+def open_tree(path: str, *, recursive: bool = False) -> int:
+    """A descriptor for a detached copy of the mount at *path*, closed on exec."""
+    flags = OPEN_TREE_CLOEXEC | OPEN_TREE_CLONE | (AT_RECURSIVE if recursive else 0)
     return _syscall(f"open_tree {path}", _OPEN_TREE, _word(AT_FDCWD), os.fsencode(path), _word(flags))
 
 
@@ -172,10 +181,12 @@ def new_mount(kind: str, source: str, options: Sequence[str], attributes: int) -
         os.close(context)
 
 
-def mount_setattr(mount_fd: int, set_bits: int, *, userns_fd: int = 0, recursive: bool = False) -> None:
+def mount_setattr(mount: int | str, set_bits: int, *, userns_fd: int = 0, recursive: bool = False) -> None:
+    """Add attributes to a mount, given by a descriptor or by its path."""
     attr = struct.pack("=QQQQ", set_bits, 0, 0, userns_fd)
-    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
-    _syscall("mount_setattr", _MOUNT_SETATTR, _word(mount_fd), b"", _word(flags), attr, _word(len(attr)))
+    place, path, flags = (mount, b"", AT_EMPTY_PATH) if isinstance(mount, int) else (AT_FDCWD, os.fsencode(mount), 0)
+    flags |= AT_RECURSIVE if recursive else 0
+    _syscall("mount_setattr", _MOUNT_SETATTR, _word(place), path, _word(flags), attr, _word(len(attr)))
 
 
 def thread_id_address() -> int:
@@ -206,6 +217,9 @@ def _title_place() -> tuple[int, int]:
 
 
 _pidfd_slot = ctypes.c_int(-1)
+_before_fork = ctypes.pythonapi.PyOS_BeforeFork
+_after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Child
+_after_fork_in_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
 
 
 def fork_into(flags: int, tid_address: int = 0) -> tuple[int, int]:
@@ -218,14 +232,13 @@ def fork_into(flags: int, tid_address: int = 0) -> tuple[int, int]:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
     pidfd_at = _word(ctypes.addressof(_pidfd_slot))
     last = (_word(0), _word(tid_address)) if AARCH64 else (_word(tid_address), _word(0))
-    api = ctypes.pythonapi
-    api.PyOS_BeforeFork()
+    _before_fork()
     pid: int = _libc.syscall(_word(_NUMBERS["clone"]), _word(flags), _word(0), pidfd_at, *last)
     if pid == 0:
-        api.PyOS_AfterFork_Child()
+        _after_fork_in_child()
         return 0, -1
     error = ctypes.get_errno()
-    api.PyOS_AfterFork_Parent()
+    _after_fork_in_parent()
     if pid < 0:
         raise OSError(error, f"clone: {os.strerror(error)}")
     return pid, int(_pidfd_slot.value)

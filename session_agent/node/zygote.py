@@ -33,8 +33,6 @@ PREPARED = b"1"
 _REHEARSALS = 16
 """CPython 3.11 optimizes a function at its eighth call, and a call site some calls later."""
 _FDS = ("control", "ready", "stderr", "disk")
-# The first ones are empty directories that the kernel makes to be mounted on: the rest of /sys stays visible, else it gives no other one.
-_PLACES = ("/sys/kernel/debug", "/sys/kernel/security", "/sys/fs/pstore", "/sys", "/dev/shm", "/mnt", "/media", "/srv")
 _CODECS = ("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "stringprep")
 _LIBRARY = (
     "asyncio",
@@ -57,7 +55,10 @@ Entry = Callable[[dict[str, Any], int, int], object]
 class Zygote:
     """Answers the node's requests, one at a time, over a sequenced-packet socket."""
 
-    def __init__(self, control: socket.socket, entry: Entry, *, own_namespace: bool) -> None:
+    def __init__(
+        self, control: socket.socket, entry: Entry, warm_up: Callable[[], object] | None, directory: str, *, own_namespace: bool
+    ) -> None:
+        """*directory* is any one that only the node uses. Afterwards no path leads to the machine's files any more, nor to modules."""
         if own_namespace:
             namespaces.enter_own_user_namespace()
         else:
@@ -65,15 +66,16 @@ class Zygote:
             namespaces.raise_limits()
             syscalls.unshare(syscalls.CLONE_NEWNS)
         # Later mounts of the machine (a data disk) still arrive here; nothing made here leaves.
-        syscalls.mount("", "/", "", syscalls.MS_REC | (1 << 19))
+        syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)
         self._control = control
         self._entry = entry
-        self.warm_up: Callable[[], object] | None = None
-        self.workshop = rootfs.Workshop(next(place for place in _PLACES if os.path.isdir(place)))
+        self._warm = warm_up
         self._filters = [seccomp.build(network=network, one_id=own_namespace) if seccomp.supported() else None for network in (False, True)]
         self._last_capability = namespaces.last_capability()
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._rehearse()
+        self.workshop = rootfs.Workshop(directory)
 
     def serve(self) -> None:
         """Until the node closes its end."""
@@ -104,7 +106,8 @@ class Zygote:
             shm_bytes=int(request["shm_bytes"]),
             tmpfs_bytes=request["tmpfs_bytes"],
         )
-        opened = rootfs.open_layers(root, fds.get("disk"))
+        with self.workshop.outside():
+            opened = rootfs.open_layers(root, fds.get("disk"))
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
         try:
             with namespaces.owned_by(ids):
@@ -127,7 +130,7 @@ class Zygote:
             os.close(mapped_w)
             opened.close()
 
-    def rehearse(self) -> None:
+    def _rehearse(self) -> None:
         """Run the first steps of an agent until the interpreter has optimized their code: in memory that all agents share, and once."""
         try:
             for _ in range(_REHEARSALS):
@@ -140,8 +143,8 @@ class Zygote:
     def _warm_up(self) -> None:
         """Go through what every agent does first, so that a spare has its own copy of the memory this writes to."""
         asyncio.run(_first_steps())
-        if self.warm_up:
-            self.warm_up()
+        if self._warm:
+            self._warm()
 
     def _child(self, request: dict[str, Any], root: Root, opened: DetachedMounts, ids: IdMap, mapped: int, fds: dict[str, int]) -> NoReturn:
         step = "ids"
@@ -295,17 +298,15 @@ def main(argv: list[str]) -> int:
     try:
         _preload()
         entry = load_entry(argv[2])
-        zygote = Zygote(control, entry, own_namespace=argv[3] == "own")
+        zygote = Zygote(control, entry, load_warm_up(argv[2]), argv[4], own_namespace=argv[3] == "own")
     except Exception as error:  # noqa: BLE001 - the node must report why, whatever it is
         traceback.print_exc()
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
         return 1
-    zygote.warm_up = load_warm_up(argv[2])
-    zygote.rehearse()
     id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.workshop)
     control.sendmsg([json.dumps({"ready": True, "id_mapping": id_mapping}).encode()])
     # What is not imported by now would come from the sandbox's own files. Cleared here rather than in each fork, which
-    # would only write to memory it shares with all others.
+    # would write to memory it shares with all others.
     sys.path.clear()
     sys.path_importer_cache.clear()
     gc.collect()

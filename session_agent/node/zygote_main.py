@@ -1,17 +1,20 @@
-"""The start of the zygote's process: what no agent uses is kept out of the memory that all agents share.
+"""The start of the zygote's process: what no agent uses is kept out of the memory that all agents share, and out of their start.
 
 Owns which libraries that is: ones that the agent's bundle leaves out as well, as their importers do without (``bundle.imports``). Each
-library is five mappings that every fork copies and every agent's end undoes. Does not own the zygote itself.
+library is five mappings that every fork copies and every agent's end undoes. Owns also which hooks run at a fork. Does not own the zygote.
 Started by launcher.py as `python -m session_agent.node.zygote_main FD ENTRY MODE FOLDER`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import types
+from collections.abc import Callable
 
 _LEFT_OUT = ("_bz2", "_lzma", "_ssl", "bz2", "lzma", "ssl")
+_register_at_fork = os.register_at_fork
 
 
 def leave_out() -> None:
@@ -23,6 +26,13 @@ def leave_out() -> None:
         package = types.ModuleType("websockets")  # one extension of it is used, and nothing of what the package itself imports
         package.__path__ = list(found.submodule_search_locations)
         sys.modules["websockets"] = package
+    os.register_at_fork = _register_seed  # type: ignore[assignment]
+
+
+def _register_seed(**hooks: Callable[[], object]) -> None:
+    """``os.register_at_fork`` for random numbers alone: other hooks renew locks that threads may hold, and the zygote has no threads."""
+    if sys._getframe(1).f_globals["__name__"] == "random":  # noqa: SLF001
+        _register_at_fork(**hooks)
 
 
 if __name__ == "__main__":

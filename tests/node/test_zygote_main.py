@@ -21,6 +21,19 @@ modules = [name for name, module in sys.modules.items() if module]
 print(json.dumps([modules, sorted(mapped), apply_mask(b"ab", b"\\1\\2\\3\\4").hex(), type(apply_mask).__name__]))
 """
 
+FORKS = """
+from session_agent.node.zygote_main import leave_out
+leave_out()
+import os, random, threading
+os.register_at_fork(after_in_child=lambda: os.write(1, b"hook "))
+for _ in range(2):
+    if os.fork() == 0:
+        os.write(1, f"{random.random()} ".encode())
+        os._exit(0)
+    os.wait()
+threading.Thread(target=lambda: os.write(1, b"thread")).start()
+"""
+
 
 def test_agents_map_no_library_that_they_do_not_use() -> None:
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -30,3 +43,11 @@ def test_agents_map_no_library_that_they_do_not_use() -> None:
     assert not [name for name in mapped if name.startswith(("libssl", "liblzma", "libbz2", "_csv"))]
     assert {"session_agent.agent.files.archive", "session_agent.agent.shell.shell"} <= set(modules)
     assert (masked, kind) == ("6060", "builtin_function_or_method")
+
+
+def test_agents_have_random_numbers_of_their_own_and_run_no_other_hook() -> None:
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", FORKS], env=environment, capture_output=True, check=True, text=True)
+    first, second, thread = done.stdout.split()
+    assert first != second
+    assert thread == "thread"
