@@ -18,9 +18,12 @@ import struct
 from collections.abc import Sequence
 
 _libc = ctypes.PyDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
 _waiting = ctypes.CDLL(None, use_errno=True)
-_waiting.syscall.restype = ctypes.c_long
+for _library in (_libc, _waiting):
+    _library.syscall.restype = ctypes.c_long
+    _library.syscall.argtypes = [ctypes.c_long] + [ctypes.c_void_p] * 6  # numbers as well as bytes, None is 0
+_libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+_libc.mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
 
 MACHINE = platform.machine()
 AARCH64 = MACHINE == "aarch64"
@@ -78,17 +81,16 @@ _CLOSE_RANGE, _MOUNT_SETATTR = 436, 442
 _FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 
 
-_word = ctypes.c_long
-_BIND = ctypes.c_ulong(MS_BIND | MS_REC)
-
-
 def _fail(name: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{name}: {os.strerror(number)}")
 
 
-def _syscall(name: str, number: int, *args: object) -> int:
-    result: int = _libc.syscall(ctypes.c_long(number), *args)
+_Word = int | bytes | None
+
+
+def _syscall(name: str, number: int, a: _Word = 0, b: _Word = 0, c: _Word = 0, d: _Word = 0, e: _Word = 0) -> int:
+    result: int = _libc.syscall(number, a, b, c, d, e, 0)
     if result < 0:
         raise _fail(name)
     return result
@@ -96,7 +98,7 @@ def _syscall(name: str, number: int, *args: object) -> int:
 
 def prctl(option: int, arg2: int = 0, arg3: int = 0, arg4: int = 0, arg5: int = 0) -> None:
     """Raise OSError unless prctl(2) answers 0 or more."""
-    if _libc.prctl(option, _word(arg2), _word(arg3), _word(arg4), _word(arg5)) < 0:
+    if _libc.prctl(option, arg2, arg3, arg4, arg5) < 0:
         raise _fail(f"prctl({option})")
 
 
@@ -114,15 +116,14 @@ def setns(fd: int, kind: int = 0) -> None:
 def set_file_ids(uid: int, gid: int) -> None:
     """Whom the kernel takes this thread for where files are concerned, until its effective ids change."""
     for name, number in (("setfsgid", gid), ("setfsuid", uid)):
-        _libc.syscall(_word(_NUMBERS[name]), _word(number))
+        _libc.syscall(_NUMBERS[name], number, 0, 0, 0, 0, 0)
         # It answers with the id before the call, also when it refuses: a second call that changes nothing shows what holds.
-        if _libc.syscall(_word(_NUMBERS[name]), _word(-1)) != number:
+        if _libc.syscall(_NUMBERS[name], -1, 0, 0, 0, 0, 0) != number:
             raise OSError(errno.EPERM, f"{name}({number}): {os.strerror(errno.EPERM)}")
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
-    result = _libc.mount(source.encode(), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
-    if result < 0:
+    if _libc.mount(source.encode(), os.fsencode(target), kind.encode() or None, flags, data.encode() or None) < 0:
         raise _fail(f"mount {kind or 'flags'} on {target}")
 
 
@@ -142,41 +143,41 @@ def sethostname(name: str) -> None:
 
 
 def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
-    _syscall("close_range", _CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), ctypes.c_uint(0))
+    _syscall("close_range", _CLOSE_RANGE, first, last)
 
 
 def bind(source: str, target: str) -> None:
     """Show what is at *source*, with the mounts below it, at *target*: one call, where a detached mount takes three."""
-    if _libc.mount(os.fsencode(source), os.fsencode(target), None, _BIND, None) < 0:
+    if _libc.mount(os.fsencode(source), os.fsencode(target), None, MS_BIND | MS_REC, None) < 0:
         raise _fail(f"bind {source} to {target}")
 
 
 def open_tree(path: str, *, recursive: bool = False) -> int:
     """A descriptor for a detached copy of the mount at *path*, closed on exec."""
     flags = OPEN_TREE_CLOEXEC | OPEN_TREE_CLONE | (AT_RECURSIVE if recursive else 0)
-    return _syscall(f"open_tree {path}", _OPEN_TREE, _word(AT_FDCWD), os.fsencode(path), _word(flags))
+    return _syscall(f"open_tree {path}", _OPEN_TREE, AT_FDCWD, os.fsencode(path), flags)
 
 
 def move_mount(mount_fd: int, target: str) -> None:
     """Attach the detached mount *mount_fd* at *target*."""
-    flags = _word(MOVE_MOUNT_F_EMPTY_PATH)
-    _syscall(f"move_mount {target}", _MOVE_MOUNT, _word(mount_fd), b"", _word(AT_FDCWD), os.fsencode(target), flags)
+    flags = MOVE_MOUNT_F_EMPTY_PATH
+    _syscall(f"move_mount {target}", _MOVE_MOUNT, mount_fd, b"", AT_FDCWD, os.fsencode(target), flags)
 
 
 def new_mount(kind: str, source: str, options: Sequence[str], attributes: int) -> int:
     """A detached mount of the file system of *kind* on *source*, by flags named *options*; in no namespace until it is moved to one."""
 
     def configure(command: int, key: bytes | None = None, value: bytes | None = None) -> None:
-        if _waiting.syscall(_word(_FSCONFIG), _word(context), _word(command), key, value, _word(0)) < 0:
+        if _waiting.syscall(_FSCONFIG, context, command, key, value, 0, 0) < 0:
             raise _fail(f"fsconfig {kind} {(key or b'').decode()}")
 
-    context = _syscall(f"fsopen {kind}", _FSOPEN, kind.encode(), _word(1))
+    context = _syscall(f"fsopen {kind}", _FSOPEN, kind.encode(), 1)
     try:
         configure(_FSCONFIG_SET_STRING, b"source", source.encode())
         for option in options:
             configure(_FSCONFIG_SET_FLAG, option.encode())
         configure(_FSCONFIG_CMD_CREATE)
-        return _syscall(f"fsmount {kind}", _FSMOUNT, _word(context), _word(1), _word(attributes))
+        return _syscall(f"fsmount {kind}", _FSMOUNT, context, 1, attributes)
     finally:
         os.close(context)
 
@@ -186,7 +187,7 @@ def mount_setattr(mount: int | str, set_bits: int, *, userns_fd: int = 0, recurs
     attr = struct.pack("=QQQQ", set_bits, 0, 0, userns_fd)
     place, path, flags = (mount, b"", AT_EMPTY_PATH) if isinstance(mount, int) else (AT_FDCWD, os.fsencode(mount), 0)
     flags |= AT_RECURSIVE if recursive else 0
-    _syscall("mount_setattr", _MOUNT_SETATTR, _word(place), path, _word(flags), attr, _word(len(attr)))
+    _syscall("mount_setattr", _MOUNT_SETATTR, place, path, flags, attr, len(attr))
 
 
 def thread_id_address() -> int:
@@ -230,10 +231,9 @@ def fork_into(flags: int, tid_address: int = 0) -> tuple[int, int]:
     flags |= CLONE_PIDFD | signal.SIGCHLD
     if tid_address:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
-    pidfd_at = _word(ctypes.addressof(_pidfd_slot))
-    last = (_word(0), _word(tid_address)) if AARCH64 else (_word(tid_address), _word(0))
+    last = (0, tid_address) if AARCH64 else (tid_address, 0)
     _before_fork()
-    pid: int = _libc.syscall(_word(_NUMBERS["clone"]), _word(flags), _word(0), pidfd_at, *last)
+    pid: int = _libc.syscall(_NUMBERS["clone"], flags, 0, ctypes.addressof(_pidfd_slot), *last, 0)
     if pid == 0:
         _after_fork_in_child()
         return 0, -1
@@ -259,4 +259,4 @@ def seccomp_install(program: bytes) -> None:
     """Install a BPF program (array of sock_filter) for this thread; it can never be removed."""
     buffer = ctypes.create_string_buffer(program, len(program))
     fprog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
-    _syscall("seccomp", _NUMBERS["seccomp"], _word(1), _word(0), fprog)
+    _syscall("seccomp", _NUMBERS["seccomp"], 1, 0, fprog)

@@ -21,6 +21,20 @@ modules = [name for name, module in sys.modules.items() if module]
 print(json.dumps([modules, sorted(mapped), apply_mask(b"ab", b"\\1\\2\\3\\4").hex(), type(apply_mask).__name__]))
 """
 
+COMPILES = """
+from session_agent.node.zygote_main import leave_out
+leave_out()
+import sys
+from session_agent.node import zygote
+zygote._preload()
+zygote.load_warm_up("session_agent.agent.startup.server:serve_forked")()
+from session_agent.agent.settings import AgentSettings
+compiled = []
+sys.addaudithook(lambda event, args: compiled.append(args) if event == "compile" else None)
+AgentSettings.from_config({"sandbox_id": "one", "token": "00"})
+print(len(compiled))
+"""
+
 FORKS = """
 from session_agent.node.zygote_main import leave_out
 leave_out()
@@ -43,6 +57,12 @@ def test_agents_map_no_library_that_they_do_not_use() -> None:
     assert not [name for name in mapped if name.startswith(("libssl", "liblzma", "libbz2", "_csv"))]
     assert {"session_agent.agent.files.archive", "session_agent.agent.shell.shell"} <= set(modules)
     assert (masked, kind) == ("6060", "builtin_function_or_method")
+
+
+def test_agents_compile_nothing_to_read_their_settings() -> None:
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", COMPILES], env=environment, capture_output=True, check=True, text=True)
+    assert done.stdout == "0\n"
 
 
 def test_agents_have_random_numbers_of_their_own_and_run_no_other_hook() -> None:

@@ -44,7 +44,8 @@ def warm_up() -> None:
 
 
 async def _warm_up() -> None:
-    server = AgentServer(AgentSettings("warm-up", _TOKEN, workdir="/", ulimits=_ULIMITS), FACTORIES)
+    settings = AgentSettings.from_config({"sandbox_id": "warm-up", "token": _TOKEN, "workdir": "/", "ulimits": _ULIMITS})
+    server = AgentServer(settings, FACTORIES)
     server.context.start()
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
