@@ -101,11 +101,15 @@ class AgentSettings:
             memory_bytes=_memory_limit(),
             pod_uid=environ.get("HOLDFAST_AGENT_POD_UID", ""),
             given_home=_given_home(inherited),
-            entrypoint=tuple(json.loads(environ.get("HOLDFAST_AGENT_ENTRYPOINT") or "[]")),
-            ulimits=read_ulimits(json.loads(environ.get("HOLDFAST_AGENT_ULIMITS") or "{}")),
+            entrypoint=tuple(_decoded(environ.get("HOLDFAST_AGENT_ENTRYPOINT")) or ()),
+            ulimits=read_ulimits(_decoded(environ.get("HOLDFAST_AGENT_ULIMITS"))),
             grace_s=grace_s,
             stop_reason=environ.get("HOLDFAST_AGENT_STOP_REASON", "evicted"),
         )
+
+
+def _decoded(text: str | None) -> Any:
+    return json.loads(text) if text else None  # most have none, and the bundle imports json at its first use
 
 
 def _memory_limit() -> int:

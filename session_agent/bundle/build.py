@@ -21,7 +21,7 @@ from typing import Any
 from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.bundle import MOUNT
 
-from . import compiling, manifest
+from . import compiling, manifest, store
 from .imports import Module, closure
 from .libraries import MissingLibraryError, libraries_of, loader
 
@@ -100,6 +100,7 @@ def _assemble(folder: Path, *, strip: bool) -> dict[str, Any]:
         _copy(module.file, folder / _place(module, standard), strip=strip)
     (folder / standard / "lib-dynload").mkdir(parents=True, exist_ok=True)  # the landmark of the platform's half
     _compile(folder, [module for module in modules if not module.is_extension], standard)
+    store.write(folder, [(module.name, _place(module, standard)) for module in store.modules()])
     return {
         "agent_version": metadata.version("holdfast"),
         "protocol_version": PROTOCOL_VERSION,

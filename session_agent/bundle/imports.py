@@ -70,8 +70,8 @@ class Module:
         return self.name.partition(".")[0] in sys.stdlib_module_names
 
 
-def closure(roots: Iterable[str] = ROOTS, left_out: frozenset[str] = LEFT_OUT) -> list[Module]:
-    """Every module that can be reached from the roots, sorted by name."""
+def closure(roots: Iterable[str] = ROOTS, left_out: frozenset[str] = LEFT_OUT, *, in_functions: bool = True) -> list[Module]:
+    """Every module that can be reached from the roots, sorted by name. Without ``in_functions`` only what importing the roots imports."""
     seen: set[str] = set()
     modules: dict[str, Module] = {}
     waiting = list(roots)
@@ -89,7 +89,7 @@ def closure(roots: Iterable[str] = ROOTS, left_out: frozenset[str] = LEFT_OUT) -
         modules[name] = module
         if not module.is_extension:
             source = module.file.read_text(encoding="utf-8")
-            waiting += _imports(ast.parse(source), name, module.is_package)
+            waiting += _imports(ast.parse(source), name, module.is_package, in_functions)
     return [modules[name] for name in sorted(modules)]
 
 
@@ -132,9 +132,9 @@ def _standard_folders() -> list[str]:
     return [standard, dynamic, f"{standard}/lib-dynload"]
 
 
-def _imports(tree: ast.AST, name: str, is_package: bool) -> Iterator[str]:
+def _imports(tree: ast.AST, name: str, is_package: bool, in_functions: bool) -> Iterator[str]:
     package = name if is_package else name.rpartition(".")[0]
-    for node in _live(tree):
+    for node in _live(tree, in_functions):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -146,11 +146,13 @@ def _imports(tree: ast.AST, name: str, is_package: bool) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
 
 
-def _live(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run: not those under ``if TYPE_CHECKING`` or ``if __name__ == "__main__"``."""
+def _live(tree: ast.AST, in_functions: bool) -> Iterator[ast.AST]:
+    """The nodes that run: not those under ``if TYPE_CHECKING`` or ``if __name__ == "__main__"``, and those of functions if asked for."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
+        if not in_functions and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
         yield node
         if isinstance(node, ast.If) and _never_true(node.test):
             waiting += node.orelse

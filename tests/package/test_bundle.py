@@ -12,7 +12,7 @@ import pytest
 from holdfast_wire.bundle import MOUNT, agent_command, copy_command
 
 from session_agent.bundle import build as building
-from session_agent.bundle import imports, manifest
+from session_agent.bundle import imports, manifest, store
 from session_agent.bundle.__main__ import main
 from session_agent.bundle.build import BUDGET_BYTES, BuildError, Bundle, build
 from session_agent.bundle.libraries import MissingLibraryError, libraries_of, loader, needed
@@ -126,6 +126,55 @@ def test_every_module_of_the_agent_can_be_imported(bundle: Bundle) -> None:
     ours = [name for name in bundle.manifest["modules"] if name.startswith(("session_agent", "holdfast_wire")) and "__main__" not in name]
     code = f"import sys; sys.path.insert(0, sys.prefix + '/agent'); [__import__(name) for name in {ours!r}]; print(len(sys.modules))"
     assert int(interpreter(bundle.folder, "-I", "-S", "-c", code)) > len(ours)
+
+
+def test_the_store_holds_what_the_files_hold(bundle: Bundle) -> None:
+    data = (bundle.folder / store.NAME).read_bytes()
+    later, *lines = data[8 : 8 + int(data[:8])].decode().splitlines()
+    assert set(later.split()) <= set(bundle.manifest["modules"])
+    end = 8 + int(data[:8])
+    for line in lines:
+        name, offset, size, file = line.split(" ", 3)
+        assert name in bundle.manifest["modules"]
+        assert int(offset) == end
+        assert int(size) == 0 or data[end : end + int(size)] == (bundle.folder / file).read_bytes()[16:]
+        assert (bundle.folder / file).is_file()
+        end += int(size)
+    assert end == len(data)
+
+
+_LOOK = """
+import marshal, sys
+if STORED:
+    sys.argv = ["agent", "no", "command"]
+    with open(f"{sys.prefix}/agent/main.pyc", "rb") as file:
+        code = marshal.loads(file.read()[16:])
+    try:
+        exec(code, {})
+    except SystemExit:
+        pass
+else:
+    sys.path.insert(0, sys.prefix + "/agent")
+import importlib
+for name in ("session_agent.agent.files", "session_agent.agent.shell.shell", "asyncio", "queue", "_ctypes"):
+    module = importlib.import_module(name)
+    spec = module.__spec__
+    print(name, module.__file__, getattr(module, "__cached__", None), module.__package__, getattr(module, "__path__", None))
+    print(spec.name, spec.origin, spec.cached, spec.parent, spec.submodule_search_locations, spec.has_location, spec.loader.path)
+import queue
+try:
+    queue.Queue().get(timeout=-1)
+except ValueError as error:
+    print(error.__traceback__.tb_next.tb_frame.f_code.co_filename, error.__traceback__.tb_next.tb_lineno)
+print(importlib.reload(queue) is queue, queue.__spec__.origin)
+"""
+
+
+def test_a_stored_module_looks_as_one_from_its_file(bundle: Bundle) -> None:
+    """Its attributes, its frames in a traceback, and it can be loaded again."""
+    seen = {stored: interpreter(bundle.folder, "-I", "-S", "-c", f"STORED = {stored}\n{_LOOK}") for stored in (False, True)}
+    assert seen[True].splitlines() == seen[False].splitlines()
+    assert "queue.py" in seen[True]
 
 
 def test_it_copies_itself(bundle: Bundle, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from session_agent.agent.startup.handlers import FACTORIES
 from session_agent.agent.startup.lazy_handlers import LazyHandlers
+from session_agent.bundle import store
 from session_agent.bundle.build import Bundle
 from session_agent.bundle.compiling import without_docs
 from tests.package.test_bundle import interpreter
@@ -20,12 +21,14 @@ pytestmark = pytest.mark.timeout(120)
 ANONYMOUS_KIB = 11 * 1024
 """10.5 MiB with Python 3.11 on amd64."""
 _STARTED = """
-import contextlib, json, marshal, os, sys
+import marshal, os, sys
 with open(f"{sys.prefix}/agent/main.pyc", "rb") as file:
     entry = marshal.loads(file.read()[16:])
 sys.argv = ["agent", "no", "command"]
-with contextlib.suppress(SystemExit):
+try:
     exec(entry, {"__name__": "__main__"})
+except SystemExit:
+    pass
 """
 """The bundle's first module, without an agent."""
 _SETTLED = """
@@ -38,7 +41,11 @@ def report():
     with open("/proc/self/maps") as file:
         crypto = "libcrypto" in file.read()
     waiting = [name for name, module in sys.modules.items() if type(module).__name__ == "_Later"]
-    os.write(1, json.dumps([anonymous, crypto, sorted(waiting), sorted(sys.modules)]).encode())
+    found = {name: vars(module) for name, module in sys.modules.items() if module is not None and name != "__main__"}
+    read = {name: type(facts["__loader__"]).__name__ for name, facts in found.items() if "__file__" in facts}
+    modules = sorted(sys.modules)
+    import json
+    os.write(1, json.dumps([anonymous, crypto, sorted(waiting), modules, read]).encode())
     os._exit(0)
 server._settle_in = report
 server.main()
@@ -51,12 +58,22 @@ def run(bundle: Bundle, code: str, **environment: str) -> str:
 
 def test_an_idle_agent_is_small(bundle: Bundle, tmp_path: Path) -> None:
     environment = {"HOLDFAST_AGENT_LISTEN": f"unix://{tmp_path}/agent.sock", "HOLDFAST_AGENT_TOKEN": "t" * 64}
-    anonymous_kib, crypto, waiting, modules = json.loads(run(bundle, _SETTLED, **environment))
-    assert waiting == ["inspect", "locale", "tokenize"]
+    anonymous_kib, crypto, waiting, modules, _ = json.loads(run(bundle, _SETTLED, **environment))
+    assert waiting == sorted(store.LATER)
     assert not crypto
     assert not {"ast", "dis", "random", "session_agent.agent.files.patch", "session_agent.agent.network.tunnel"} & set(modules)
     assert {"session_agent.agent.shell.shell", "session_agent.agent.files.operations"} <= set(modules)
     assert 1024 < anonymous_kib < ANONYMOUS_KIB
+
+
+def test_an_idle_agent_has_its_modules_from_one_file(bundle: Bundle, tmp_path: Path) -> None:
+    environment = {"HOLDFAST_AGENT_LISTEN": f"unix://{tmp_path}/agent.sock", "HOLDFAST_AGENT_TOKEN": "t" * 64}
+    *_, read = json.loads(run(bundle, _SETTLED, **environment))
+    stored = {module.name for module in store.modules()}
+    before = {"encodings", "encodings.aliases", "encodings.utf_8"}  # of the interpreter itself
+    assert {name for name, loader in read.items() if loader == "SourcelessFileLoader"} == before
+    assert {name for name, loader in read.items() if loader in ("_Loader", "ExtensionFileLoader")} <= stored
+    assert len(stored - set(read)) < 10, stored - set(read)
 
 
 def test_a_module_comes_when_something_of_it_is_asked_for(bundle: Bundle) -> None:
