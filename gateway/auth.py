@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ class Keys:
     """The keys file, re-read when its modification time or size changes."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = str(path)
         self._stamp: tuple[int, int] | None = None
         self._owners: dict[str, str] = {}
 
@@ -43,10 +44,10 @@ class Keys:
 
     def _refresh(self) -> None:
         try:
-            status = self._path.stat()
+            status = os.stat(self._path)
             stamp = (status.st_mtime_ns, status.st_size)
             if stamp != self._stamp:
-                self._owners = _parse(self._path.read_text())
+                self._owners = _parse(Path(self._path).read_text())
                 self._stamp = stamp
         except OSError as error:
             if self._stamp is not None or not self._owners:

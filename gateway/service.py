@@ -88,7 +88,7 @@ class Gateway:
         self.memory = MemoryReservations(settings.rest.reserved_bytes)
         self.attached = AttachedSessions(settings.relay)
         self.agents: AgentCalls
-        """Set by ``app.Application``: what relays sessions shares this class and must not import what decodes them."""
+        """Set by ``app.Application``: the relay shares this class and must not import the session core."""
         self.background = BackgroundTasks()
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
@@ -108,7 +108,7 @@ class Gateway:
         return await dial(record.endpoint, self.secrets, record.sandbox_id, record.incarnation, self.settings.relay.dial_timeout_s)
 
     async def check(self, record: Record) -> None:
-        """Raise why the sandbox of ``record`` cannot be reached, where placement knows it."""
+        """Raise the reason for which the sandbox of ``record`` cannot be reached, if placement has recorded one."""
         await self.ready(record.owner, record.sandbox_id)
 
     def owner(self, connection: HTTPConnection) -> str:

@@ -49,7 +49,7 @@ class RelaySettings:
     stall_limit_s: float = 30.0
     """A side that takes nothing for this long while bytes wait for it is cut off."""
     idle_limit_s: float = 60.0
-    """A session silent in both directions for this long is dead: live ones ping every 5 s."""
+    """A session silent in both directions for this long is closed: clients ping every 5 s."""
     sweep_interval_s: float = 10.0
     """How often sessions are checked for silence and stalls."""
     buffer_bytes: int = 1024 * 1024
@@ -62,7 +62,7 @@ class RelaySettings:
     """Most attached sessions of one owner on this replica."""
     ticket_ttl_s: float = 24 * 3600.0
     drain_s: float = 10.0
-    """How long attached sessions get to leave after ``GoAway`` (HOLDFAST_DRAIN_S, whole seconds): less than the platform's patience."""
+    """How long attached sessions get to leave after ``GoAway`` (HOLDFAST_DRAIN_S, whole seconds): less than the platform's grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +142,11 @@ class Settings:
     keys_file: Path = Path("keys")
     secret_file: Path = Path("secret")
     other_secrets_file: Path = Path("other-secrets")
-    """HOLDFAST_OTHER_SECRETS_FILE: secrets that are taken as well, one a line, while the deployment rotates its own; may be missing."""
+    """HOLDFAST_OTHER_SECRETS_FILE: further accepted secrets, one a line, while the deployment rotates its own; the file may be missing."""
     allowed_origins: frozenset[str] = frozenset()
     """Origins whose pages may open WebSockets; no browser page may by default."""
     pools_file: Path | None = None
-    """HOLDFAST_POOLS_FILE: which spares wait for whom (``pools``)."""
+    """HOLDFAST_POOLS_FILE: the definitions of warm pools (``pools``)."""
     metrics_port: int | None = None
     """HOLDFAST_METRICS_PORT: the port of the controller's metrics; none unless it is set."""
     metrics_host: str = "127.0.0.1"
@@ -161,7 +161,7 @@ class Settings:
 
     @property
     def namespace(self) -> str:
-        """Where REST says sandboxes are."""
+        """The namespace that REST reports for sandboxes."""
         return self.kubernetes.namespace if self.runtime == "kubernetes" else "default"
 
 
@@ -198,7 +198,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
 def _lifetime(env: Mapping[str, str]) -> float | None:
     lifetime_s = _integer(env, "HOLDFAST_DEFAULT_LIFETIME_S", 24 * 3600)
     if not 0 <= lifetime_s <= 366 * 86400:
-        raise SettingsError(f"HOLDFAST_DEFAULT_LIFETIME_S={lifetime_s} is no number of seconds from 0 to {366 * 86400}")
+        raise SettingsError(f"HOLDFAST_DEFAULT_LIFETIME_S={lifetime_s} is not a number of seconds from 0 to {366 * 86400}")
     return float(lifetime_s) or None
 
 
@@ -234,7 +234,7 @@ def _quota(env: Mapping[str, str], prefix: str) -> Quota:
 def _pools_file(env: Mapping[str, str], runtime: str) -> Path | None:
     name = env.get("HOLDFAST_POOLS_FILE")
     if name and runtime == "local":
-        raise SettingsError("HOLDFAST_POOLS_FILE is for a cluster: the node of one machine keeps spares of its own")
+        raise SettingsError("HOLDFAST_POOLS_FILE is for a cluster: the node of one machine manages its own spares")
     return Path(name) if name else None
 
 

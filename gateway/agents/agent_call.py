@@ -62,7 +62,7 @@ class AgentCall:
         return packed
 
     def send(self, item: AnyItem) -> None:
-        """Send an imperative, unless the channel has ended. Bytes need credit. It leaves when the request waits, or soon."""
+        """Queue an imperative, unless the channel has ended. Bytes need credit. It is sent when the request waits, or soon."""
         if self._end is None:
             self._connection.send(item)
 
@@ -113,7 +113,7 @@ class AgentCall:
             number = self._connection.ping()
             while self._end is None and not self._connection.ponged(number):
                 if len(self._facts) > _WAITING_FACTS:  # no more is read
-                    self._connection.broke_protocol("it sends too many facts that were not asked for")
+                    self._connection.broke_protocol("it sends too many facts that were not requested")
                 if await self._wait():
                     number = self._connection.ping()  # the connection was resumed: Pongs of the one before do not come
         facts = list(self._facts)
@@ -133,7 +133,7 @@ class AgentCall:
             self.acknowledge()
         detached = self._detached
         if self._end is None and not detached:
-            with contextlib.suppress(HoldfastError):  # an agent that grants no credit is not asked: the connection is retired
+            with contextlib.suppress(HoldfastError):  # an agent that grants no credit cannot be sent a Close: the connection is retired
                 self.detach()
         self._connection.leave(self.number, detached=detached)
 
@@ -150,7 +150,7 @@ class AgentCall:
         self._changed.set()
 
     async def _wait(self) -> bool:
-        """Until something came. True when the connection broke and was resumed. Raises the error where it could not be."""
+        """Wait for a fact, credit or a Pong. True when the connection broke and was resumed. Raises its error if it cannot be resumed."""
         if self._connection.error is not None:
             await self._connection.resume()
             return True

@@ -24,7 +24,7 @@ from .agent_socket import AgentCallError, AgentSocket, ConnectionLostError
 from .dial import Dialled
 
 _HEARD_S: Final = 0.25
-"""An agent that was heard this recently is as certain to be there as one that was just dialled."""
+"""An agent that sent something this recently is not pinged before the next request."""
 _PONG_S: Final = 1.0
 """How long an agent may take to answer before it is dialled again."""
 _ACK_S: Final = 0.05
@@ -47,7 +47,7 @@ class Channel(Protocol):
         ...
 
     def wake(self) -> None:
-        """Something came that it may wait for: credit, a Pong, the end of the connection."""
+        """Credit, a Pong or the end of the connection has arrived."""
         ...
 
 
@@ -100,7 +100,7 @@ class AgentConnection:
             raise
 
     async def resume(self) -> None:
-        """Dial again and go on where the connection broke. Raises the error that broke it where that cannot be."""
+        """Dial again and resume the session. Raises the error that ended the connection if it cannot be resumed."""
         error = self.error
         async with self._resuming:
             if error is None or self.error is not error:
@@ -165,7 +165,7 @@ class AgentConnection:
             self._flush_soon()
 
     def flush(self) -> None:
-        """Send what the core has for the agent, while the agent reads, and see to it that the core's clock goes on."""
+        """Send the core's messages, unless the agent does not read, and schedule the core's next deadline."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -182,7 +182,7 @@ class AgentConnection:
             self._tick_at(due)
 
     def flush_queued(self) -> None:
-        """Send now what would leave soon."""
+        """Send at once what ``_flush_soon`` would send."""
         if self._soon is not None:
             self.flush()
 
@@ -209,7 +209,7 @@ class AgentConnection:
             self._later = asyncio.get_running_loop().call_later(_ACK_S, self._flush_later)
 
     def ping(self) -> int:
-        """Ask for a Pong; ``ponged`` says when it came."""
+        """Send a Ping; its number is passed to ``ponged``."""
         self._pinged += 1
         if self.error is None and self._socket is not None:
             self.flush()  # what the Pong comes after
@@ -220,7 +220,7 @@ class AgentConnection:
         return self._ponged >= number
 
     def leave(self, number: int, *, detached: bool) -> None:
-        """The request is over. ``detached``: it has asked for the end of its channel, which is awaited here."""
+        """The request is over. ``detached``: it has requested the end of its channel, which is awaited here."""
         del self._channels[number]
         self.taken(number, 0, 0)
         if number in self._unacknowledged:
@@ -316,7 +316,7 @@ class AgentConnection:
         self.flush()
 
     def _flush_soon(self) -> None:
-        """What is sent until the request waits for the agent leaves in one write: each write is a packet, and wakes the agent."""
+        """Queue a flush: messages that are sent before the request waits share one write, and each write wakes the agent."""
         if self._soon is None:
             self._soon = asyncio.get_running_loop().call_soon(self.flush)
 
@@ -330,12 +330,12 @@ class AgentConnection:
         self.flush()
 
     def _tick_at(self, due: float) -> None:
-        """The time is kept beside the handle, which does not know it where uvloop is asked for a time that has passed."""
+        """The due time is stored, because uvloop's handle has none for a time in the past."""
         self._timer_due = due
         self._timer = asyncio.get_running_loop().call_at(due, self._tick)
 
     async def _wait(self) -> None:
-        """Until something came. Raises the error that ended the connection."""
+        """Wait until a message came. Raises the error that ended the connection."""
         if self.error is not None:
             raise self.error
         self._changed.clear()

@@ -89,7 +89,7 @@ class AgentSocket(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """End it in order, if it has not failed."""
+        """Close it with a Close frame, unless it has failed."""
         if self._over:
             return
         self._over = True
@@ -99,7 +99,7 @@ class AgentSocket(asyncio.Protocol):
             self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
 
     def fail(self, error: HoldfastError) -> None:
-        """End it without time to read what waits for the agent."""
+        """Abort it; bytes that were not sent are dropped."""
         if not self._over:
             self._over = True
             self._transport.abort()
@@ -154,7 +154,7 @@ def _frame(first: int, payload: bytes) -> bytes:
 
 
 def _refusal(reason: str) -> HoldfastError:
-    """What a Close means: its reason begins with a code of the table (PROTOCOL §1.5)."""
+    """The error of a Close, whose reason begins with a code of the table (PROTOCOL §1.5)."""
     code, _, message = reason.partition(":")
     if code in ("session_limit", "sandbox_gone", "draining"):
         return HoldfastError(code, message.strip() or "the sandbox's agent refused the request")

@@ -1,4 +1,4 @@
-"""The idle time of a sandbox, asked of its agent, which alone knows what runs there.
+"""The idle time of a sandbox, queried from its agent: only the agent sees what runs there.
 
 Owns the query, which opens no session, and how an agent that does not answer is treated. Called by the controller before it ends a
 sandbox whose idle limit has passed by placement's knowledge: use over REST, attaches, and earlier queries.

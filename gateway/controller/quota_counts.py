@@ -47,7 +47,7 @@ class QuotaCounts:
         await self._count_missing(owner, wanted, counted, term)
 
     async def _looked_up(self, owner: str, sandbox_ids: Iterable[str]) -> tuple[dict[str, float], set[str]]:
-        """When the sandboxes ended that the store knows to have ended, and which live: some were created since the records were listed."""
+        """When the ended ones among the sandboxes ended, and which live: some were created since the records were listed."""
         ids = list(sandbox_ids)
         ended = {id_: tombstone.ended_at for id_, tombstone in (await self._store.tombstones(ids)).items()}
         records = await self._store.records(ids)

@@ -1,4 +1,4 @@
-"""The head of an answer leaves with the beginning of its body, in one write.
+"""The head of a response and the beginning of its body are sent in one write.
 
 uvicorn writes them one after the other, and each write is a packet: a system call here, a wake-up and a forwarded packet at every proxy in
 between, and two wake-ups of the client. ``AnswerWriter`` stands before the transport for one answer. Used by ``bounded_protocol``.
@@ -10,11 +10,11 @@ import asyncio
 from typing import Final
 
 _INTERIM: Final = b"HTTP/1.1 1"
-"""How an answer begins that another one follows: 100 Continue."""
+"""The beginning of an interim response, which another one follows: 100 Continue."""
 
 
 class AnswerWriter:
-    """What a response needs of its transport. A head whose body does not follow at once leaves with the loop's next round."""
+    """What a response needs of its transport. A head without a body that follows at once is sent in the loop's next iteration."""
 
     __slots__ = ("_begun", "_head", "_loop", "_transport")
 

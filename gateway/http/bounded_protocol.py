@@ -22,7 +22,7 @@ from .answer_writer import AnswerWriter
 from .problems import MEDIA_TYPE, problem
 
 CONNECTED: Final = "holdfast.connected"
-"""In the scope of a request: a function that says whether its client is still connected."""
+"""In the scope of a request: a function that returns whether its client is still connected."""
 TAKE_OVER: Final = "holdfast.take_over"
 """In the scope of a request to upgrade to WebSocket: ``BoundedHttpProtocol.take_over``."""
 HEAD_BYTES: Final = 64 * 1024

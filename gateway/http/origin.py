@@ -1,4 +1,4 @@
-"""Which web pages may open WebSockets here: the check of an upgrade's ``Origin``."""
+"""The check of an upgrade's ``Origin``: which web pages may open WebSockets."""
 
 from __future__ import annotations
 

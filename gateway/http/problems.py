@@ -19,7 +19,7 @@ RETRY_AFTER_S = 1
 
 
 def problem(error: HoldfastError, status: int | None = None) -> dict[str, Any]:
-    """The problem document of an error, whose code decides the status where none is given."""
+    """The problem document of an error. The default status is that of its code."""
     status = error.kind.status if status is None else status
     body: dict[str, Any] = {
         "type": f"urn:holdfast:problem:{error.code}",

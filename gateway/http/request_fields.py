@@ -114,7 +114,7 @@ class Fields:
         return self._values.get(name)
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of the fields that the request has."""
+        """The fields among ``names`` that the request has."""
         return {name: self._values[name] for name in names if self._values.get(name) is not None}
 
     def text(self, name: str, default: str | None = None, *, most: int = 4096) -> str | None:
@@ -172,7 +172,7 @@ class Fields:
         return value
 
     def user(self) -> str | int | None:
-        """A name, a uid, or either with ``:group``; the agent knows whether there is such a user."""
+        """A name, a uid, or either with ``:group``. The agent checks that the user exists."""
         value = _whole(self._values.get("user"))
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
             return value

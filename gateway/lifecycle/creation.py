@@ -39,7 +39,7 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
     """Create the sandbox of a pending record. A failure is recorded, and raised for a waiting caller.
 
     With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key. ``queued``: the record does not
-    say yet that the creation has begun. ``place`` is left at the end.
+    state yet that the creation has begun. ``place`` is left at the end.
     """
     request = _request(gateway, spec, env)
     deadline = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
@@ -65,7 +65,7 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
         raise
     try:
         entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint)
-    except PlacementUnavailableError:  # the caller may ask again; only this replica knows that an adopted sandbox is ready
+    except PlacementUnavailableError:  # the caller may retry; only this replica can report that an adopted sandbox is ready
         gateway.background.start(_mark_ready_later(gateway, spec, endpoint, deadline), f"record of {spec.sandbox_id}")
         raise
     if entry is None and not await gateway.store.knows(spec.sandbox_id):  # the store was wiped: the controller rebuilds the record
@@ -124,7 +124,7 @@ def failure(record: Record) -> HoldfastError:
     """The error of a failed sandbox."""
     cause = record.cause or Cause("unknown", "infrastructure")
     message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
-    if cause.reason == "image-pull":  # only the fault tells whether there is no such image, or its registry does not answer
+    if cause.reason == "image-pull":  # the fault distinguishes a missing image from a registry that does not answer
         code = "image_not_found" if cause.fault == "caller" else "image_pull_failed"
         return HoldfastError(code, cause.message or message, fault=cause.fault, reason=cause.reason, retryable=False)  # it stays failed
     code = cause.reason.replace("-", "_")
@@ -153,7 +153,7 @@ def _request(gateway: Gateway, spec: SandboxSpec, env: dict[str, str]) -> Create
 
 
 def _own_time(ready_timeout_s: float) -> float:
-    """A little less than the record's own timeout: this replica knows why the sandbox is late, the controller only that it is."""
+    """A little less than the record's own timeout: this replica can report why the sandbox is late, the controller only that it is."""
     return ready_timeout_s - min(_MARGIN_S, _MARGIN_SHARE * ready_timeout_s)
 
 

@@ -21,7 +21,7 @@ from gateway.service import Gateway
 log = logging.getLogger("gateway")
 
 _TRIES = 3
-"""Spares tried before the pool is given up: a dead spare is detected by adopting it."""
+"""Spares tried before the pool is given up: a lost spare is detected by adopting it."""
 _ADOPT_S = 10.0
 
 

@@ -1,4 +1,4 @@
-"""Labels of the gateway's own: they carry what placement knows of a sandbox to its runtime object and back.
+"""The gateway's own labels, which store a sandbox's limits and sizes on its runtime object.
 
 Owns their names; requests cannot use the prefix. What they hold of a record is in ``lifecycle.reserved_labels``.
 """

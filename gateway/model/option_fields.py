@@ -34,7 +34,7 @@ _UID_MOST = 2**31 - 1
 ULIMITS = (
     "as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "sigpending", "stack",
 )  # fmt: skip
-"""Those of setrlimit(2), but for rttime, which the agent itself uses."""
+"""The limits of setrlimit(2) without rttime, which the agent itself uses."""
 _ENTRYPOINT_WORDS, _ENTRYPOINT_BYTES = 1024, 64 * 1024
 
 
@@ -60,7 +60,7 @@ def read_network(body: Any) -> Egress:
 
 
 def egress_of(network: Any, block_network: bool | None) -> Egress:
-    """What a create asks for: ``network``, or the older ``block_network`` (true where it is left out), or both where they agree."""
+    """The egress that a create requests: by ``network``, by the older ``block_network`` (default true), or by both if they agree."""
     if network is None:
         return Egress() if block_network is not False else Egress("internet")
     egress = read_network(network)
@@ -124,7 +124,7 @@ def read_options(body: Mapping[str, Any]) -> Options:
 
 
 def options_map(options: Options) -> dict[str, Any]:
-    """The inverse of ``read_options``: only what was asked for."""
+    """The inverse of ``read_options``, with the requested fields only."""
     body: dict[str, Any] = {
         "resources": dict(options.resources),
         "pids": options.pids,

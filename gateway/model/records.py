@@ -1,4 +1,4 @@
-"""What placement knows: the values its store takes and returns.
+"""The values that the placement store takes and returns.
 
 Identity, owner, endpoint, status, expiry and cause of the end of a sandbox; and the same for groups, quota usage and pools. The operations
 are in ``placement.store``.
@@ -18,7 +18,7 @@ Fault = Literal["workload", "infrastructure", "caller"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a sandbox ended, and whose fault that was."""
+    """Why a sandbox ended, and which side is at fault."""
 
     reason: str
     """deleted, ttl, idle, heartbeat, ready-timeout, oom, exited, node-lost, image-pull, …"""
@@ -128,7 +128,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some records of an owner and where to continue; without a cursor that was all."""
+    """Some records of an owner, and the cursor of the next page; None on the last page."""
 
     records: list[Record]
     cursor: str | None

@@ -37,7 +37,7 @@ _LISTING_BYTES = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class Outcome:
-    """What is known of a command. ``result`` is the map of Exited, None while it runs."""
+    """The state of a command. ``result`` is the map of Exited, None while it runs."""
 
     status: Literal["queued", "running", "ended"] = "queued"
     result: dict[str, Any] | None = None
@@ -92,7 +92,7 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
         try:
             await gateway.ready(record.owner, record.sandbox_id)
         except PlacementUnavailableError:
-            break  # this error alone would say that nothing was done
+            break  # raised as it is, this error would mean that nothing was done
         except HoldfastError as gone:
             return HoldfastError(gone.code, gone.message, fault=gone.fault, reason=gone.reason, detail={**gone.detail, **known})
         if clock() > end or await _answers(gateway, record):
@@ -102,7 +102,7 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
 
 
 async def _answers(gateway: Gateway, record: Record) -> bool:
-    """Whether the agent is still there. If not, placement will soon know why."""
+    """Whether the agent can still be dialled. If not, the controller soon records why."""
     try:
         dialled = await gateway.dial(record)
     except HoldfastError:

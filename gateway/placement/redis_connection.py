@@ -88,9 +88,9 @@ class RedisConnection:
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run one step."""
         try:
-            return await self.command("EVALSHA", script.sha, len(keys), *keys, *arguments)
+            return (await self._answers([("EVALSHA", script.sha, len(keys), *keys, *arguments)]))[0]
         except NoScriptError:
-            return await self.command("EVAL", script.source, len(keys), *keys, *arguments)
+            return (await self._answers([("EVAL", script.source, len(keys), *keys, *arguments)]))[0]
 
     async def run_many(self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> list[Any]:
         """Run one step for many sandboxes; the answers keep the order."""
@@ -103,48 +103,14 @@ class RedisConnection:
 
     async def command(self, *parts: Argument) -> Any:
         """Run one plain command."""
-        return (await self._guard([parts]))[0]
+        return (await self._answers([parts]))[0]
 
     async def many(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run plain commands in as few round trips as possible."""
         answers: list[Any] = []
         for start in range(0, len(commands), _PIPELINE):
-            answers += await self._guard(commands[start : start + _PIPELINE])
+            answers += await self._answers(commands[start : start + _PIPELINE])
         return answers
-
-    async def _exchange(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
-        """Send the commands at once and read their answers. Raises the first error among them.
-
-        A connection that broke since its last use is made again and the commands are repeated: all of them may be (``errors``).
-        """
-        if self._cluster is not None:
-            return [await self._cluster.execute_command(*parts) for parts in commands]
-        await self._free.acquire()
-        connection = self._idle.pop() if self._idle else self._pool.make_connection()
-        try:
-            while True:
-                may_be_stale = connection.is_connected
-                answers: list[Any] = []
-                failed: ResponseError | None = None
-                try:
-                    packed = b"".join([pack_command(parts) for parts in commands])  # type: ignore[arg-type]
-                    await connection.send_packed_command(packed, check_health=False)
-                    for _ in commands:
-                        try:
-                            answers.append(await connection.read_response())
-                        except ResponseError as error:
-                            failed = failed or error
-                except BaseException as error:
-                    await connection.disconnect(nowait=True)  # an answer may still come over it
-                    if not may_be_stale or not isinstance(error, BrokenConnectionError | OSError):
-                        raise
-                else:
-                    if failed is not None:
-                        raise failed
-                    return answers
-        finally:
-            self._idle.append(connection)
-            self._free.release()
 
     async def aclose(self) -> None:
         for connection in self._idle:
@@ -152,13 +118,22 @@ class RedisConnection:
         if self._cluster is not None:
             await self._cluster.aclose()
 
-    async def _guard(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+    async def _answers(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """The answers to commands that are sent at once, within the time limit of a step. Raises the first error among them."""
         clock = asyncio.get_running_loop().time
         if clock() < self._retry_at:
             raise PlacementUnavailableError
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
-                return await self._exchange(commands)
+                if self._cluster is not None:
+                    return [await self._cluster.execute_command(*parts) for parts in commands]
+                await self._free.acquire()
+                connection = self._idle.pop() if self._idle else self._pool.make_connection()
+                try:
+                    return await _exchange(connection, b"".join([pack_command(parts) for parts in commands]), len(commands))  # type: ignore[arg-type]
+                finally:
+                    self._idle.append(connection)
+                    self._free.release()
         except NoScriptError:
             raise
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
@@ -171,6 +146,32 @@ class RedisConnection:
                 raise PlacementUnavailableError(f"the placement store refuses to be written to: {refusal}") from error
             self._retry_at = clock() + self._settings.rest_after_failure_s
             raise PlacementUnavailableError from error
+
+
+async def _exchange(connection: Any, packed: bytes, count: int) -> list[Any]:
+    """Send packed commands and read their answers.
+
+    A connection that broke since its last use is made again and the commands are repeated: all of them may be (``errors``).
+    """
+    while True:
+        may_be_stale = connection.is_connected
+        answers: list[Any] = []
+        failed: ResponseError | None = None
+        try:
+            await connection.send_packed_command(packed, check_health=False)
+            for _ in range(count):
+                try:
+                    answers.append(await connection.read_response())
+                except ResponseError as error:
+                    failed = failed or error
+        except BaseException as error:
+            await connection.disconnect(nowait=True)  # an answer may still come over it
+            if not may_be_stale or not isinstance(error, BrokenConnectionError | OSError):
+                raise
+        else:
+            if failed is not None:
+                raise failed
+            return answers
 
 
 def _refusal(error: ResponseError) -> str | None:

@@ -1,4 +1,4 @@
-"""The placement store: what every gateway and controller knows of sandboxes, in Redis.
+"""The placement store: the records of sandboxes in Redis, which all gateways and controllers share.
 
 Owns the translation between records and hashes, and which step runs on which keys; decides nothing. Every method is one atomic step (of
 the ``.lua`` files), raises ``PlacementUnavailableError`` when the store is down, and never blocks longer than the step timeout. The values
@@ -256,7 +256,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         unused = []
         for record, idle_s in zip(records, await asyncio.gather(*map(ask, records), return_exceptions=True), strict=True):
             if isinstance(idle_s, HoldfastError):
-                continue  # asked again in the next pass
+                continue  # queried again in the next pass
             if isinstance(idle_s, BaseException):
                 raise idle_s
             if idle_s is not None and record.spec.idle_timeout_s is not None and idle_s < record.spec.idle_timeout_s:
@@ -266,7 +266,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         return unused
 
     async def _expire(self, id_: str, term: int, *, asks: bool) -> Expired | Record | None:
-        """End one whose time is over; or its record, where its agent must be asked first."""
+        """End one whose time is over; or return its record if its agent must be queried first."""
         owner = await self._owner_of(id_)
         arguments: list[Argument] = [id_, self._tombstone_ms, self._tombstone_ms, term, "1" if asks else ""]
         outcome, fields, why = await self._run("expire", _indexes(id_, owner), arguments)

@@ -107,7 +107,7 @@ async def resources(request: Request) -> Response:
     gateway.owner(request)
     stats = await gateway.runtime.stats()
     stats = {name: value for name, value in stats.items() if name not in ("id", "ok", "usage")}
-    if "cpu_requested" in stats:  # a cluster: it knows its nodes, and keeps the sums
+    if "cpu_requested" in stats:  # a cluster: it reports its nodes and the sums
         cores, memory = stats.get("cpu_total") or 0.0, stats.get("memory_total") or 0
         requested = {"cpu": stats["cpu_requested"], "memory_bytes": stats["memory_requested"]}
     else:

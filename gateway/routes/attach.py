@@ -82,7 +82,7 @@ async def _reach(gateway: Gateway, owner: str, sandbox_id: str, ticket_text: str
             try:
                 return ticket, await _dial(gateway, ticket, timeout_s)
             except HoldfastError as error:
-                # Placement knows why the sandbox is gone; where placement is down too, only the dial's own error is known.
+                # Placement has the reason of the sandbox's end; if placement is down too, the dial's own error is raised.
                 try:
                     await gateway.ready(owner, sandbox_id)
                 except PlacementUnavailableError:

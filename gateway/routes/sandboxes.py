@@ -99,7 +99,7 @@ def _made(gateway: Gateway, made: tuple[str, str], place: QueuePlace) -> None:
 async def _reserve(
     gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool, queued: bool
 ) -> Record:
-    """Count it, add it to its group, write its record: in this order, so that each of them knows every sandbox that is created."""
+    """Count it, add it to its group, write its record: in this order, so that each of them includes every sandbox that is created."""
     counted = await gateway.quotas.reserve(spec)
     try:
         if spec.group:

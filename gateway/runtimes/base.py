@@ -75,7 +75,7 @@ class SandboxStatus:
     egress: Egress = field(default_factory=Egress)
     options: Options = field(default_factory=Options)
     adopted: bool = False
-    """It was a spare. Its readiness does not prove that the agent has its new identity: only the replica that creates the sandbox knows."""
+    """It was a spare. Its readiness does not prove that the agent has its new identity: only the replica that adopts it learns that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Synced:
 
     sandboxes: list[SandboxStatus]
     began_at: float | None = None
-    """Where a restart of the runtime ends all its sandboxes: when it last started (seconds since the epoch). None elsewhere."""
+    """When the runtime last started (seconds since the epoch), if a restart ends all its sandboxes; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Runtime(Protocol):
         ...
 
     async def create(self, request: CreateRequest, timeout_s: float) -> str:
-        """Create it and wait until its agent answers; where it does. The same id and incarnation again answers what exists.
+        """Create it, wait until its agent answers, and return the endpoint. The same id and incarnation again returns what exists.
 
         Raises ``sandbox_exists`` (another incarnation lives), ``image_not_found``, ``no_capacity``, ``create_timeout``. A failed sandbox
         may remain: the caller deletes it, once it has recorded the cause and knows that no other replica has created it.
@@ -212,7 +212,7 @@ class Runtime(Protocol):
         ...
 
     async def spares(self) -> dict[str, int]:
-        """Sandboxes that this runtime makes in advance by itself: how many are ``ready`` and ``wanted``, and the ``most`` there may be."""
+        """Sandboxes that this runtime makes in advance: how many are ``ready``, how many are ``wanted``, and the limit ``most``."""
         ...
 
     async def largest(self) -> tuple[float, int] | None:

@@ -67,10 +67,12 @@ async def test_scripts_are_reloaded_after_redis_forgot_them(store: PlacementStor
     assert isinstance(await store.get("sb-1"), Record)
 
 
-async def test_a_lookup_survives_that_redis_closed_its_connection(store: PlacementStore, redis_url: str) -> None:
+async def test_steps_survive_that_redis_closed_their_connections(store: PlacementStore, redis_url: str) -> None:
     await ready(store, spec())
     for _ in range(2):
         assert isinstance(await store.get("sb-1"), Record)
+        assert isinstance(await store.heartbeat("sb-1", "ada"), Record)
+        assert [one.sandbox_id for one in await store.records(["sb-1", "sb-2"])] == ["sb-1"]
         with redis.Redis.from_url(redis_url) as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 

@@ -197,7 +197,7 @@ class KubernetesRuntime:
             return removed
 
     async def _end_unisolated(self) -> int:
-        """End every sandbox that asked for network isolation. The reason is annotated on its pod first, for every watcher to report."""
+        """End every sandbox that requested network isolation. The reason is annotated on its pod first, for every watcher to report."""
         ended = 0
         async for facts in self._pods_of(SELECTOR):
             if facts.record is None or facts.deadline is not None or facts.ended() is not None or needs(facts.record.egress) == "none":

@@ -70,7 +70,7 @@ class WatchSettings:
     overdue_s: float = 30.0
     """How much longer to wait for a server that has not ended the watch by then."""
     silence_s: float = 90.0
-    """Bookmarks come about every minute: a watch without a byte for this long is dead."""
+    """Bookmarks come about every minute: a watch without a byte for this long is closed."""
     backoff_least_s: float = 0.1
     backoff_most_s: float = 15.0
 

@@ -132,7 +132,7 @@ async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
 
 async def _network(api: Api, settings: KubernetesSettings) -> Check:
     if settings.enforcement == "none":
-        text = "no network policy is enforced, as declared: sandboxes that ask for isolation are refused"
+        text = "no network policy is enforced, as declared: sandboxes that request isolation are refused"
         return _bad(text, "use a cluster whose network enforces policies", required=False)
     seen = await network_probe.known(api, settings)
     if seen is None:

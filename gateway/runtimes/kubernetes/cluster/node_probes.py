@@ -192,7 +192,7 @@ async def _refusal(api: Api, settings: KubernetesSettings, pod: dict[str, Any]) 
 
 def _users_of(pod: dict[str, Any]) -> tuple[bool | None, str] | None:
     return _verdict(
-        pod, lambda report: _own_users(str(report.get("uid_map", ""))), "a pod that asked for a user namespace is in the node's"
+        pod, lambda report: _own_users(str(report.get("uid_map", ""))), "a pod that requested a user namespace is in the node's"
     )
 
 

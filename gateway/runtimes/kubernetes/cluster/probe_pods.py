@@ -1,4 +1,4 @@
-"""Probe pods: short-lived pods, run from the bundle's image, that find out what a cluster really does.
+"""Probe pods: short-lived pods, run from the bundle's image, that test what a cluster really does.
 
 Owns their manifest, the policies that isolate them, and where a verdict is stored: in annotations of such a policy, so that the acting
 controller probes and every gateway reads. What is probed, and the verdict, are in ``network_probe`` and ``node_probes``.

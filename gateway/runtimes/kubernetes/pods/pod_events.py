@@ -50,7 +50,7 @@ class Warned:
 
 
 def read_warning(event: dict[str, Any]) -> Warned | None:
-    """A warning from the API server's JSON; None where it says nothing about a create."""
+    """A warning from the API server's JSON; None if it does not concern a create."""
     metadata, pod = event.get("metadata") or {}, event.get("involvedObject") or {}
     if event.get("reason") not in _REASONS:
         return None

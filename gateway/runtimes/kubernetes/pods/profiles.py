@@ -41,7 +41,7 @@ class Confinement:
 
 
 def confinement(settings: KubernetesSettings, user: int | None = None, group: int | None = None) -> Confinement:
-    """Of a sandbox that asked for this user and group, or for none. Raises ``invalid_argument`` for a group without a user."""
+    """The confinement of a sandbox with this user and group, or with none. Raises ``invalid_argument`` for a group without a user."""
     user, group = settings.user if user is None else user, settings.group if group is None else group
     if settings.sandbox_profile == "restricted":
         return _restricted(_USER if user is None else user, _USER if group is None else group)

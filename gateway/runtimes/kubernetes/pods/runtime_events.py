@@ -39,7 +39,7 @@ def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> San
         late_s = number_of(record.labels.get(READY_LABEL))
         if late_s is not None and now - facts.created_at >= late_s + _SKEW_S:
             failure = Failure("create_timeout", _LATE)
-    # The kubelet reports that the startup probe has passed up to a second after the creator knows.
+    # The kubelet reports the passed startup probe up to a second after the creator has reached the agent.
     state: Literal["starting", "ready"] = "ready" if is_ready(facts) else "starting"
     return replace(
         record,
@@ -77,14 +77,14 @@ def on_change(now_facts: PodStatus, before: PodStatus | None, settings: Kubernet
 
 
 def carried(now: PodStatus, before: PodStatus) -> PodStatus:
-    """``now``, with the grace period of the previous state: a kubelet removes ended pods with grace 0, whatever our delete asked for."""
+    """``now``, with the grace period of the previous state: a kubelet removes ended pods with grace 0, whatever our delete named."""
     return replace(now, asked=True) if before.asked and not now.asked else now
 
 
 def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
     """The events of a deleted pod; ``before`` is the state before the last. A pod that had ended before was reported then.
 
-    A kubelet removes ended pods with grace 0, whatever the delete asked for: the state before shows whether the delete was ours.
+    A kubelet removes ended pods with grace 0, whatever grace period the delete had: the state before shows whether the delete was ours.
     """
     if before is not None and before.uid == last.uid and before.asked:
         last = replace(last, asked=True)

@@ -100,7 +100,7 @@ def read_pod(pod: dict[str, Any]) -> PodStatus:
     own_users = spec.get("hostUsers") is False
     failure = failure_in(status, conditions, disruption, deleted_at > 0, created_at)
     if failure is not None and deleted_at > 0 and failure.cause.reason == "exited" and not _ended_before(metadata, status):
-        failure = ended_by(disruption or DELETED)  # an agent that is asked to stop ends with a status as well
+        failure = ended_by(disruption or DELETED)  # an agent that is stopped ends with a status as well
     if failure is not None and failure.cause.reason == "start-failed":
         by_volume = any(one.get("name") == BUNDLE_VOLUME and "image" in one for one in maps_of(spec.get("volumes")))
         failure = refined(failure, own_users, by_volume)
