@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
-import msgpack
 from holdfast_wire.limits import DECODE_ITEMS, MESSAGE_BYTES, PARAMS_BYTES, PARAMS_ITEMS, SPOOL_COMMAND_BYTES
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
@@ -62,6 +61,8 @@ class LargeParams(dict[str, Any]):
 
     def packed(self) -> bytes:
         """As they travel."""
+        import msgpack
+
         return bytes(msgpack.packb(dict(self)))
 
 
@@ -70,6 +71,8 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
 
     With ``may_follow`` they may be larger, and are ``LargeParams`` then.
     """
+    import msgpack
+
     try:
         size = len(msgpack.packb(params))
     except UnicodeEncodeError:

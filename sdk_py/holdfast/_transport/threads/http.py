@@ -18,6 +18,7 @@ from holdfast._transport.rest.http1 import AnswerError, AnswerReader, chunked
 from holdfast._transport.rest.request import LocalFailureError, Service, body_of, reason
 from holdfast._transport.threads.events import Lock
 from holdfast._transport.threads.loop_warning import warn_in_loop
+from holdfast._transport.threads.net import connection_to
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -90,22 +91,15 @@ class Http:
     # Connections ------------------------------------------------------------------------------------------------
 
     def _connected(self) -> socket.socket:
-        connection = socket.create_connection((self._service.host, self._service.port), timeout=self._options.connect_timeout_s)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for option in KEEPALIVE:
-                connection.setsockopt(*option)
-            return self._wrapped(connection) if self._service.tls else connection
-        except BaseException:
-            connection.close()
-            raise
-
-    def _wrapped(self, connection: socket.socket) -> socket.socket:
-        if self._context is None:
+        service = self._service
+        if service.tls and self._context is None:
             import ssl
 
             self._context = ssl.create_default_context()
-        return self._context.wrap_socket(connection, server_hostname=self._service.host)
+        connection = connection_to(service.host, service.port, self._options.connect_timeout_s, self._context)
+        for option in KEEPALIVE:
+            connection.setsockopt(*option)
+        return connection
 
     def _idle(self) -> socket.socket | None:
         """A connection that was kept and that the service has not closed; None where there is none."""
