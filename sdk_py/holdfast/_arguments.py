@@ -97,6 +97,11 @@ def is_identifier(value: object, most: int = ID_BYTES) -> bool:
     )
 
 
+def command_id_of(command_id: str | None) -> str:
+    """The id that a command is given, or a new one."""
+    return (None if command_id is None else name_of(command_id, "command_id")) or os.urandom(16).hex()
+
+
 def sandbox_id_of(sandbox_id: str) -> str:
     """The id of a sandbox that is there already: it becomes part of a path."""
     if not is_identifier(sandbox_id):
@@ -139,11 +144,6 @@ def environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise bad(f"{name!r} cannot be the name of an environment variable, or its value holds NUL")
     return dict(env)
-
-
-def input_of(data: object) -> bytes | None:
-    """Standard input as bytes."""
-    return None if data is None else content_of(data, "input")
 
 
 def words_of(words: object, what: str) -> list[str]:
