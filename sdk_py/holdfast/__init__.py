@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from holdfast._sync.tunnel import Tunnel
     from holdfast._sync.watch import Watch
 
+__version__ = "0.1.0.dev0"
+
 __all__ = [
     "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncCommandStream", "AsyncFiles", "AsyncGroup",
     "AsyncImages", "AsyncProcess", "AsyncSandbox", "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch",
@@ -82,10 +84,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("holdfast")
     if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name) or ("holdfast._errors" if name.endswith("Error") else "holdfast._results")

@@ -7,7 +7,6 @@ own what is made of them (``_requests``). Called by ``_requests`` and by the met
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any, Self
@@ -17,8 +16,8 @@ from holdfast_wire.limits import ID_BYTES, PATH_BYTES
 from holdfast._errors import InvalidArgumentError, InvalidPathError
 
 RemotePath = str | bytes | PathLike[str]
-_SANDBOX_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES - 1}}}")
-_GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+_GROUP_NAME_CHARACTERS = 100
+_SIGNS = str.maketrans("", "", "._-")
 _TTL_MOST_S = 86400
 _LIFETIME_MOST_S = 366 * 86400
 _SECONDS_MOST = 10**9
@@ -91,9 +90,21 @@ def name_of(value: str | None, what: str) -> str | None:
     return value
 
 
+def is_identifier(value: object, most: int = ID_BYTES) -> bool:
+    """Whether it is 1 to ``most`` ASCII letters, digits, '.', '_' and '-', the first a letter or digit."""
+    return (
+        isinstance(value, str) and value.isascii() and 1 <= len(value) <= most and value[0].isalnum() and value.translate(_SIGNS).isalnum()
+    )
+
+
+def command_id_of(command_id: str | None) -> str:
+    """The id that a command is given, or a new one."""
+    return (None if command_id is None else name_of(command_id, "command_id")) or os.urandom(16).hex()
+
+
 def sandbox_id_of(sandbox_id: str) -> str:
     """The id of a sandbox that is there already: it becomes part of a path."""
-    if not isinstance(sandbox_id, str) or not _SANDBOX_ID.fullmatch(sandbox_id):
+    if not is_identifier(sandbox_id):
         raise bad(f"no sandbox has the id {sandbox_id!r:.80}", hint="letters, digits, '.', '_' and '-': list yours with `holdfast list`")
     return sandbox_id
 
@@ -133,11 +144,6 @@ def environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise bad(f"{name!r} cannot be the name of an environment variable, or its value holds NUL")
     return dict(env)
-
-
-def input_of(data: object) -> bytes | None:
-    """Standard input as bytes."""
-    return None if data is None else content_of(data, "input")
 
 
 def words_of(words: object, what: str) -> list[str]:
@@ -204,7 +210,7 @@ def plain(value: Any) -> Any:
 
 def group_name_of(name: str) -> str:
     """A group's name: it becomes part of a path."""
-    if not isinstance(name, str) or not _GROUP_NAME.fullmatch(name):
+    if not is_identifier(name, _GROUP_NAME_CHARACTERS) or not name[-1].isalnum():
         raise bad("a group's name is letters, digits, '.', '_' and '-', at most 100, with a letter or digit at both ends")
     return name
 

@@ -10,24 +10,24 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
-import msgpack
 from holdfast_wire.limits import DECODE_ITEMS, MESSAGE_BYTES, PARAMS_BYTES, PARAMS_ITEMS, SPOOL_COMMAND_BYTES
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
 from holdfast._arguments import (
     RemotePath,
     bad,
+    command_id_of,
     environment,
     given,
     group_name_of,
     labels_of,
     name_of,
-    new_id,
     path_of,
     plain,
     script_of,
     seconds,
     size_of,
+    time_limit,
 )
 from holdfast._errors import ArgumentsTooLongError, HoldfastError, InvalidArgumentError, RequestTooLargeError, typed
 
@@ -51,8 +51,13 @@ def command_of(command: Command, arguments: tuple[str, ...] = ()) -> dict[str, A
         command = [command, *arguments]
     if isinstance(command, str):
         return {"script": script_of(command)}
-    argv: list[object] = list(command) if hasattr(command, "__iter__") and not isinstance(command, (Mapping, AbstractSet)) else []
-    if not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
+    usable = type(command) is list or (hasattr(command, "__iter__") and not isinstance(command, (Mapping, AbstractSet)))
+    argv = list(command) if usable else []
+    try:
+        valid = argv and "\0" not in "".join(argv)
+    except TypeError:  # a word is no string
+        valid = False
+    if not valid:
         raise bad("a command is a string or a list of at least one string, without NUL")
     return {"argv": argv}
 
@@ -62,6 +67,8 @@ class LargeParams(dict[str, Any]):
 
     def packed(self) -> bytes:
         """As they travel."""
+        import msgpack
+
         return bytes(msgpack.packb(dict(self)))
 
 
@@ -70,6 +77,8 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
 
     With ``may_follow`` they may be larger, and are ``LargeParams`` then.
     """
+    import msgpack
+
     try:
         size = len(msgpack.packb(params))
     except UnicodeEncodeError:
@@ -79,7 +88,7 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
     hint = "write the script or data to a file with sandbox.files.write() and run that, or give it as input"
     cls, code = (ArgumentsTooLongError, "arguments_too_long") if may_follow else (RequestTooLargeError, "request_too_large")
     most_bytes, most_items = (PARAMS_BYTES, PARAMS_ITEMS) if may_follow else (MESSAGE_PARAMS_BYTES, DECODE_ITEMS)
-    items = max((len(value) for value in params.values() if isinstance(value, (list, dict))), default=0)
+    items = max([len(value) for value in params.values() if isinstance(value, (list, dict))], default=0)
     if size > most_bytes:
         raise cls(code, f"the command and its variables are {size} bytes, over {most_bytes}", hint=hint)
     if items > most_items:
@@ -126,7 +135,7 @@ def command_params(
         raise bad(f"spool_bytes is a number of bytes from 1 to {SPOOL_COMMAND_BYTES}, not {spool_bytes!r:.40}")
     return bounded(
         {
-            "id": name_of(command_id, "command_id") or new_id(),
+            "id": command_id_of(command_id),
             **command_of(command, arguments),
             **given(
                 cwd=None if cwd is None else path_of(cwd),
@@ -146,11 +155,11 @@ def command_params(
     )
 
 
-def run_params(script: str, timeout: float | None, stdin: bool) -> dict[str, Any]:
-    """Params of a ``Run`` on a shell."""
+def run_params(script: str, timeout: float | None, default_s: float | None, stdin: bool) -> dict[str, Any]:
+    """Params of a ``Run`` on a shell. ``default_s`` is the client's time limit of commands."""
     params: dict[str, Any] = {"script": script_of(script)}
-    if timeout is not None:
-        params["timeout_s"] = seconds(timeout)
+    if timeout is not None or default_s is not None:
+        params |= given(timeout_s=seconds(time_limit(timeout, default_s)))
     if stdin:
         params["stdin"] = "pipe"
     return params if len(script) <= _SHORT_BYTES and script.isascii() else bounded(params)

@@ -6,20 +6,18 @@ Owns the token's form, which is private: a prefix and a URL-safe text. It holds 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-import msgpack
 from holdfast_wire.limits import ID_BYTES
 from holdfast_wire.records import dataclass, field
 
+from holdfast._arguments import is_identifier
 from holdfast._errors import InvalidArgumentError
 
 _PREFIX = "hfs_"
 _MOST_CHARACTERS = 2048
 _LEAST_HEARTBEAT_S = 0.1
 _MOST_HEARTBEAT_S = 86_400.0 * 366
-_SANDBOX_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,8 @@ class SessionToken:
         """As text."""
         import base64
 
+        import msgpack
+
         packed: bytes = msgpack.packb([self.sandbox_id, self.session_id, self.secret, self.agent_epoch, self.heartbeat_s])
         return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
@@ -45,6 +45,8 @@ class SessionToken:
         if not isinstance(text, str) or not text.startswith(_PREFIX) or not text.isascii() or len(text) > _MOST_CHARACTERS:
             raise _bad()
         import base64
+
+        import msgpack
 
         body = text[len(_PREFIX) :]
         try:
@@ -63,7 +65,7 @@ def _plausible(fields: Any) -> bool:
     texts = all(isinstance(value, str) and value.isprintable() for value in (sandbox_id, session_id, epoch))
     return (
         texts
-        and _SANDBOX_ID.fullmatch(sandbox_id) is not None
+        and is_identifier(sandbox_id)
         and 16 <= len(session_id) <= 128
         and isinstance(secret, bytes)
         and 16 <= len(secret) <= 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -27,4 +28,13 @@ def test_a_command_that_only_asks_the_service_imports_no_session(module: str) ->
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = done.stdout.split()
     assert "holdfast._sync.client" in loaded
-    assert not {"holdfast._sync.sandbox", "holdfast._transport.session.engine", "holdfast_wire.session"} & set(loaded)
+    session = {"holdfast._sync.sandbox", "holdfast._transport.session.engine", "holdfast_wire.session", "holdfast._requests", "msgpack"}
+    assert not session & set(loaded)
+
+
+def test_the_version_is_printed_without_the_metadata_of_packages() -> None:
+    code = "import sys; from holdfast.cli.app import run; run(['--version']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    shown, _, loaded = done.stdout.partition("\n")
+    assert shown == f"holdfast {version('holdfast')}"
+    assert not HEAVY & set(loaded.split())

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
+from holdfast._async.http import AsyncHttp
 from holdfast._options import Options
-from holdfast._transport.aio.http import Http as AsyncHttp
+from holdfast._sync.http import Http
 from holdfast._transport.rest.answer import Answer, UnreachableError
 from holdfast._transport.rest.http1 import AnswerError, AnswerReader, request_head
-from holdfast._transport.threads.http import Http
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from holdfast._options import Options
-from holdfast._transport.threads.http import Http
+from holdfast._sync.http import Http
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import pytest
 from holdfast import ServiceUnavailableError
+from holdfast._async.http import AsyncHttp
 from holdfast._options import Options
-from holdfast._transport.aio.http import Http as AsyncHttp
+from holdfast._sync.http import Http
 from holdfast._transport.rest.answer import UnreachableError
-from holdfast._transport.threads.http import Http
 
 from tests.sdk.support.fake_agent import FakeAgent
 

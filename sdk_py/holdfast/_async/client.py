@@ -17,17 +17,16 @@ from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
 from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
-from holdfast._progress import Progress
 from holdfast._public import public
-from holdfast._requests import ClusterOptions, create_body
 from holdfast._results import SandboxInfo
-from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Cancelled
-from holdfast._transport.aio.mapping import Step, mapped
 from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
     from holdfast._async.sandbox import AsyncSandbox
+    from holdfast._requests import ClusterOptions
+    from holdfast._session_token import SessionToken
+    from holdfast._transport.aio.mapping import Step
 
 HEARTBEATS_PER_TIMEOUT = 3
 T = TypeVar("T")
@@ -125,6 +124,8 @@ class AsyncSandboxClient:
         ``image`` is its name in the store or a registry, ``env`` variables of all that runs in it, ``labels`` what
         ``list_sandboxes`` finds it by; ``cluster`` stands for the fields of ``ClusterOptions``.
         """
+        from holdfast._requests import create_body
+
         chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{os.urandom(8).hex()}"
         body = create_body(
             image,
@@ -194,6 +195,9 @@ class AsyncSandboxClient:
         map, cancels the others and is raised; with ``return_exceptions`` an exception stands in the place of its result, and
         ``error.is_infrastructure`` is true of those to mask.
         """
+        from holdfast._progress import Progress
+        from holdfast._transport.aio.mapping import mapped
+
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")
         wanted = list(items)
@@ -221,6 +225,8 @@ class AsyncSandboxClient:
         ``SessionLostError`` when the session has expired.
         ``token`` is what ``session_token`` gave.
         """
+        from holdfast._session_token import SessionToken
+
         session = SessionToken.read(token)
         sandbox = self._sandbox(session.sandbox_id, session=session)
         await sandbox._attached()

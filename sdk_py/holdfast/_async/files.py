@@ -27,7 +27,6 @@ from holdfast._errors import (
 )
 from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
 from holdfast._public import public
-from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer, take
 from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.aio.opening import opening
@@ -226,7 +225,7 @@ class AsyncFiles:
         ``path`` is a directory or a file.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
-        params = bounded({"path": path_of(path), **given(recursive=recursive or None, user=user)})
+        params = {"path": path_of(path), **given(recursive=recursive or None, user=user)}
         watch = AsyncWatch(await self._sandbox._attached(), params)
         await watch._start()
         return watch

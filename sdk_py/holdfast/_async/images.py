@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from holdfast._archives import LocalImage, image_pieces
 from holdfast._async.rest import AsyncRest
 from holdfast._public import public
 from holdfast._results import ImageInfo
 from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.rest.readers import image_info
+
+if TYPE_CHECKING:
+    from holdfast._archives import LocalImage
 
 IMPORT_TIMEOUT_S = 3600.0
 ImageList = list[ImageInfo]
@@ -35,6 +37,8 @@ class AsyncImages:
 
         ``path`` is the archive or directory here, ``name`` what it is called from then on.
         """
+        from holdfast._archives import image_pieces
+
         query, body = {"name": name}, _flow(image_pieces(path))
         return await self._added("/images", params=query, content=body)
 

@@ -14,8 +14,8 @@ from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Cancelled
-from holdfast._transport.session.calls import cancel_command, resize_call, run_in_shell
 from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.sinks import ShellSink
 
 
 @public
@@ -49,7 +49,7 @@ class AsyncTerminal(AsyncInput):
 
         ``rows`` and ``cols`` are from 1 to 4096.
         """
-        self._driver.perform(resize_call, self._call, *size_of(rows, cols))
+        self._driver.perform(self._call.resize, *size_of(rows, cols))
 
 
 @public
@@ -63,8 +63,9 @@ class AsyncCommandStream:
     """None also where ``__init__`` was interrupted: the finalizer reads it."""
     _abandoned = False
 
-    def __init__(self, driver: SessionDriver, new: Callable[[], Call]) -> None:
+    def __init__(self, driver: SessionDriver, sink: ShellSink, new: Callable[[], Call]) -> None:
         self._driver = driver
+        self._sink = sink
         self._new = new
         self._result: CommandResult | None = None
 
@@ -73,7 +74,7 @@ class AsyncCommandStream:
             call = self._new()
             self._running = AsyncRunning(self._driver, call)
             try:
-                self._driver.perform(run_in_shell, call)
+                self._driver.perform(self._sink.run, call)
             except Cancelled:
                 self._abandon()
                 raise
@@ -133,8 +134,7 @@ class AsyncCommandStream:
         running = self._running
         if running is not None and not running._call.done and not self._abandoned:
             self._abandoned = True
-            call = running._call
-            self._driver.later(lambda: cancel_command(call))
+            self._driver.later(running._call.cancel)
 
     def __del__(self) -> None:
         self._abandon()

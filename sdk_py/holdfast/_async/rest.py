@@ -14,6 +14,7 @@ from urllib.parse import quote
 from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
+from holdfast._async.http import AsyncHttp
 from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._options import Options
 from holdfast._results import (
@@ -25,7 +26,6 @@ from holdfast._results import (
     take,
 )
 from holdfast._transport.aio.events import sleep
-from holdfast._transport.aio.http import Http
 from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import file_entries, job_result
 from holdfast._transport.rest.retry import MARGIN_S, Retry
@@ -45,7 +45,7 @@ class AsyncRest:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._http = Http(options)
+        self._http = AsyncHttp(options)
         self._answered = False
         """Whether the service ever answered: then it is being restarted where it does not."""
 

@@ -16,14 +16,8 @@ from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Cancelled, SessionEvent
-from holdfast._transport.session.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, ShellSink
-
-
-async def opened(changed: SessionEvent) -> None:
-    """Wait for ``changed``."""
-    await changed.wait()
 
 
 async def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> CommandResult:
@@ -45,9 +39,9 @@ async def cancel(driver: SessionDriver, call: Call) -> None:
     """End the remote command and wait for that, at most ``cancel_timeout_s``."""
     changed: SessionEvent = call.changed  # type: ignore[assignment]
     step_limit_s = driver.options.cancel_timeout_s / 2
-    driver.perform(cancel_command, call)
+    driver.perform(call.cancel)
     if not call.done and isinstance(call.sink, ShellSink) and not await changed.wait(step_limit_s):
-        driver.perform(kill_in_shell, call)
+        driver.perform(call.kill)
     if not call.done:
         await changed.wait(step_limit_s)
 
@@ -120,7 +114,7 @@ class AsyncRunning:
         number, call = signal_of(name), self._call
         if call.error is not None and call.error.code == "session_lost":
             raise call.error  # it may run, and the signal would not reach it
-        self._driver.perform(signal_call, call, number)
+        self._driver.perform(call.signal, number)
 
     async def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""
@@ -134,7 +128,7 @@ class AsyncRunning:
         """Stop reading and leave the command running; ``sandbox.follow(command_id)`` finds it again."""
         sink = self._call.sink
         if isinstance(sink, CommandSink):
-            self._driver.perform(close_channel, sink, True)
+            self._driver.perform(sink.close, True)
         self._driver.perform(self._call.discard)
 
     async def close(self) -> None:

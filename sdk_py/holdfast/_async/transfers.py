@@ -13,23 +13,20 @@ from holdfast._errors import HoldfastError, RemoteFileError
 from holdfast._requests import bounded
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Cancelled, SessionEvent
-from holdfast._transport.session.calls import open_channel
 from holdfast._transport.session.sinks import TransferSink
 
 ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
 
 
 class AsyncTransfer:
-    """One open transfer channel. Leaving its ``with`` block ends it. ``sink`` is that of a channel which is open already."""
+    """One open transfer channel. Leaving its ``with`` block ends it. ``sink`` is where its facts go, if to another than a new one."""
 
     def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any], sink: TransferSink | None = None) -> None:
         self._driver = driver
         self._path = params.get("path")
         self._sink = sink or TransferSink(driver.engine.session, driver.engine.new_event)
-        if sink is not None:
-            return
         try:
-            driver.perform(open_channel, driver.engine, kind, bounded(params), self._sink)
+            driver.perform(driver.engine.open, kind, bounded(params), self._sink)
         except Cancelled:
             self.abandon()
             raise

@@ -21,7 +21,7 @@ from holdfast._public import public
 from holdfast._results import FileEvent, read_event
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import SessionEvent
-from holdfast._transport.session.calls import open_watch
+from holdfast._transport.session.sinks import WatchSink
 
 _MOST_BYTES = 1024 * 1024
 
@@ -43,7 +43,9 @@ class AsyncWatch:
         self._found: deque[FileEvent] = deque()
         self._closed = False
         self._unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=_MOST_BYTES)
-        self._transfer = AsyncTransfer(driver, "watch", params, driver.perform(open_watch, driver.engine, params))
+        sink = WatchSink(driver.engine.session, driver.engine.new_event)
+        sink.path = str(params["path"])
+        self._transfer = AsyncTransfer(driver, "watch", params, sink)
 
     async def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""

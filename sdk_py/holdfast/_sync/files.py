@@ -28,7 +28,6 @@ from holdfast._errors import (
 )
 from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
 from holdfast._public import public
-from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer, take
 from holdfast._transport.threads.events import run_blocking
 from holdfast._transport.threads.opening import opening
@@ -227,7 +226,7 @@ class Files:
         ``path`` is a directory or a file.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
-        params = bounded({"path": path_of(path), **given(recursive=recursive or None, user=user)})
+        params = {"path": path_of(path), **given(recursive=recursive or None, user=user)}
         watch = Watch(self._sandbox._attached(), params)
         watch._start()
         return watch

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from holdfast._archives import LocalImage, image_pieces
 from holdfast._sync.rest import Rest
 from holdfast._public import public
 from holdfast._results import ImageInfo
 from holdfast._transport.threads.events import run_blocking
 from holdfast._transport.rest.readers import image_info
+
+if TYPE_CHECKING:
+    from holdfast._archives import LocalImage
 
 IMPORT_TIMEOUT_S = 3600.0
 ImageList = list[ImageInfo]
@@ -36,6 +38,8 @@ class Images:
 
         ``path`` is the archive or directory here, ``name`` what it is called from then on.
         """
+        from holdfast._archives import image_pieces
+
         query, body = {"name": name}, _flow(image_pieces(path))
         return self._added("/images", params=query, content=body)
 

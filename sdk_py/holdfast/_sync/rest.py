@@ -15,6 +15,7 @@ from urllib.parse import quote
 from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
+from holdfast._sync.http import Http
 from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._options import Options
 from holdfast._results import (
@@ -26,7 +27,6 @@ from holdfast._results import (
     take,
 )
 from holdfast._transport.threads.events import sleep
-from holdfast._transport.threads.http import Http
 from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import file_entries, job_result
 from holdfast._transport.rest.retry import MARGIN_S, Retry

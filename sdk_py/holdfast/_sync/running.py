@@ -17,14 +17,8 @@ from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads.driver import SessionDriver
 from holdfast._transport.threads.events import Cancelled, SessionEvent
-from holdfast._transport.session.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, ShellSink
-
-
-def opened(changed: SessionEvent) -> None:
-    """Wait for ``changed``."""
-    changed.wait()
 
 
 def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> CommandResult:
@@ -46,9 +40,9 @@ def cancel(driver: SessionDriver, call: Call) -> None:
     """End the remote command and wait for that, at most ``cancel_timeout_s``."""
     changed: SessionEvent = call.changed  # type: ignore[assignment]
     step_limit_s = driver.options.cancel_timeout_s / 2
-    driver.perform(cancel_command, call)
+    driver.perform(call.cancel)
     if not call.done and isinstance(call.sink, ShellSink) and not changed.wait(step_limit_s):
-        driver.perform(kill_in_shell, call)
+        driver.perform(call.kill)
     if not call.done:
         changed.wait(step_limit_s)
 
@@ -121,7 +115,7 @@ class Running:
         number, call = signal_of(name), self._call
         if call.error is not None and call.error.code == "session_lost":
             raise call.error  # it may run, and the signal would not reach it
-        self._driver.perform(signal_call, call, number)
+        self._driver.perform(call.signal, number)
 
     def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""
@@ -135,7 +129,7 @@ class Running:
         """Stop reading and leave the command running; ``sandbox.follow(command_id)`` finds it again."""
         sink = self._call.sink
         if isinstance(sink, CommandSink):
-            self._driver.perform(close_channel, sink, True)
+            self._driver.perform(sink.close, True)
         self._driver.perform(self._call.discard)
 
     def close(self) -> None:

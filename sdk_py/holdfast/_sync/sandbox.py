@@ -19,7 +19,6 @@ from holdfast._arguments import (
     content_of,
     given,
     host_of,
-    input_of,
     lifetime_of,
     local_port_of,
     name_of,
@@ -58,7 +57,7 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.threads.driver import SessionDriver
 from holdfast._transport.threads.events import Background, Cancelled, Event, SessionEvent
 from holdfast._transport.threads.opening import opening
-from holdfast._transport.session.calls import close_channel, new_command, open_channel, open_command
+from holdfast._transport.session.calls import new_command, open_command
 from holdfast._transport.session.failures import GONE
 from holdfast._transport.session.sinks import ShellSink
 
@@ -162,7 +161,7 @@ class Sandbox(Attachable):
         ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
         kept; ``keep`` selects which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
-        data = input_of(input)
+        data = None if input is None else content_of(input, "input")
         params = command_params(
             command,
             arguments,
@@ -283,16 +282,16 @@ class Sandbox(Attachable):
         sink = ShellSink(driver.engine.session, driver.engine.new_event)
         changed: SessionEvent = sink.changed  # type: ignore[assignment]
         try:
-            driver.perform(open_channel, driver.engine, "shell", params, sink)
+            driver.perform(driver.engine.open, "shell", params, sink)
             changed.wait()
         except Cancelled:
-            driver.perform(close_channel, sink, name is not None)
+            driver.perform(sink.close, name is not None)
             raise
         if sink.info is None:
             raise sink.over()
         living = Shell(driver, sink, named=name is not None)
         if tty and not living.tty:
-            driver.perform(close_channel, sink, name is not None)
+            driver.perform(sink.close, name is not None)
             raise UnsupportedError("unsupported", "the agent of this sandbox has no shells with a terminal", hint="use terminal()")
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living

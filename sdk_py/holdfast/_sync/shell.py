@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import bad, content_of, input_of, name_of, new_id, output_limit, size_of, time_limit
+from holdfast._arguments import bad, command_id_of, content_of, output_limit, size_of
 from holdfast._sync.process import CommandStream
 from holdfast._sync.running import outcome
 from holdfast._errors import UnsupportedError
@@ -21,7 +21,6 @@ from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads.driver import SessionDriver
 from holdfast._transport.threads.events import SessionEvent
-from holdfast._transport.session.calls import close_channel, new_shell_command, resize_shell, run_in_shell, signal_call
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import ShellSink
 
@@ -65,8 +64,11 @@ class Shell:
         Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError``, ``SessionLostError`` and
         ``ServiceUnavailableError``. Cancelling the wait interrupts the command.
         """
-        call = self._new(command, timeout, input_of(input), command_id, self._limit(max_output_bytes, keep), True)
-        return outcome(self._driver, call, partial(run_in_shell, call))
+        data = None if input is None else content_of(input, "input")
+        call = self._new(
+            command, timeout, data, command_id, output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep), True
+        )
+        return outcome(self._driver, call, partial(self._sink.run, call))
 
     def stream(
         self,
@@ -82,10 +84,17 @@ class Shell:
 
         That is ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
         """
-        data = input_of(input)
-        return CommandStream(
-            self._driver, partial(self._new, command, timeout, data, command_id, self._limit(max_output_bytes, keep), False)
+        data = None if input is None else content_of(input, "input")
+        new = partial(
+            self._new,
+            command,
+            timeout,
+            data,
+            command_id,
+            output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep),
+            False,
         )
+        return CommandStream(self._driver, self._sink, new)
 
     def write(self, data: bytes | str) -> None:
         """Type on its terminal (``shell(tty=True)``), for what runs: ``"yes\\n"``, ``"\\x03"`` for Ctrl-C, ``"\\x04"`` for end of input.
@@ -115,7 +124,7 @@ class Shell:
         size = size_of(rows, cols)
         if self._sink.ended:
             raise self._sink.over()
-        self._driver.perform(resize_shell, self._sink, *size)
+        self._driver.perform(self._sink.resize, *size)
 
     def _check_terminal(self, what: str) -> None:
         if not self.tty:
@@ -130,7 +139,7 @@ class Shell:
         number = signal_of(name)
         call = self._sink.current
         if call is not None:
-            self._driver.perform(signal_call, call, number)
+            self._driver.perform(call.signal, number)
 
     def close(self) -> None:
         """End the shell and all it started."""
@@ -145,7 +154,7 @@ class Shell:
 
     def _leave(self, detach: bool) -> SessionEvent:
         """Send the request; returns the event that is set when it has ended."""
-        self._driver.perform(close_channel, self._sink, detach)
+        self._driver.perform(self._sink.close, detach)
         changed: SessionEvent = self._sink.changed  # type: ignore[assignment]
         return changed
 
@@ -158,21 +167,15 @@ class Shell:
         limit: int,
         collecting: bool,
     ) -> Call:
-        driver = self._driver
+        engine = self._driver.engine
         if self.tty and data is not None:
             raise bad("a command on a terminal reads keys, and no other input", hint="shell.write() types them while it runs")
-        return new_shell_command(
-            self._sink,
-            driver.engine,
-            name_of(command_id, "command_id") or new_id(),
-            run_params(command, time_limit(timeout, driver.options.command_timeout_s), data is not None),
-            limit,
-            data,
-            collecting,
-        )
-
-    def _limit(self, max_output_bytes: int | None, keep: Keep) -> int:
-        return output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
+        params = run_params(command, timeout, engine.options.command_timeout_s, data is not None)
+        call = Call(self._sink, engine.new_event, command_id_of(command_id), limit, collecting=collecting)
+        call.params = params
+        if data is not None:
+            call.give(data)
+        return call
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.kind} {self.name}{' closed' if self._sink.ended else ''}>"

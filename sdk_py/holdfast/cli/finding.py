@@ -6,7 +6,6 @@ Owns what counts as a beginning. A chosen id is never shortened: ``worker-1`` me
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,22 +15,28 @@ from holdfast.cli.words import bad
 if TYPE_CHECKING:
     from holdfast import Sandbox
 
-_BEGINNING = re.compile(r"(?:sb-)?([0-9a-f]{1,15})")
-_GENERATED = re.compile(r"sb-[0-9a-f]{16}")
+_PREFIX = "sb-"
+_DIGITS = 16
+"""Hexadecimal digits of a generated id."""
+_HEX = frozenset("0123456789abcdef")
 T = TypeVar("T")
 
 
 def whole_id(client: SandboxClient, word: str) -> str | None:
     """The generated id that ``word`` begins, None where there is none. Raises ``UsageError`` where several begin so."""
-    beginning = _BEGINNING.fullmatch(word)
-    if beginning is None:
+    if not _is_beginning(word):
         return None
-    wanted = f"sb-{beginning.group(1)}"
+    wanted = _PREFIX + word.removeprefix(_PREFIX)
     ids = [info.sandbox_id for info in client.list_sandboxes() if info.sandbox_id.startswith(wanted)]
-    found = [id_ for id_ in ids if _GENERATED.fullmatch(id_)]
+    found = [id_ for id_ in ids if len(id_) == len(_PREFIX) + _DIGITS and _HEX.issuperset(id_.removeprefix(_PREFIX))]
     if len(found) > 1:
         raise bad(f"{word} is the beginning of {len(found)} ids: {', '.join(sorted(found)[:5])}", hint="write more of it")
     return found[0] if found else None
+
+
+def _is_beginning(word: str) -> bool:
+    digits = word.removeprefix(_PREFIX)
+    return 0 < len(digits) < _DIGITS and _HEX.issuperset(digits)
 
 
 @contextlib.contextmanager
@@ -39,7 +44,7 @@ def opened(client: SandboxClient, word: str) -> Iterator[Sandbox]:
     """The sandbox, closed at the end."""
     sandbox = client.get_sandbox(word)
     try:
-        if _BEGINNING.fullmatch(word):
+        if _is_beginning(word):
             try:
                 sandbox._fallback()  # attaches: the service knows whether this is an id
             except SandboxNotFoundError:

@@ -33,8 +33,9 @@ def escape_bytes(data: bytes) -> bytes:
     return data.replace(b"\x1b", b"\\x1b")
 
 
-_SEQUENCE = re.compile(rb"\x1b(?!\[[0-9;:]{0,32}[mK])")
-_UNFINISHED = re.compile(rb"\x1b(?:\[[0-9;:]{0,32})?\Z")
+_SEQUENCE = rb"\x1b(?!\[[0-9;:]{0,32}[mK])"
+_UNFINISHED = rb"\x1b(?:\[[0-9;:]{0,32})?\Z"
+"""Compiled at their first use: most commands print no output of a sandbox."""
 
 
 class TerminalFilter:
@@ -51,9 +52,9 @@ class TerminalFilter:
         if not self._held and b"\x1b" not in data:
             return data
         data = self._held + data
-        unfinished = _UNFINISHED.search(data)
+        unfinished = re.search(_UNFINISHED, data)
         self._held = unfinished.group() if unfinished else b""
-        return _SEQUENCE.sub(rb"\\x1b", data[: len(data) - len(self._held)])
+        return re.sub(_SEQUENCE, rb"\\x1b", data[: len(data) - len(self._held)])
 
     def end(self) -> bytes:
         """What was held back."""

@@ -19,7 +19,6 @@ from holdfast.cli.words import Arguments, bad
 if TYPE_CHECKING:
     from holdfast import Sandbox
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)")
 _DOCKER_UNITS = {"k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
 _ASK_FROM = 2
 """From how many on `rm --all` asks first, on a terminal."""
@@ -70,7 +69,7 @@ def _size(option: str, text: str | None) -> str | None:
     """A size with docker's units, ``512m`` or ``4gb``, in the service's."""
     if text is None:
         return None
-    size = _SIZE.fullmatch(text)
+    size = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)", text)
     if size is None:
         raise bad(f"{option} is a size, not {text!r}", hint="as in 512m, 4g, 512Mi, 4Gi")
     digits, unit = size.groups()

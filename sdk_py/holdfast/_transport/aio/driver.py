@@ -48,10 +48,7 @@ class SessionDriver:
     @property
     def here(self) -> bool:
         """Whether this is the event loop it was made in; a wait in another would never end."""
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
+        return asyncio._get_running_loop() is self._loop
 
     @property
     def left_behind(self) -> bool:
@@ -74,7 +71,7 @@ class SessionDriver:
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""
-        if not self.here:
+        if asyncio._get_running_loop() is not self._loop:
             raise elsewhere()
         try:
             return step(*args, **kwargs)
@@ -84,10 +81,7 @@ class SessionDriver:
     def later(self, step: Callable[[], object]) -> None:
         """``perform`` from anywhere, also from a finalizer; silently nothing when the loop is over."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._later, step)
-
-    def _later(self, step: Callable[[], object]) -> None:
-        self.perform(step)
+            self._loop.call_soon_threadsafe(self.perform, step)
 
     async def close(self) -> None:
         """End the session's connection; waiting calls fail with ``session_lost``, reason ``closed``."""
@@ -99,14 +93,16 @@ class SessionDriver:
         wire = self._wire
         if wire is not None:
             wire.end(self.engine.close_code())
-        end = self._loop.time() + CLOSE_S
+        end, unclosed = self._loop.time() + CLOSE_S, self.options.url.startswith("https:")  # TLS has a second transport
         for one in list(self._wires):
             if not await one.lost.wait(end - self._loop.time()):  # TLS waits for the other end's close, and unsent bytes for a reader
                 one.abort()
-        if self._task is not None:
+                unclosed = True
+        if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
-        for _ in range(2):
+            unclosed = True
+        for _ in range(2 * unclosed):
             await asyncio.sleep(0)  # transports close on the loop's next turns
 
     def drop(self) -> None:
@@ -224,7 +220,7 @@ class _Wire(asyncio.Protocol):
             self.shaken.set()
         if messages:
             driver.engine.receive(messages, now)
-        if websocket.over:
+        if websocket.closed is not None or websocket.refusal is not None:
             self._finish()
         else:
             driver._flush()

@@ -32,7 +32,8 @@ class SessionEvent:
         self._is_set = True
         if self._waiters:
             for waiter in self._waiters:
-                _wake(waiter, False)
+                if not waiter.done():
+                    waiter.set_result(False)
             self._waiters.clear()
 
     def clear(self) -> None:
@@ -48,7 +49,7 @@ class SessionEvent:
         while not (self._is_set or late):  # another waiter may have cleared it since
             waiter: asyncio.Future[bool] = loop.create_future()
             self._waiters.append(waiter)
-            timer = None if end is None else loop.call_at(end, _wake, waiter, True)
+            timer = None if end is None else loop.call_at(end, _time_out, waiter)
             try:
                 late = await waiter
             finally:
@@ -75,9 +76,9 @@ Event = SessionEvent
 """An event that belongs to no driver."""
 
 
-def _wake(waiter: asyncio.Future[bool], late: bool) -> None:
+def _time_out(waiter: asyncio.Future[bool]) -> None:
     if not waiter.done():
-        waiter.set_result(late)
+        waiter.set_result(True)
 
 
 async def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,115 +1,50 @@
-"""The HTTP client of the asynchronous API: one request, one answer.
+"""One connection of the asynchronous API for HTTP requests to the service. ``threads.http`` has the same names.
 
-Owns the connections: each carries one request at a time, and idle ones are kept for a while. No library: the usual one takes milliseconds
-of CPU time for a request beside a thousand others (decision 0064).
+Owns the socket and the sending of a request; ``rest.http1`` reads the answer. ``_async.http`` owns idle connections.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
 
-from holdfast._options import Options
-from holdfast._transport.rest.answer import KEEPALIVE, KEPT, KEPT_S, Answer, is_readable, unreachable
+from holdfast._transport.rest.answer import KEEPALIVE, is_readable
 from holdfast._transport.rest.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
-from holdfast._transport.rest.request import LocalFailureError, Service, body_of, reason
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
+from holdfast._transport.rest.request import LocalFailureError, Service
 
 
-class Http:
-    """Requests to one service, with its key."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._service = Service(options)
-        self._client: list[_Connection] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._context: SSLContext | None = None
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is a pool to give back."""
-        return self._client is not None
-
-    async def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
-        """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
-        content, about = body_of(method, more)
-        head = self._service.head(method, path, headers, about, more.get("params"))
-        reached = False
-        try:
-            connection = self._idle() or await self._connected()
-            reached = True
-            try:
-                reader = await connection.exchange(head, content, timeout_s)
-            except BaseException:
-                connection.abort()
-                raise
-        except LocalFailureError as local:
-            raise local.why from None
-        except TimeoutError:
-            why = f"no answer within {timeout_s:g} s" if reached else f"no connection within {self._options.connect_timeout_s:g} s"
-            raise unreachable(self._options.url, why, reached=reached) from None
-        except (OSError, AnswerError, UnicodeError) as failure:
-            raise unreachable(self._options.url, reason(failure), reached=reached) from None
-        self._keep(connection)
-        return Answer(reader.status, reader.headers, reader.body)
-
-    async def close(self) -> None:
-        """Give the connections back."""
-        kept, self._client = self._client, None
-        if kept is not None and self._loop is asyncio.get_running_loop():
-            for connection in kept:
-                connection.abort()
-            await asyncio.sleep(0)  # transports close on the loop's next turn
-
-    # Connections ------------------------------------------------------------------------------------------------
-
-    async def _connected(self) -> _Connection:
-        service, loop = self._service, asyncio.get_running_loop()
-        if service.tls and self._context is None:
-            import ssl
-
-            self._context = ssl.create_default_context()
-        connection = _Connection(loop)
-        try:
-            async with asyncio.timeout(self._options.connect_timeout_s):
-                await loop.create_connection(lambda: connection, service.host, service.port, ssl=self._context)
-        except BaseException:
-            connection.abort()
-            raise
-        return connection
-
-    def _idle(self) -> _Connection | None:
-        """A connection that was kept and that the service has not closed; None where there is none."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._client, self._loop = [], loop  # connections of another loop are of no use here
-        while self._client:
-            connection = self._client.pop()
-            if connection.usable(loop.time() - KEPT_S):
-                return connection
-            connection.abort()
-        return None
-
-    def _keep(self, connection: _Connection) -> None:
-        kept = self._client
-        if connection.reusable and kept is not None and self._loop is connection.loop and len(kept) < KEPT:
-            connection.since = connection.loop.time()
-            kept.append(connection)
-        else:
-            connection.abort()
+def home() -> object:
+    """Where connections can be used: this event loop."""
+    return asyncio.get_running_loop()
 
 
-class _Connection(asyncio.Protocol):
+async def connect(service: Service, timeout_s: float) -> Connection:
+    """A new connection. Raises ``TimeoutError``, OSError, ``UnicodeError``."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: connection, service.host, service.port, ssl=service.tls_context)
+    except BaseException:
+        connection.abort()
+        raise
+    return connection
+
+
+async def abort_all(connections: list[Connection]) -> None:
+    """Close them."""
+    for connection in connections:
+        connection.abort()
+    if connections:
+        await asyncio.sleep(0)  # transports close on the loop's next turn
+
+
+class Connection(asyncio.Protocol):
     """One connection to the service. Every wait for it is for its next sign of life, which pushes the deadline back."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.since = 0.0
-        """Since when it has been idle."""
+        self.idle_since = 0.0
         self._transport: asyncio.Transport | None = None
         self._reader = AnswerReader()
         self._sent = False
@@ -174,15 +109,17 @@ class _Connection(asyncio.Protocol):
         """Whether it may carry another request."""
         return self._sent and self._reader.reusable and self._failure is None
 
-    def usable(self, since: float) -> bool:
-        """Whether it has been idle no longer than since then, and the service has not ended it."""
+    @property
+    def usable(self) -> bool:
+        """Whether the service has not ended it."""
         transport = self._transport
-        if transport is None or transport.is_closing() or self.since < since or not self.reusable:
+        if transport is None or transport.is_closing() or not self.reusable:
             return False
         return not is_readable(transport.get_extra_info("socket").fileno())
 
     def abort(self) -> None:
-        if self._transport is not None:
+        """Close it; nothing where its event loop is not the running one."""
+        if self._transport is not None and asyncio._get_running_loop() is self.loop:
             self._transport.abort()
 
     # asyncio.Protocol -------------------------------------------------------------------------------------------

@@ -22,8 +22,9 @@ class AnswerError(ValueError):
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     """The head of a request. Raises ``ValueError`` where a value holds what would end its line."""
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    if any(not line.isascii() or not line.isprintable() for line in lines) or " " in target:
+    lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()]]
+    text = "".join(lines)
+    if not text.isascii() or not text.isprintable() or " " in target:
         raise ValueError("a header or path contains characters that HTTP does not allow")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 

@@ -8,7 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast._errors import error
-from holdfast._results import Cause, CommandResult, FileEntry, ImageInfo, StreamCount, read_cause, take
+from holdfast._results import STDERR, STDOUT, Cause, CommandResult, FileEntry, ImageInfo, StreamCount, read_cause, take, take_all
+
+_JOB_FIELDS = (
+    ("exit_code", (int,), None),
+    ("stdout", (str,), ""),
+    ("stderr", (str,), ""),
+    ("started_at", (int, float), 0.0),
+    ("completed_at", (int, float), 0.0),
+    ("timed_out", (bool,), False),
+    ("truncated", (bool,), False),
+    ("signal", (str,), None),
+    ("error", (str,), None),
+)
+_STREAM_FIELDS = (("seen", (int,), 0), ("dropped", (int,), 0), ("sha256", (str,), ""))
 
 
 def file_entries(path: str, rows: list[Any]) -> list[FileEntry]:
@@ -51,10 +64,7 @@ def _seconds(text: object) -> float:
 
 
 def job_result(job: dict[str, Any], command_id: str) -> CommandResult:
-    started, completed = (take(job, name, int, float, default=0.0) for name in ("started_at", "completed_at"))
-    timed_out = take(job, "timed_out", bool, default=False)
-    exit_code = take(job, "exit_code", int)
-    why = take(job, "error", str)
+    exit_code, stdout, stderr, started, completed, timed_out, truncated, signal, why = take_all(job, _JOB_FIELDS)
     if exit_code is None:
         raise error("outcome_unknown", f"the job ended without an exit code: {why or 'no reason given'}", detail={"command_id": command_id})
     cause = read_cause(job.get("cause"))
@@ -62,13 +72,13 @@ def job_result(job: dict[str, Any], command_id: str) -> CommandResult:
         cause = Cause("workload", "timeout", why or "the command ran out of time")
     return CommandResult(
         exit_code=exit_code,
-        stdout_bytes=take(job, "stdout", str, default="").encode(),
-        stderr_bytes=take(job, "stderr", str, default="").encode(),
+        stdout_bytes=stdout.encode(),
+        stderr_bytes=stderr.encode(),
         duration_s=max(float(completed) - float(started), 0.0) if started and completed else 0.0,
         command_id=command_id,
         timed_out=timed_out,
-        truncated=take(job, "truncated", bool, default=False),
-        signal=take(job, "signal", str),
+        truncated=truncated,
+        signal=signal,
         cause=cause,
         streams=_stream_counts(job.get("streams")),
     )
@@ -78,8 +88,5 @@ def _stream_counts(counts: object) -> dict[int, StreamCount]:
     """What a job reports of its streams; nothing where it reports none."""
     if not isinstance(counts, dict):
         return {}
-    rows = {number: take(counts, name, dict, default={}) for number, name in ((1, "stdout"), (2, "stderr"))}
-    return {
-        number: StreamCount(take(row, "seen", int, default=0), take(row, "dropped", int, default=0), take(row, "sha256", str, default=""))
-        for number, row in rows.items()
-    }
+    rows = take_all(counts, (("stdout", (dict,), {}), ("stderr", (dict,), {})))
+    return {STDOUT: StreamCount(*take_all(rows[0], _STREAM_FIELDS)), STDERR: StreamCount(*take_all(rows[1], _STREAM_FIELDS))}

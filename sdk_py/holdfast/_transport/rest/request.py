@@ -1,15 +1,19 @@
 """One request to the service: where it goes, its head, and what describes its body.
 
-Pure. Shared by both HTTP clients (``aio.http``, ``threads.http``), which own connections and send bodies. ``http1`` owns framing.
+Shared by both APIs: ``_async.http`` calls it, and the connections (``aio.http``, ``threads.http``) send bodies. ``http1`` owns framing.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from holdfast._options import Options
 from holdfast._transport.rest.http1 import request_head
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 
 class Service:
@@ -26,6 +30,15 @@ class Service:
             "X-API-Key": options.api_key,
             "User-Agent": "holdfast-python",
         }
+
+    @cached_property
+    def tls_context(self) -> SSLContext | None:
+        """What verifies the service's certificate; None without TLS."""
+        if not self.tls:
+            return None
+        import ssl
+
+        return ssl.create_default_context()
 
     def head(self, method: str, path: str, headers: dict[str, str] | None, about: dict[str, str], params: Any) -> bytes:
         """The head of a request; ``about`` describes the body. Raises ``ValueError`` for what a head has no room for."""

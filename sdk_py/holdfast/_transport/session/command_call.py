@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Exited, Gap, Output, Signal, Started
+from holdfast_wire.frames import Exited, Gap, Output, Resize, Signal, Started
 
 from holdfast._errors import error, from_map
 from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take_all
@@ -248,6 +248,31 @@ class Call:
         else:
             self._input = self._input[sent:]
 
+    # Requests ---------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """End the command's whole tree; its output is no longer wanted."""
+        self.discard()
+        if not self.done:
+            self.sink.cancel(self)
+
+    def kill(self) -> None:
+        """End a command of a shell that ``cancel`` did not end; one that has not started, as soon as it starts."""
+        if self.started and not self.done:
+            self.signal("KILL")
+        else:
+            self.abandoned = "KILL"
+
+    def signal(self, name: str) -> None:
+        """Signal what runs; nothing when it is over."""
+        if not self.done:
+            self.sink.send(Signal(self.sink.number, name))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Set a terminal's size; nothing when it is over."""
+        if not self.done:
+            self.sink.send(Resize(self.sink.number, rows, columns))
+
     # Outcome ----------------------------------------------------------------------------------------------------
 
     def result(self) -> CommandResult:
@@ -265,10 +290,11 @@ class Call:
             if count.seen != received[stream] + dropped[stream] and not self.replayed:
                 known = received[stream] + dropped[stream]
                 raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {known} arrived or were reported lost")
+        cause = exit_.get("cause")
         exit_code, duration_s, timed_out, signal, shell = take_all(exit_, _EXIT_FIELDS)
         restarted, cwd = (False, None) if shell is None else take_all(shell, _SHELL_FIELDS)
         if exit_code is None:  # no process ran
-            why = read_cause(exit_.get("cause"))
+            why = read_cause(cause)
             message = (why and why.message) or "the command ended before a process of it ran"
             raise error("cancelled", message, reason=why.reason if why else None, detail={**self.facts(), "started": False})
         return CommandResult(
@@ -280,7 +306,7 @@ class Call:
             timed_out=timed_out,
             truncated={STDOUT: len(stdout), STDERR: len(stderr)} != received or any(dropped.values()),
             signal=signal,
-            cause=read_cause(exit_.get("cause")),
+            cause=None if cause is None else read_cause(cause),
             streams=streams,
             shell_restarted=restarted,
             cwd=cwd,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Item, Write
+from holdfast_wire.frames import Close, Item, Write
 from holdfast_wire.limits import DATA_BYTES
 from holdfast_wire.session import ClientSession
 
@@ -50,6 +50,10 @@ class Sink:
 
     def fact(self, item: Item) -> None:
         """A fact came. Raises ``ProtocolError`` when it makes no sense."""
+        raise NotImplementedError
+
+    def cancel(self, call: Any) -> None:
+        """End ``call``, a command that travels on this channel."""
         raise NotImplementedError
 
     def writable(self) -> None:
@@ -96,6 +100,12 @@ class Sink:
         if eof and size == 0:
             self.session.send(Write(self.number, b"", True))
         return sent
+
+    def close(self, detach: bool) -> None:
+        """End the channel, or with ``detach`` leave what runs running; ``changed`` is set when it has ended."""
+        if self.number and not self.ended:
+            self.changed.clear()
+            self.session.send(Close(self.number, detach))
 
     def send(self, item: Any) -> None:
         """Send an imperative, unless the channel has ended."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Run, Started
+from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Resize, Run, Started
 from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
 
 from holdfast._errors import error, from_map
@@ -56,6 +56,13 @@ class CommandSink(Sink):
         self.call.lose(why)
         self.end(self.call.error or why)
 
+    def cancel(self, call: Call) -> None:
+        """End its command."""
+        if self.number:
+            self.send(Close(self.number, False))
+        else:
+            call.finish(_unsent(call))
+
     def abandon(self, why: HoldfastError) -> None:
         call = self.call
         if call.started_event is None or not call.started:
@@ -88,14 +95,20 @@ class ShellSink(Sink):
         else:
             self.waiting.append(call)
 
-    def withdraw(self, call: Call) -> bool:
-        """Take back a command that waits here, or was never sent; False when it is already with the agent."""
+    def cancel(self, call: Call) -> None:
+        """Interrupt the command that runs; take back one that waits here, or was never sent."""
         if call is self.current:
-            return False
+            call.signal("INT")
+            if not call.started:
+                call.abandoned = "INT"  # it may wait behind another client's command, where no signal reaches it yet
+            return
         if call in self.waiting:
             self.waiting.remove(call)
-        call.finish(error("cancelled", "the command was cancelled before it started", detail=call.facts()))
-        return True
+        call.finish(_unsent(call))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Set the size of its terminal."""
+        self.send(Resize(self.number, rows, columns))
 
     def over(self) -> HoldfastError:
         """Why the shell takes no more commands."""
@@ -162,6 +175,10 @@ class ShellSink(Sink):
             call.lose(why)
 
 
+def _unsent(call: Call) -> HoldfastError:
+    return error("cancelled", "the command was cancelled before it was sent", detail=call.facts())
+
+
 class TransferSink(Sink):
     """A file, archive, patch or tunnel channel: opened, bytes both ways, closed with a result."""
 
@@ -211,9 +228,7 @@ class TransferSink(Sink):
     def stop(self) -> None:
         """Nothing more is wanted."""
         self.chunks.clear()
-        if self.number and not self.ended:
-            self.changed.clear()
-            self.session.send(Close(self.number, False))
+        self.close(False)
 
     def pass_over(self) -> None:
         """Give back the credit of unread bytes; ``changed`` is set with the next fact."""

@@ -80,6 +80,8 @@ class WebSocket:
         self._in_fragments = False
         self._fragments: list[bytes] = []
         self._pong: bytes | None = None
+        self.has_reply = False
+        """Whether ``reply`` may have something to send."""
         self.open = False
         self.headers: Mapping[str, str] = {}
         self.refusal: Refusal | None = None
@@ -106,12 +108,13 @@ class WebSocket:
             "Sec-WebSocket-Version": "13",
             **self._headers,
         }
-        lines = [f"GET {resource} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        lines = [f"GET {resource} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()], "", ""]
         return "\r\n".join(lines).encode()
 
     @property
     def _protocol(self) -> ClientProtocol:
         """The library, in the state that the connection is in."""
+        self.has_reply = True
         if self._library is None:
             from websockets.client import ClientProtocol
             from websockets.protocol import CONNECTING, OPEN
@@ -158,6 +161,7 @@ class WebSocket:
             if first == 0x82 and not self._in_fragments:
                 messages.append(data[start:stop])
             elif first == 0x89 and size < 126:
+                self.has_reply = True
                 self._pong = data[start:stop]  # only the last is answered: a peer that asks and never reads piles nothing up here
             else:
                 self._protocol_frame(data[position:stop], messages)
@@ -196,6 +200,7 @@ class WebSocket:
 
     def reply(self) -> bytes:
         """What the protocol itself has to send (a pong, the echo of a close)."""
+        self.has_reply = False
         library = self._library
         reply = b"".join(library.data_to_send()) if library is not None and library.writes else b""
         reply += self._goodbye
@@ -205,11 +210,6 @@ class WebSocket:
             mask = os.urandom(4)
             reply = bytes((0x8A, 0x80 | len(pong))) + mask + apply_mask(pong, mask) + reply
         return reply
-
-    @property
-    def has_reply(self) -> bool:
-        """Whether ``reply`` has anything to send."""
-        return self._pong is not None or bool(self._goodbye) or (self._library is not None and bool(self._library.writes))
 
     def close(self, code: int, reason: str = "") -> bytes:
         """The closing frame; nothing is received afterwards."""

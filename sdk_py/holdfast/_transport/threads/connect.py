@@ -15,6 +15,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import certificate_refused
 from holdfast._options import Options
 from holdfast._transport.session.websocket import WebSocket
+from holdfast._transport.threads.net import connection_to
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -38,10 +39,7 @@ def connect(options: Options, websocket: WebSocket, limit_s: float) -> tuple[soc
     connection: socket.socket | None = None
     fatal: HoldfastError | None = None
     try:
-        connection = socket.create_connection((parts.hostname or "", port), timeout=limit_s)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if context is not None:
-            connection = context.wrap_socket(connection, server_hostname=parts.hostname)
+        connection = connection_to(parts.hostname or "", port, limit_s, context)
         messages = _shake_hands(connection, websocket, limit_s)
         if websocket.open:
             connection.setblocking(False)

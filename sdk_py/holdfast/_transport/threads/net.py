@@ -1,18 +1,35 @@
-"""Local listening sockets of the blocking API, for tunnels: a thread accepts, each connection has its own."""
+"""Sockets of the blocking API: connections to the service, and the listening sockets of tunnels, where each connection has a thread."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
 from holdfast._transport.threads.events import Background
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 PIECE_BYTES = 128 * 1024
 PAUSE_S = 0.1
 """How long after a failed accept the next is tried."""
+
+
+def connection_to(host: str, port: int, timeout_s: float, tls: SSLContext | None) -> socket.socket:
+    """A connection over TCP, and TLS where a context is given; ``timeout_s`` bounds each step. Raises OSError, ``UnicodeError``."""
+    # As bytes an ASCII name is looked up without the codec for other names, which takes a millisecond to import.
+    address: Any = (host.encode() if host.isascii() else host, port)
+    connection = socket.create_connection(address, timeout=timeout_s)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection if tls is None else tls.wrap_socket(connection, server_hostname=host)
+    except BaseException:
+        connection.close()
+        raise
 
 
 class Stream:
