@@ -61,7 +61,6 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                 take(figure)
         async with await client.create_sandbox("host", cpu="2", memory="1Gi") as sandbox:
             shell = await sandbox.shell()
-            alone = await latency.shell_round_trip(shell)
             steps: dict[str, Callable[[], Awaitable[figures.Figure]]] = {
                 "P5": lambda: latency.p5(sandbox, stack.url, stack.key),
                 "P10": lambda: streams.p10(sandbox),
@@ -71,7 +70,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
             }
             spent: list[tuple[str, cpu.Spent]] = []
             if "P1" in wanted:
-                take(latency.p1(alone))
+                take(latency.p1(await latency.shell_round_trip(shell)))
                 spent.append(("one session", await cpu.one_session(shell, stack.data)))
                 take(cpu.figure("P1c", "CPU time of a command, one session", spent[-1][1]))
             if "P4" in wanted:
@@ -91,17 +90,20 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                 for figure in await growth.p13(client, sandbox, lambda: AsyncSandboxClient(stack.url, stack.key)):
                     take(figure)
             if wanted & {"P2", "P3"}:
-                fifty = await throughput.fifty_sessions(environment, stack.data)
+                fifty = await throughput.fifty_sessions(environment, stack.data, shell)
                 spent += [("50 sessions", fifty.spent), ("50, the prototype", fifty.prototype_spent)]
-                for figure in (throughput.p2(fifty, alone.p50), throughput.p3(fifty), throughput.p3c(fifty)):
+                for figure in (throughput.p2(fifty), throughput.p3(fifty), throughput.p3c(fifty)):
                     if _asked(figure) in wanted:
                         take(figure)
             if "P12" in wanted:
                 async with _crowd(client) as crowd:
                     half = _IDLE_SESSIONS // 2
+                    shell = await crowd[0].shell()
+                    around = [await latency.shell_round_trip(shell, 1000)]
                     async with workers("idle", (half, half), [each.id for each in crowd], environment):
-                        beside = await latency.shell_round_trip(await crowd[0].shell())
-                take(latency.p12(alone, beside, _IDLE_SESSIONS))
+                        beside = await latency.shell_round_trip(shell)
+                    around.append(await latency.shell_round_trip(shell, 1000))
+                take(latency.p12(latency.joined(around), beside, _IDLE_SESSIONS))
             if spent:
                 print(cpu.table(spent))
     return sorted(taken, key=lambda figure: _ALL.index(_asked(figure)))

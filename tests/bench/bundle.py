@@ -19,7 +19,7 @@ _DEADLINE_S = 20.0
 _PAUSE_S = 0.0003
 
 
-def p14(count: int = 25) -> Figure:
+def p14(count: int = 50) -> Figure:
     """Build a bundle, then take turns: the bare interpreter, and the whole agent on a socket of its own."""
     figures: list[float] = []
     under: list[float] = []

@@ -17,7 +17,7 @@ _WARM_UP = 3
 _BUDGET = 4.0
 
 
-def pc(environment: Mapping[str, str], count: int = 25) -> Figure:
+def pc(environment: Mapping[str, str], count: int = 50) -> Figure:
     """Take turns: `python -c pass`, and `holdfast list`. With its bytecode, which pip compiles where it is installed."""
     environment = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [str(Path(sys.executable).with_name("holdfast")), "list"]

@@ -51,10 +51,20 @@ def at_most(
     return Figure(number, name, value, unit, floor, ratio, f"≤ {budget:g}×", f"{aim:g}×" if aim else "", ratio <= budget, how, spread)
 
 
-def at_least(number: str, name: str, value: float, unit: str, floor: float, budget: float, aim: float | None, how: str) -> Figure:
+def at_least(
+    number: str,
+    name: str,
+    value: float,
+    unit: str,
+    floor: float,
+    budget: float,
+    aim: float | None,
+    how: str,
+    spread: tuple[float, float] | None = None,
+) -> Figure:
     """A figure whose ratio to its floor must not fall below `budget`."""
     ratio = value / floor
-    return Figure(number, name, value, unit, floor, ratio, f"≥ {budget:g}×", f"{aim:g}×" if aim else "", ratio >= budget, how)
+    return Figure(number, name, value, unit, floor, ratio, f"≥ {budget:g}×", f"{aim:g}×" if aim else "", ratio >= budget, how, spread)
 
 
 def quartiles(values: Sequence[float], scale: float = 1.0) -> tuple[float, float]:

@@ -7,7 +7,7 @@ sample by sample: a floor would fall in with what our processes still do after t
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from holdfast import AsyncSandbox, AsyncSandboxClient, AsyncShell
@@ -37,6 +37,12 @@ class Samples:
     @property
     def floor_p50(self) -> float:
         return percentile(self.floor, 0.5)
+
+
+def joined(several: Iterable[Samples]) -> Samples:
+    """The samples of several stretches of time as one."""
+    parts = list(several)
+    return Samples([one for part in parts for one in part.figure], [one for part in parts for one in part.floor])
 
 
 async def in_turn(count: int, floor: Callable[[], Awaitable[float]], figure: Callable[[], Awaitable[object]]) -> Samples:
@@ -105,7 +111,7 @@ async def p5(sandbox: AsyncSandbox, url: str, key: str, count: int = 300) -> Fig
 
 
 def p12(alone: Samples, crowded: Samples, idle: int) -> Figure:
-    how = f"P1 again with {idle} idle sessions attached; floor: P1 of this run"
+    how = f"P1 again with {idle} idle sessions attached; floor: the same shell before they are attached and after they are gone"
     return at_most(
         "P12", f"P1 beside {idle} idle sessions, p50", crowded.p50 * 1e6, "µs", alone.p50 * 1e6, 1.5, None, how, crowded.spread(1e6)
     )

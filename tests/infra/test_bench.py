@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import figures, page
+from tests.bench import figures, growth, page
 from tests.bench.__main__ import main
 from tests.bench.curves import curve
+from tests.bench.latency import Samples, joined
 
 MACHINE = figures.machine()
 
@@ -34,6 +35,27 @@ def test_the_knee_is_where_a_unit_costs_half_again_the_cheapest_before(points: l
     found = curve("creates", "sandboxes", "ms", points)
     assert found.knee == knee
     assert ("no knee up to" in str(found)) == (knee is None)
+
+
+@pytest.mark.parametrize(("exponent", "ok"), [(1.0, True), (1.05, True), (1.12, False), (2.0, False)])
+async def test_growth_is_seen_through_three_disturbed_rounds(exponent: float, ok: bool) -> None:
+    calls = 0
+
+    async def work(count: int) -> float:
+        nonlocal calls
+        calls += 1
+        return float(count**exponent) * (4.0 if 10 < calls < 15 or 50 < calls < 53 else 1.0)
+
+    figure = await growth.grown("P13x", "pieces of work", 100, work)
+    assert figure.ok is ok
+    assert figure.ratio == pytest.approx(10**exponent)
+    assert figure.floor is not None
+    assert figure.value / figure.floor == pytest.approx(figure.ratio)
+
+
+def test_samples_of_several_stretches_are_one() -> None:
+    both = joined([Samples([3.0, 1.0], [0.1]), Samples([2.0], [0.3, 0.2])])
+    assert (both.p50, both.floor_p50, len(both.figure)) == (2.0, 0.2, 3)
 
 
 def test_pages_stand_alone(tmp_path: Path) -> None:
