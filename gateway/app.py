@@ -16,12 +16,13 @@ from typing import Final
 
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from gateway.agents.kept_connections import KeptConnections
+from gateway.http.bounded_protocol import ANSWER
 from gateway.http.problems import problem_response
 from gateway.lifecycle import creation
 from gateway.memory_reservation import RequestReservation
@@ -143,7 +144,10 @@ class Application:
             return  # the endpoint has taken the connection over
         response.raw_headers.append((b"x-request-id", request_id.encode()))
         metrics.count("requests_total", method=method, route=template, status=str(response.status_code))
-        await response(scope, receive, send)
+        if isinstance(response, StreamingResponse):
+            await response(scope, receive, send)
+        else:
+            await scope[ANSWER](response.status_code, response.raw_headers, response.body)
         metrics.observe("request_seconds", time.monotonic() - begun, route=template)
 
 

@@ -9,20 +9,22 @@ messages would parse, queue and frame every message again. Bodies are limited wh
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import socket
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 import orjson
 from holdfast_wire.errors import HoldfastError
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from .answer_writer import AnswerWriter
 from .problems import MEDIA_TYPE, problem
 
 CONNECTED: Final = "holdfast.connected"
 """In the scope of a request: a function that returns whether its client is still connected."""
+ANSWER: Final = "holdfast.answer"
+"""In the scope of a request: a function that sends a whole response, ``BoundedHttpProtocol.answer``."""
 TAKE_OVER: Final = "holdfast.take_over"
 """In the scope of a request to upgrade to WebSocket: ``BoundedHttpProtocol.take_over``."""
 HEAD_BYTES: Final = 64 * 1024
@@ -110,6 +112,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         return self.transport
 
+    async def answer(self, cycle: RequestResponseCycle, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send a whole response, unless the client has disconnected: in one write, where uvicorn's ``send`` takes two.
+
+        Each write is a packet: a system call here, a forwarded packet at every proxy in between, and a wake-up of the client.
+        """
+        if self.flow.write_paused:
+            await self.flow.drain()  # for answers to pipelined requests before this one
+        if cycle.disconnected:
+            return
+        cycle.response_started = cycle.response_complete = True
+        lines = [STATUS_LINE[status]]
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+        if (b"connection", b"close") in headers:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join((*lines, b"\r\n"))
+        self.transport.writelines((head, body) if body and cycle.scope["method"] != "HEAD" else (head,))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+
     # The parser's callbacks -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
@@ -125,7 +151,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not before:  # it is not an upgrade; its task has not begun
-            cycle.transport = cast(asyncio.Transport, AnswerWriter(self.transport, self.loop))
+            self.scope[ANSWER] = functools.partial(self.answer, cycle)  # type: ignore[typeddict-unknown-key]
             self.scope[CONNECTED] = lambda: not cycle.disconnected  # type: ignore[typeddict-unknown-key]
             if self.parser.should_upgrade():
                 cycle.keep_alive = False  # the parser reads no request after this one

@@ -159,3 +159,14 @@ async def test_an_upgrade_that_is_not_known_is_ignored(served: Served) -> None:
     head = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
     status, headers, body = await _said(served, head.encode())
     assert (status, headers["connection"], body) == (200, "close", {"status": "healthy"})
+
+
+async def test_the_server_answers_in_one_write(served: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+    async with asyncio.timeout(60):
+        for _ in range(2):  # pipelined ones too
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            assert await reader.readexactly(size) == b'{"status":"healthy"}'
+    writer.transport.abort()
