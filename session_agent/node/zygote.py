@@ -106,6 +106,7 @@ class Zygote:
             shm_bytes=int(request["shm_bytes"]),
             tmpfs_bytes=request["tmpfs_bytes"],
         )
+        workload.program(request["groups"])
         with self.workshop.outside():
             opened = rootfs.open_layers(root, fds.get("disk"))
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
