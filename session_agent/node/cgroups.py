@@ -51,6 +51,16 @@ class SandboxCgroup:
         bases = [*self.hierarchies.v1.values(), *([self.hierarchies.v2] if self.hierarchies.v2 else [])]
         return [os.path.join(base, self.name) for base in bases]
 
+    @property
+    def joined(self) -> int:
+        """How many groups a command joins."""
+        return len(self.hierarchies.v1) + bool(self.hierarchies.v2)
+
+    @property
+    def _v2_agent(self) -> str:
+        """Where the agent is in v2: in a group of its own only where the outer one has limits, as then no process may be in it."""
+        return f"{self.name}/{_AGENT}" if self.hierarchies.v2_controllers else self.name
+
     def create(self) -> None:
         for controller, base in self.hierarchies.v1.items():
             outer = f"{base}/{self.name}"
@@ -64,7 +74,7 @@ class SandboxCgroup:
             controllers = self.hierarchies.v2_controllers
             if controllers:
                 write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
-            for name in (_AGENT, _COMMANDS):
+            for name in (_AGENT, _COMMANDS) if controllers else (_COMMANDS,):
                 os.mkdir(f"{outer}/{name}")
             # The agent may divide its part; the kernel memory of groups is not all counted.
             try_write(f"{outer}/cgroup.max.descendants", str(_MAX_GROUPS))
@@ -92,7 +102,7 @@ class SandboxCgroup:
             place = f"{self.name}/{_AGENT}" if controller == "cpu" else self.name
             write(f"{base}/{place}/cgroup.procs", str(pid))
         if self.hierarchies.v2:
-            write(f"{self.hierarchies.v2}/{self.name}/{_AGENT}/cgroup.procs", str(pid))
+            write(f"{self.hierarchies.v2}/{self._v2_agent}/cgroup.procs", str(pid))
 
     def favour(self, pid: int) -> None:
         """Let the agent run before whatever it started, lest a thousand busy processes keep it from killing them.

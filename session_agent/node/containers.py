@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
+import marshal
 import os
 import secrets
 import signal
@@ -162,6 +162,7 @@ class ContainerFactory:
                 "layers": image.layers,
                 "trees": [(tree.source, tree.target) for tree in image.trees],
                 "hidden": image.hidden,
+                "groups": container.cgroup.joined,
                 "folder": container.folder if disk_bytes is None and len(passed) == 3 else None,
                 "shm_bytes": self._settings.shm_bytes,
                 "tmpfs_bytes": None if len(passed) > 3 else disk_bytes,
@@ -245,7 +246,7 @@ async def _to_its_end(step: Callable[[], None]) -> None:
 async def send_to_child(container: Container, message: dict[str, object], fds: dict[str, list[int]]) -> None:
     """One of the two messages to the child, which no other process sees. *fds* are closed here; the child gets its own."""
     passed = [fd for opened in fds.values() for fd in opened]
-    body = json.dumps(message | {"fds": [name for name, opened in fds.items() for _ in opened]}).encode()
+    body = marshal.dumps(message | {"fds": [name for name, opened in fds.items() for _ in opened]})
     container.control.setblocking(False)
     try:
         try:

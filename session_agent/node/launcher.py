@@ -10,6 +10,7 @@ import asyncio
 import errno
 import json
 import logging
+import marshal
 import os
 import signal
 import socket
@@ -74,7 +75,7 @@ class Launcher:
                 self.stop()
                 await self.start()
             assert self._socket is not None
-            message = json.dumps(request).encode()
+            message = marshal.dumps(request)
             try:
                 socket.send_fds(self._socket, [message], fds)
             except OSError as error:

@@ -9,6 +9,7 @@ Called by the zygote's child while it still has every capability over its sandbo
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from session_agent.node.namespaces import IdMap, write_id_maps
 
 _MADE = b"1"
 _MFD_EXEC = 0x10
+_REPORT_FD = 200
+"""The descriptors of the program: its report, and from the next one on the files of the groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,31 @@ class Namespaces:
     groups: int
 
 
+@functools.cache
+def program(groups: int) -> int:
+    """An open file with the program for so many groups. The zygote calls this before it forks, so that all its children have it."""
+    try:
+        made = os.memfd_create("workload", os.MFD_CLOEXEC | _MFD_EXEC)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        made = os.memfd_create("workload", os.MFD_CLOEXEC)  # before Linux 6.3
+    try:
+        os.write(made, assemble(_calls(groups), _REPORT_FD))
+        return os.open(f"/proc/self/fd/{made}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(made)
+
+
+def _calls(groups: int) -> list[Call]:
+    return [
+        *(Call("write", (_REPORT_FD + 1 + index, b"0", 1)) for index in range(groups)),
+        Call("unshare", (sys_.CLONE_NEWUSER | sys_.CLONE_NEWNET | sys_.CLONE_NEWCGROUP,)),
+        Call("write", (_REPORT_FD, _MADE, 1)),
+        Call("ppoll", (0, 0, 0, 0)),
+    ]
+
+
 def make(ids: IdMap, group_fds: Sequence[int], proc: str) -> Namespaces:
     """Make them. *group_fds* are open ``cgroup.procs`` files of the commands' groups, *proc* is where /proc is mounted.
 
@@ -39,18 +67,14 @@ def make(ids: IdMap, group_fds: Sequence[int], proc: str) -> Namespaces:
     report, report_w = os.pipe2(os.O_CLOEXEC)
     pid = 0
     try:
-        calls = [Call("write", (fd, b"0", 1)) for fd in group_fds]
-        calls += [
-            Call("unshare", (sys_.CLONE_NEWUSER | sys_.CLONE_NEWNET | sys_.CLONE_NEWCGROUP,)),
-            Call("write", (report_w, _MADE, 1)),
-            Call("ppoll", (0, 0, 0, 0)),
-        ]
-        pid = _spawn(assemble(calls, report_w), (report_w, *group_fds))
+        given = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((report_w, *group_fds), _REPORT_FD)]
+        path = f"/proc/self/fd/{program(len(group_fds))}"
+        pid = os.posix_spawn(path, ["holdfast-namespaces"], {}, file_actions=given)
         os.close(report_w)
         report_w = -1
         answer = os.read(report, 64)
         if answer != _MADE:
-            raise _failure(calls, answer)
+            raise _failure(_calls(len(group_fds)), answer)
         write_id_maps(pid, ids.command_extents, proc=proc)
         opened = [os.open(f"{proc}/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("user", "net", "cgroup")]
         return Namespaces(*opened)
@@ -61,21 +85,6 @@ def make(ids: IdMap, group_fds: Sequence[int], proc: str) -> Namespaces:
         if pid:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-
-
-def _spawn(image: bytes, keep: Sequence[int]) -> int:
-    try:
-        file = os.memfd_create("workload", os.MFD_CLOEXEC | _MFD_EXEC)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        file = os.memfd_create("workload", os.MFD_CLOEXEC)  # before Linux 6.3
-    try:
-        os.write(file, image)
-        actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in keep]
-        return os.posix_spawn(f"/proc/self/fd/{file}", ["holdfast-namespaces"], {}, file_actions=actions)
-    finally:
-        os.close(file)
 
 
 def _failure(calls: Sequence[Call], answer: bytes) -> OSError:

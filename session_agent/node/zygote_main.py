@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable
 
-_LEFT_OUT = ("_bz2", "_lzma", "_ssl", "bz2", "lzma", "ssl")
+_LEFT_OUT = ("_bisect", "_bz2", "_lzma", "_opcode", "_sha512", "_ssl", "bz2", "lzma", "ssl")
 _register_at_fork = os.register_at_fork
 
 

@@ -247,7 +247,7 @@ def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
         make_directory(settings.workdir, 0o755)  # as in a container: an image may name one that none of its layers holds
     else:
         make_directory(DEFAULT_WORKDIR, 0o777)
-    asyncio.run(_serve(settings, listener, ready_fd))
+    asyncio.new_event_loop().run_until_complete(_serve(settings, listener, ready_fd))  # the process ends with the loop
 
 
 def main() -> int:
