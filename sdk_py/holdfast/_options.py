@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, get_args
-from urllib.parse import urlsplit
 
 from holdfast_wire.limits import MIB, Timing
 from holdfast_wire.records import dataclass, field
 
 from ._errors import ConfigurationError
 from ._peers import Peers
+from ._urls import address_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,11 +66,6 @@ class Options:
         if self.transport not in get_args(TransportChoice):
             raise ConfigurationError(f"transport is {self.transport!r:.40}", hint="'auto', 'session' or 'rest'")
 
-    @property
-    def websocket_url(self) -> str:
-        """The service's address with the scheme ws or wss."""
-        return "ws" + self.url[len("http") :]
-
 
 def find_options(
     url: str | None = None,
@@ -105,16 +100,9 @@ def check_url(url: str) -> str:
     """``url`` without spaces around it or a slash behind. Raises ``ConfigurationError``."""
     url = url.strip()
     try:
-        parts = urlsplit(url)
-        port_ok = parts.port is None or parts.port > 0
-    except ValueError:
-        port_ok = False
-    if not port_ok or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError("the service URL is malformed", hint="write it as http://host:port or https://host")
-    if parts.username or parts.query or parts.fragment:
-        raise ConfigurationError(
-            "the service URL must not contain a user, a query or a fragment", hint="give only scheme, host, port, path"
-        )
+        address_of(url)
+    except ValueError as wrong:
+        raise ConfigurationError(f"the service URL {wrong}", hint="write it as http://host:port or https://host") from None
     return url.rstrip("/")
 
 

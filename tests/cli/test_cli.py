@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from holdfast.cli.app import parse, split
+from holdfast.cli.app import parse
 from holdfast.cli.copying import remote
 from holdfast.cli.output import escape, escape_bytes
 
@@ -214,8 +214,8 @@ def test_every_command_takes_json_and_helps() -> None:
 
 
 def test_words_behind_the_dashes_are_not_ours() -> None:
-    assert split(["exec", "sb", "--", "a", "--", "b"]) == (["exec", "sb"], ["a", "--", "b"])
-    assert split(["list"]) == (["list"], None)
+    assert parse(["exec", "sb", "--", "a", "--", "b"]).argv == ["a", "--", "b"]
+    assert parse(["list"]).argv is None
 
 
 @pytest.mark.parametrize(

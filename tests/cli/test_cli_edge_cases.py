@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from holdfast import Sandbox, SandboxClient
-from holdfast.cli.app import split
+from holdfast.cli.app import parse
 
 from tests.support.requires import requires
 from tests.support.until import until
@@ -25,19 +25,28 @@ needs_stack = requires("namespaces", "redis")
 @pytest.mark.parametrize(
     ("typed", "ours", "theirs"),
     [
-        ("exec sb ls -la /", "exec sb", "ls -la /"),
-        ("exec sb ls -- -x", "exec sb", "ls -- -x"),
-        ("exec -it sb bash -c x", "exec -it sb", "bash -c x"),
-        ("exec -e A=1 --cwd /tmp -u root --timeout 5 sb env -i", "exec -e A=1 --cwd /tmp -u root --timeout 5 sb", "env -i"),
-        ("exec sb -w /tmp --json cat -w", "exec sb -w /tmp --json", "cat -w"),
-        ("exec sb -iw /tmp -eA=1 --cwd=/x cat", "exec sb -iw /tmp -eA=1 --cwd=/x", "cat"),
-        ("exec sb -c true", "exec sb -c true", None),
-        ("exec sb", "exec sb", None),
-        ("cp a b c", "cp a b c", None),
+        ("exec sb ls -la /", {"sandbox": "sb"}, "ls -la /"),
+        ("exec sb ls -- -x", {"sandbox": "sb"}, "ls -- -x"),
+        ("exec sb -- -x", {"sandbox": "sb"}, "-x"),
+        ("exec -it sb bash -c x", {"stdin": True, "tty": True, "c": None}, "bash -c x"),
+        (
+            "exec -e A=1 --cwd /tmp -u root --timeout 5 sb env -i",
+            {"env": ["A=1"], "workdir": None, "cwd": "/tmp", "user": "root", "timeout": 5.0},
+            "env -i",
+        ),
+        ("exec sb -w /tmp --json cat -w", {"cwd": "/tmp", "json": True}, "cat -w"),
+        ("exec sb -iw /tmp -eA=1 --cwd=/x cat", {"stdin": True, "env": ["A=1"], "cwd": "/x"}, "cat"),
+        ("exec sb cat --json", {"json": False}, "cat --json"),
+        ("exec sb -c true", {"c": "true"}, None),
+        ("exec sb", {"sandbox": "sb"}, None),
+        ("run --entrypoint cat image -n file", {"entrypoint": "cat", "image": "image"}, "-n file"),
+        ("run image --entrypoint cat -n file", {"entrypoint": "cat"}, "-n file"),
     ],
 )
-def test_a_command_needs_no_dashes(typed: str, ours: str, theirs: str | None) -> None:
-    assert split(typed.split()) == (ours.split(), None if theirs is None else theirs.split())
+def test_a_command_needs_no_dashes(typed: str, ours: dict[str, Any], theirs: str | None) -> None:
+    found = parse(typed.split())
+    assert {name: getattr(found, name, None) for name in ours} == ours
+    assert found.argv == (None if theirs is None else theirs.split())
 
 
 def cli(environment: dict[str, str], *words: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from holdfast import Chunk, SandboxClient
-from holdfast.cli.app import parse, split
+from holdfast.cli.app import parse
 from holdfast.cli.guesses import COMMANDS, OPTIONS
 from holdfast.cli.logs import last_lines
 from holdfast.cli.words import UsageError
@@ -30,7 +30,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def refusal(typed: str) -> UsageError:
     with pytest.raises(UsageError) as refused:
-        parse(*split(typed.split()))
+        parse(typed.split())
     return refused.value
 
 
@@ -127,7 +127,7 @@ def test_nothing_that_is_there_is_guessed_at() -> None:
     ],
 )
 def test_as_docker_is_typed(typed: str, expected: dict[str, Any]) -> None:
-    found = parse(*split(typed.split()))
+    found = parse(typed.split())
     assert {name: getattr(found, name) for name in expected} == expected
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
 
 from holdfast._arguments import given
 from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
@@ -15,6 +14,7 @@ from holdfast._errors import HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo, take
 from holdfast._transport.aio.events import Background, Event
+from holdfast._urls import quoted
 
 HEARTBEATS_PER_TTL = 3
 
@@ -34,7 +34,7 @@ class AsyncGroup:
         """Set when the lease is over: the group's sandboxes are gone or going."""
         self._groups = groups
         self._rest = rest
-        self._path = f"/groups/{quote(name, safe='')}"
+        self._path = f"/groups/{quoted(name)}"
         self._lease = ""
         self._background = Background()
         self._stopped = Event()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from holdfast._async.rest import AsyncRest
 from holdfast._public import public
 from holdfast._results import ImageInfo
 from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.rest.readers import image_info
+from holdfast._urls import quoted
 
 if TYPE_CHECKING:
     from holdfast._archives import LocalImage
@@ -58,7 +58,7 @@ class AsyncImages:
 
         ``name`` is that of ``list``.
         """
-        await self._rest.request("DELETE", f"/images/{quote(name, safe='/:@')}")
+        await self._rest.request("DELETE", f"/images/{quoted(name, '/:@')}")
 
 
 async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

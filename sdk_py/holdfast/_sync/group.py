@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
 
 from holdfast._arguments import given
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
@@ -16,6 +15,7 @@ from holdfast._errors import HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo, take
 from holdfast._transport.threads.events import Background, Event
+from holdfast._urls import quoted
 
 HEARTBEATS_PER_TTL = 3
 
@@ -35,7 +35,7 @@ class Group:
         """Set when the lease is over: the group's sandboxes are gone or going."""
         self._groups = groups
         self._rest = rest
-        self._path = f"/groups/{quote(name, safe='')}"
+        self._path = f"/groups/{quoted(name)}"
         self._lease = ""
         self._background = Background()
         self._stopped = Event()

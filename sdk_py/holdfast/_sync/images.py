@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from holdfast._sync.rest import Rest
 from holdfast._public import public
 from holdfast._results import ImageInfo
 from holdfast._transport.threads.events import run_blocking
 from holdfast._transport.rest.readers import image_info
+from holdfast._urls import quoted
 
 if TYPE_CHECKING:
     from holdfast._archives import LocalImage
@@ -59,7 +59,7 @@ class Images:
 
         ``name`` is that of ``list``.
         """
-        self._rest.request("DELETE", f"/images/{quote(name, safe='/:@')}")
+        self._rest.request("DELETE", f"/images/{quoted(name, '/:@')}")
 
 
 def _flow(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from holdfast_wire.errors import HoldfastError
 
@@ -31,6 +30,7 @@ from holdfast._transport.rest.answer import Answer, Effect, Failure, Unreachable
 from holdfast._transport.rest.readers import file_entries, job_result
 from holdfast._transport.rest.retry import MARGIN_S, Retry
 from holdfast._transport.session.failures import lost_command
+from holdfast._urls import quoted
 
 LEAST_BEAT_S = 1.0
 """Shortest time a heartbeat waits for its answer; else until the next is due, for an answer that does not come must not stop them."""
@@ -201,7 +201,7 @@ class Rest:
             first, later = {**body, "wait": True}, {**body, "wait": False}
             job = (self.effect(effect, "POST", path, json=first, later=later, timeout_s=_ALIVE_S, headers=headers)).map()
             while job.get("status") in ("queued", "running"):
-                path = f"/jobs/{quote(str(job.get('job_id')), safe='')}/wait"
+                path = f"/jobs/{quoted(str(job.get('job_id')))}/wait"
                 wait_s = _ALIVE_S - MARGIN_S
                 job = (self.effect(effect, "GET", path, params={"timeout": wait_s}, timeout_s=_ALIVE_S)).map()
         except HoldfastError as why:
@@ -247,4 +247,4 @@ Entries = list[FileEntry]
 
 
 def _sandbox(sandbox_id: str) -> str:
-    return f"/sandboxes/{quote(sandbox_id, safe='')}"
+    return f"/sandboxes/{quoted(sandbox_id)}"

@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 130
 _WRONG_ARGUMENTS = ("InvalidArgumentError", "InvalidPathError", "UserNotFoundError", "WorkingDirectoryError")
 
 
-def parse(words: Sequence[str], argv: list[str] | None = None) -> Arguments:
+def parse(words: Sequence[str], *, as_json: bool = False) -> Arguments:
     """The values of a command line. Raises ``UsageError``; ``SystemExit`` where it asks for help, which is then printed."""
     if words[:1] in (["-h"], ["--help"]):
         sys.stdout.write(help_text())
@@ -29,10 +29,11 @@ def parse(words: Sequence[str], argv: list[str] | None = None) -> Arguments:
     command, used = named(words)
     if command is None:
         raise _no_command(words)
-    found = command.read(words[used:], argv)
+    found = command.read(words[used:])
     if found.help:
         sys.stdout.write(command.help_text())
         raise SystemExit(0)
+    found.json = found.json or as_json
     return found
 
 
@@ -46,23 +47,6 @@ def _no_command(words: Sequence[str]) -> UsageError:
 
     name = " ".join(words[:2]) if words[0] == "image" else words[0]
     return UsageError(f"there is no command {name}{command_meant(name, NAMES)}", usage=usage)
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Our words, and those of the sandbox's command, options and all.
-
-    That is what follows the first ``--`` or, for ``exec`` and ``run``, begins with the first word after the sandbox or image that is no
-    option of ours.
-    """
-    words = list(arguments)
-    command, used = named(words)
-    if command is None or not command.inner:
-        return words, None
-    at = words.index("--") if "--" in words else len(words)
-    begin = command.inner_at(words[used:at])
-    if begin is not None:
-        return words[: used + begin], words[used + begin :]
-    return (words, None) if at == len(words) else (words[:at], words[at + 1 :])
 
 
 def _report_usage(why: UsageError, *, as_json: bool) -> None:
@@ -92,17 +76,16 @@ def run(arguments: Sequence[str]) -> int:
     leading = words[:1] == ["--json"]
     if "recipes" in (rest := words[1:] if leading else words)[:2] and rest[0] in ("recipes", "help"):
         return _recipes([*rest[1:], *["--json"] * leading] if rest[0] == "recipes" else ["--help"])
-    ours, argv = split(words[1:] if leading else words)
-    if ours[:1] == ["--version"]:
-        ours = ["version"]
-    if ours[:1] == ["help"]:
-        ours = [*ours[1:], "--help"]
+    if rest[:1] == ["--version"]:
+        rest = ["version"]
+    if rest[:1] == ["help"]:
+        rest = [*rest[1:], "--help"]
     try:
-        parsed = parse([*ours, "--json"] if leading and ours[:1] and not ours[0].startswith("-") else ours, argv)
+        parsed = parse(rest, as_json=leading)
     except SystemExit as ended:
         return int(ended.code or 0)
     except UsageError as why:
-        _report_usage(why, as_json=leading or "--json" in ours)
+        _report_usage(why, as_json=leading or "--json" in rest[: rest.index("--") if "--" in rest else None])
         return EXIT_USAGE
     return _run(parsed)
 

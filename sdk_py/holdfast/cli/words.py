@@ -104,83 +104,56 @@ class Command:
     def wrong(self, message: str, hint: str = "") -> UsageError:
         return UsageError(message, hint, self.usage, self.program)
 
-    def option(self, name: str) -> Option | None:
-        return self._named.get(name)
-
-    def values_of(self, word: str, following: Sequence[str]) -> int:
-        """How many of the ``following`` words belong to the option ``word``."""
-        if word.startswith("--"):
-            option = self._named.get(word)
-            return int(option is not None and option.takes(following))
-        for at, letter in enumerate(word[1:], 1):
-            option = self._named.get(f"-{letter}")
-            if option is None:
-                return 0
-            if option.metavar:
-                return int(at == len(word) - 1 and option.takes(following))
-        return 0
-
-    def inner_at(self, words: Sequence[str]) -> int | None:
-        """Where the sandbox's command begins that was written without ``--``; ``words`` are those after our command's name."""
-        at = places = 0
-        closed = False
-        while at < len(words):
-            word = words[at]
-            if word.startswith("-") and word != "-" and not (closed and places):
-                option = self._named.get(word.partition("=")[0])
-                closed = closed or (option is not None and option.closes)
-                at += self.values_of(word, words[at + 1 :])
-            elif places:
-                return at
-            else:
-                places = 1
-            at += 1
-        return None
-
-    def read(self, words: Sequence[str], argv: list[str] | None = None) -> Arguments:
+    def read(self, words: Sequence[str]) -> Arguments:
         """The values of a command line. Raises ``UsageError``."""
-        found = Arguments(entry=self.entry, argv=argv, command=self)
+        found = Arguments(entry=self.entry, argv=None, command=self)
         for option in self.options:
             setattr(found, option.dest, [] if option.many else None if option.metavar else False)
         bare: list[str] = []
-        at = 0
+        at, closed = 0, False
         while at < len(words):
             word = words[at]
-            at += 1
-            if word == "--" and not self.inner:
-                bare += words[at:]
+            is_option = word.startswith("-") and word != "-"
+            if word == "--" or (self.inner and bare and (closed or not is_option)):
+                rest = list(words[at + (word == "--") :])
+                found.argv, bare = (rest, bare) if self.inner else (None, bare + rest)
                 break
-            if not word.startswith("-") or word == "-":
+            at += 1
+            if is_option:
+                at += self._take(found, word, words[at:])
+                closed = closed or any(option.closes and getattr(found, option.dest) is not None for option in self.options)
+            else:
                 bare.append(word)
-                continue
-            at += self._take(found, word, words[at:])
         if not found.help:
             self._place(found, bare)
         return found
 
     def _take(self, found: Arguments, word: str, following: Sequence[str]) -> int:
         """Take one word of options; how many of those after it were values."""
-        used = self.values_of(word, following)
         if word.startswith("--"):
             name, separator, value = word.partition("=")
-            option = self._named.get(name)
-            if option is None:
-                raise self._unknown(name)
-            if separator and not option.metavar:
-                raise self.wrong(f"{name} takes no value")
-            self._set(found, option, name, value if separator else following[0] if used else None)
-            return used
-        for at, letter in enumerate(word[1:], 1):
-            option = self._named.get(f"-{letter}")
-            if option is None:
-                raise self._unknown(f"-{letter}", word)
+            option = self._known(name)
+            if not separator:
+                return self._take_next(found, option, name, following)
             if not option.metavar:
-                self._set(found, option, f"-{letter}", None)
-                continue
-            rest = word[at + 1 :].removeprefix("=")
-            self._set(found, option, f"-{letter}", rest or (following[0] if used else None))
-            break
-        return used
+                raise self.wrong(f"{name} takes no value")
+            self._set(found, option, name, value)
+            return 0
+        for at, letter in enumerate(word[1:], 1):
+            name, rest = f"-{letter}", word[at + 1 :]
+            option = self._known(name, word)
+            if option.metavar and rest:
+                self._set(found, option, name, rest.removeprefix("=") or None)
+                return 0
+            if option.metavar:
+                return self._take_next(found, option, name, following)
+            self._set(found, option, name, None)
+        return 0
+
+    def _take_next(self, found: Arguments, option: Option, name: str, following: Sequence[str]) -> int:
+        takes = option.takes(following)
+        self._set(found, option, name, following[0] if takes else None)
+        return int(takes)
 
     def _set(self, found: Arguments, option: Option, name: str, value: str | None) -> None:
         if not option.metavar:
@@ -201,11 +174,13 @@ class Command:
         else:
             setattr(found, option.dest, read)
 
-    def _unknown(self, name: str, word: str = "") -> UsageError:
+    def _known(self, name: str, word: str = "") -> Option:
+        if name in self._named:
+            return self._named[name]
         from holdfast.cli.guesses import option_meant
 
         shown = f"{name} in {word}" if word and word != name else name
-        return self.wrong(f"there is no option {shown}{option_meant(name, self.name, list(self._named))}")
+        raise self.wrong(f"there is no option {shown}{option_meant(name, self.name, list(self._named))}")
 
     def _place(self, found: Arguments, bare: list[str]) -> None:
         left = list(bare)

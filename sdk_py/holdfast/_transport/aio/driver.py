@@ -11,7 +11,6 @@ import os
 import ssl
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import urlsplit
 
 from holdfast._errors import certificate_refused
 from holdfast._options import Options
@@ -19,6 +18,7 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import SessionEvent
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, elsewhere
 from holdfast._transport.session.websocket import WebSocket
+from holdfast._urls import address_of
 
 CLOSE_S = 1.0
 """How long a connection may take to close in good order."""
@@ -113,9 +113,8 @@ class SessionDriver:
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
-        parts = urlsplit(self.options.websocket_url)
-        context = ssl.create_default_context() if parts.scheme == "wss" else None
-        port = parts.port or (443 if context else 80)
+        address = address_of(self.options.url)
+        context = ssl.create_default_context() if address.tls else None
         engine = self.engine
         while True:
             wire = _Wire(self, engine.websocket())
@@ -123,12 +122,12 @@ class SessionDriver:
             limit_s = engine.attempt_s(self._loop.time())
             try:
                 async with asyncio.timeout(limit_s):
-                    await self._loop.create_connection(lambda: wire, parts.hostname or "", port, ssl=context)  # noqa: B023
+                    await self._loop.create_connection(lambda: wire, address.host, address.port, ssl=context)  # noqa: B023
                     self._wire = wire
                     await wire.shaken.wait()
                 await wire.over.wait()
             except TimeoutError:
-                why = f"no answer from {parts.hostname}:{port} within {limit_s:.2g} s"
+                why = f"no answer from {address.host}:{address.port} within {limit_s:.2g} s"
                 wire.abort()
             except ssl.SSLCertVerificationError as failure:
                 engine.fail(certificate_refused(failure.verify_message))
@@ -136,7 +135,7 @@ class SessionDriver:
                 wire.abort()  # its loop is ending, perhaps without ``close``
                 raise
             except Exception as failure:  # noqa: BLE001  also an invalid host name, or no thread to look it up: nothing else would report it
-                why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
+                why = f"cannot connect to {address.host}:{address.port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
             finally:
                 self._wire = None
             delay_s = engine.broken(wire.websocket, why, self._loop.time())

@@ -24,7 +24,7 @@ async def connect(service: Service, timeout_s: float) -> Connection:
     connection = Connection(loop)
     try:
         async with asyncio.timeout(timeout_s):
-            await loop.create_connection(lambda: connection, service.host, service.port, ssl=service.tls_context)
+            await loop.create_connection(lambda: connection, service.address.host, service.address.port, ssl=service.tls_context)
     except BaseException:
         connection.abort()
         raise

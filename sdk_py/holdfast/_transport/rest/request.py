@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode, urlsplit
 
 from holdfast._options import Options
 from holdfast._transport.rest.http1 import request_head
+from holdfast._urls import address_of, query_of
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -20,12 +20,9 @@ class Service:
     """The address of one service, and the headers that every request to it has."""
 
     def __init__(self, options: Options) -> None:
-        parts = urlsplit(options.url)
-        self.tls = parts.scheme == "https"
-        self.host, self.port = parts.hostname or "", parts.port or (443 if self.tls else 80)
-        self._prefix = parts.path
+        self.address = address_of(options.url)
         self._headers = {
-            "Host": parts.netloc.rpartition("@")[2],
+            "Host": self.address.authority,
             "Accept": "*/*",
             "X-API-Key": options.api_key,
             "User-Agent": "holdfast-python",
@@ -34,7 +31,7 @@ class Service:
     @cached_property
     def tls_context(self) -> SSLContext | None:
         """What verifies the service's certificate; None without TLS."""
-        if not self.tls:
+        if not self.address.tls:
             return None
         import ssl
 
@@ -42,7 +39,9 @@ class Service:
 
     def head(self, method: str, path: str, headers: dict[str, str] | None, about: dict[str, str], params: Any) -> bytes:
         """The head of a request; ``about`` describes the body. Raises ``ValueError`` for what a head has no room for."""
-        target = f"{self._prefix}{path}{'?' + urlencode(_pairs(params)) if params else ''}"
+        target = f"{self.address.path}{path}"
+        if params:
+            target += "?" + query_of(params.items() if isinstance(params, dict) else params)
         return request_head(method, target, {**self._headers, **about, **(headers or {})})
 
 
@@ -72,8 +71,3 @@ class LocalFailureError(Exception):
 def reason(failure: Exception) -> str:
     """Why there was no answer, for the caller."""
     return getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
-
-
-def _pairs(params: Any) -> list[tuple[str, str]]:
-    items = params.items() if isinstance(params, dict) else params
-    return [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in items]

@@ -88,7 +88,7 @@ class Engine:
         headers = {"X-API-Key": self.options.api_key, "User-Agent": "holdfast-python"}
         if self._ticket:
             headers[TICKET_HEADER] = self._ticket
-        return WebSocket(f"{self.options.websocket_url}/sandboxes/{self.sandbox_id}/session", headers)
+        return WebSocket(f"ws{self.options.url.removeprefix('http')}/sandboxes/{self.sandbox_id}/session", headers)
 
     def connected(self, headers: Mapping[str, str], now: float) -> None:
         """The handshake succeeded: greet."""

@@ -13,10 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
 
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.records import dataclass
+
+from holdfast._urls import address_of, quoted
 
 if TYPE_CHECKING:
     from websockets.client import ClientProtocol
@@ -299,15 +300,12 @@ class WebSocket:
 
 def _place(url: str) -> tuple[str, str]:
     """``Host`` and the resource of a ``ws`` or ``wss`` URL."""
-    parts = urlsplit(url)
-    name = parts.hostname or ""
-    name = name if name.isascii() else name.encode("idna").decode()
+    address = address_of(f"http{url.removeprefix('ws')}")
+    name = address.host if address.host.isascii() else address.host.encode("idna").decode()
     host = f"[{name}]" if ":" in name else name
-    port = parts.port or (443 if parts.scheme == "wss" else 80)
-    if port != (443 if parts.scheme == "wss" else 80):
-        host = f"{host}:{port}"
-    resource = quote(parts.path or "/", safe="/:@!$&'()*+,;=~%-._")
-    return host, f"{resource}?{parts.query}" if parts.query else resource
+    if address.port != (443 if address.tls else 80):
+        host = f"{host}:{address.port}"
+    return host, "/".join([quoted(part, ":@!$&'()*+,;=~%-._") for part in (address.path or "/").split("/")])
 
 
 def accepted(head: bytes, key: str) -> dict[str, str] | None:

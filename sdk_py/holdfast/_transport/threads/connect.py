@@ -8,7 +8,6 @@ from __future__ import annotations
 import socket
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from holdfast_wire.errors import HoldfastError
 
@@ -16,6 +15,7 @@ from holdfast._errors import certificate_refused
 from holdfast._options import Options
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.net import connection_to
+from holdfast._urls import address_of
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -33,24 +33,23 @@ class NotConnectedError(Exception):
 
 def connect(options: Options, websocket: WebSocket, limit_s: float) -> tuple[socket.socket, list[bytes]]:
     """The connected socket, not blocking, and the messages that arrived with the handshake. Raises ``NotConnectedError``."""
-    parts = urlsplit(options.websocket_url)
-    context = _tls_context() if parts.scheme == "wss" else None
-    port = parts.port or (443 if context else 80)
+    address = address_of(options.url)
+    context = _tls_context() if address.tls else None
     connection: socket.socket | None = None
     fatal: HoldfastError | None = None
     try:
-        connection = connection_to(parts.hostname or "", port, limit_s, context)
+        connection = connection_to(address, limit_s, context)
         messages = _shake_hands(connection, websocket, limit_s)
         if websocket.open:
             connection.setblocking(False)
             return connection, messages
         why = "the connection was lost"
     except TimeoutError:
-        why = f"no answer from {parts.hostname}:{port} within {limit_s:.2g} s"
+        why = f"no answer from {address.host}:{address.port} within {limit_s:.2g} s"
     except Exception as failure:  # noqa: BLE001  also a host name that cannot be encoded: the caller waits for an answer
         if (refused := getattr(failure, "verify_message", None)) is not None:
             fatal = certificate_refused(refused)
-        why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
+        why = f"cannot connect to {address.host}:{address.port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
     if connection is not None:
         connection.close()
     raise NotConnectedError(why, fatal)

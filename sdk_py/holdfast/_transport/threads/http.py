@@ -25,7 +25,7 @@ def home() -> object:
 
 def connect(service: Service, timeout_s: float) -> Connection:
     """A new connection. Raises ``TimeoutError``, OSError, ``UnicodeError``."""
-    made = connection_to(service.host, service.port, timeout_s, service.tls_context)
+    made = connection_to(service.address, timeout_s, service.tls_context)
     for option in KEEPALIVE:
         made.setsockopt(*option)
     return Connection(made)

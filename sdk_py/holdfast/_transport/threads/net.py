@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
 from holdfast._transport.threads.events import Background
+from holdfast._urls import ServiceAddress
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -19,14 +20,14 @@ PAUSE_S = 0.1
 """How long after a failed accept the next is tried."""
 
 
-def connection_to(host: str, port: int, timeout_s: float, tls: SSLContext | None) -> socket.socket:
+def connection_to(address: ServiceAddress, timeout_s: float, tls: SSLContext | None) -> socket.socket:
     """A connection over TCP, and TLS where a context is given; ``timeout_s`` bounds each step. Raises OSError, ``UnicodeError``."""
     # As bytes an ASCII name is looked up without the codec for other names, which takes a millisecond to import.
-    address: Any = (host.encode() if host.isascii() else host, port)
-    connection = socket.create_connection(address, timeout=timeout_s)
+    host: Any = address.host.encode() if address.host.isascii() else address.host
+    connection = socket.create_connection((host, address.port), timeout=timeout_s)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection if tls is None else tls.wrap_socket(connection, server_hostname=host)
+        return connection if tls is None else tls.wrap_socket(connection, server_hostname=address.host)
     except BaseException:
         connection.close()
         raise
