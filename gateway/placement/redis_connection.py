@@ -93,13 +93,15 @@ class RedisConnection:
             return (await self._answers([("EVAL", script.source, len(keys), *keys, *arguments)]))[0]
 
     async def run_many(self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> list[Any]:
-        """Run one step for many sandboxes; the answers keep the order."""
-        if not calls:
-            return []
-        first = await self.run(script, *calls[0])  # a script that EVAL has seen is known to EVALSHA: this loads it for the others
+        """Run one step for many sandboxes; the answers keep the order. On one server all are carried out even if one fails."""
         if self._cluster is not None:
-            return [first, *[await self.run(script, keys, arguments) for keys, arguments in calls[1:]]]
-        return [first, *await self.many([("EVALSHA", script.sha, len(keys), *keys, *arguments) for keys, arguments in calls[1:]])]
+            return [await self.run(script, keys, arguments) for keys, arguments in calls]
+        commands: list[tuple[Argument, ...]] = [("EVALSHA", script.sha, len(keys), *keys, *arguments) for keys, arguments in calls]
+        try:
+            return await self.many(commands)
+        except NoScriptError:
+            await self.command("SCRIPT", "LOAD", script.source)
+            return await self.many(commands)
 
     async def command(self, *parts: Argument) -> Any:
         """Run one plain command."""

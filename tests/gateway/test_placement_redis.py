@@ -14,7 +14,7 @@ import redis
 
 from gateway.model.records import Record, Tombstone
 from gateway.placement import keys
-from gateway.placement.errors import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError, UnreadableError
 from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
 from tests.conformance.placement import DELETED, PlacementConformance, ready, spec
@@ -65,6 +65,22 @@ async def test_scripts_are_reloaded_after_redis_forgot_them(store: PlacementStor
         client.script_flush()
     await store.touch(["sb-1", "sb-1", "sb-1"])
     assert isinstance(await store.get("sb-1"), Record)
+
+
+async def test_a_record_that_cannot_be_read_keeps_no_other_from_being_touched(store: PlacementStore, redis_url: str) -> None:
+    before = await ready(store, spec())
+    assert isinstance(before, Record)
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(keys.record("bad"), "junk")
+        client.script_flush()
+        for _ in range(2):
+            with pytest.raises(UnreadableError):
+                await store.touch(["bad", "sb-1"])
+    after = await store.get("sb-1")
+    assert isinstance(after, Record)
+    assert after.active_at is not None
+    assert before.active_at is not None
+    assert after.active_at > before.active_at
 
 
 async def test_steps_survive_that_redis_closed_their_connections(store: PlacementStore, redis_url: str) -> None:
