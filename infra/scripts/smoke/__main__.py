@@ -2,7 +2,7 @@
 
 Owns how the deployment is reached (an address, a port forwarded by kubectl, or a pod in the cluster), the rollouts that ``--rolling`` makes
 while sessions are at work, and what is printed. 0 when every asked-for sandbox has done every step and every asked-for rollout has
-happened; a report that shows less is a failure, whatever its own count says. What is done is in ``episodes``. Called by `make smoke`.
+happened; a report that shows less is a failure, also when it counts none. ``episodes`` owns the steps. Called by `make smoke`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     what.add_argument("--count", type=int, default=1, metavar="N", help="sandboxes at a time (default: 1)")
     what.add_argument("--cpu", default="100m")
     what.add_argument("--memory", default="256Mi")
-    what.add_argument("--folder", default="/tmp", help="where the image lets anybody write (default: /tmp)")
+    what.add_argument("--folder", default="/tmp", help="a folder that every user of the image can write to (default: /tmp)")
     what.add_argument(
         "--network", choices=("blocked", "open"), default="blocked", help="open where the cluster enforces no network policies"
     )
@@ -165,7 +165,7 @@ def _followed(command: list[str], limit_s: float, at_work: Callable[[subprocess.
 
 
 def _stop(cluster: Kubectl, name: str, space: tuple[str, str]) -> None:
-    """Have the pod's sessions finish. One whose sessions have all failed ends by itself: then its report says why, not kubectl."""
+    """Have the pod's sessions finish. One whose sessions have all failed ends by itself: then its report has the reason."""
     try:
         cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
     except DeployError as error:

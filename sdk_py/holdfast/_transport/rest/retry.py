@@ -1,6 +1,6 @@
 """When a REST request is sent again: one rule, with different limits for plain requests, creates and commands.
 
-Pure: time is an argument. The loop that sends is ``_async.rest``'s.
+Pure: time is an argument. ``_async.rest`` sends the requests.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ATTEMPTS = 4
 BASE_S = 0.2
 CAP_S = 5.0
 RESTART_S = 30.0
-"""How long a service that has answered before may be away: about what a restart takes."""
+"""How long a service that has answered before may be unreachable: about as long as a restart takes."""
 HOLD_S = 60.0
 """Longest time for one answer while a sandbox is made: another replica may answer where this one hangs."""
 ARRIVED_S = 10.0
-"""A request that waited for so long had arrived: a balancer's time limit cut it."""
+"""After so long a wait the request had reached the service, and a load balancer's time limit ended it."""
 
 
 class Retry:
