@@ -25,41 +25,31 @@ ARRIVED_S = 10.0
 
 
 class Retry:
-    """The attempts of one request. Made by ``few``, ``until`` or ``resuming``."""
+    """The attempts of one request: four, and more while a service that has answered before restarts.
 
-    def __init__(self, backoff: Backoff, options: Options) -> None:
+    With ``end`` also while the service answers "later" until then. With ``effect`` instead until ``resume_timeout_s`` have passed, where
+    the service recognises the request; its body is ``later`` once an earlier attempt may have arrived.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        idempotent: bool = True,
+        end: float | None = None,
+        effect: Effect | None = None,
+        later: dict[str, object] | None = None,
+    ) -> None:
         self.body: dict[str, object] | None = None
         """The body of the attempts that follow, where it is another than the first."""
-        self._backoff = backoff
-        self._began = time.monotonic()
-        self._restart_end = self._began + min(RESTART_S, options.resume_timeout_s)
-        self._idempotent = True
-        self._end: float | None = None
-        self._effect: Effect | None = None
-        self._later: dict[str, object] | None = None
+        began = time.monotonic()
+        self._backoff = Backoff(BASE_S, CAP_S) if effect is None else Backoff(options.backoff_base_s, options.backoff_cap_s)
+        self._restart_end = began + min(RESTART_S, options.resume_timeout_s)
+        self._idempotent = idempotent if effect is None else effect.known_again
+        self._end = end if effect is None else began + options.resume_timeout_s
+        self._effect = effect
+        self._later = later
         self._failures = 0
-
-    @classmethod
-    def few(cls, options: Options, idempotent: bool) -> Retry:
-        """Four attempts, and more while a service that has answered before restarts."""
-        retry = cls(Backoff(BASE_S, CAP_S), options)
-        retry._idempotent = idempotent
-        return retry
-
-    @classmethod
-    def until(cls, options: Options, end: float) -> Retry:
-        """As ``few``, but while the service answers "later" until ``end``."""
-        retry = cls(Backoff(BASE_S, CAP_S), options)
-        retry._end = end
-        return retry
-
-    @classmethod
-    def resuming(cls, options: Options, effect: Effect, later: dict[str, object] | None) -> Retry:
-        """Until ``resume_timeout_s`` have passed, where the service recognises the request."""
-        retry = cls(Backoff(options.backoff_base_s, options.backoff_cap_s), options)
-        retry._idempotent, retry._effect, retry._later = effect.known_again, effect, later
-        retry._end = retry._began + options.resume_timeout_s
-        return retry
 
     def attempt_s(self, limit_s: float, now: float) -> float:
         """How long the next attempt may wait for its answer."""
