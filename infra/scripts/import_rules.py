@@ -1,4 +1,4 @@
-"""Runs the import contracts of `.importlinter`, and the one it cannot say: which outside packages a room may use.
+"""Runs the import contracts of `.importlinter`, and one that it cannot express: which outside packages a folder may use.
 
 Owns the allow-lists of outside packages (design §2). import-linter forbids named packages; a core that may use
 nothing but the standard library and one codec needs the opposite, so this reads the imports itself. Called by

@@ -21,7 +21,7 @@ _SIGNS = str.maketrans("", "", "._-")
 _TTL_MOST_S = 86400
 _LIFETIME_MOST_S = 366 * 86400
 _SECONDS_MOST = 10**9
-"""31 years: more is no time that clocks and timers of either end could count."""
+"""31 years. Clocks and timers of either end overflow with much more."""
 
 
 class Bound(int):
@@ -41,7 +41,7 @@ def new_id() -> str:
 
 
 def bad(message: str, hint: str = "change what the message names") -> InvalidArgumentError:
-    """The caller's mistake."""
+    """The error for an invalid argument."""
     return InvalidArgumentError("invalid_argument", message, hint=hint)
 
 
@@ -75,7 +75,7 @@ def wait_time_of(value: float | None, name: str = "timeout") -> float | None:
 
 
 def part_of(offset: int, length: int | None) -> None:
-    """Which part of a file is meant: bytes from its start, and how many."""
+    """Check a range of bytes of a file: where it begins, and its length."""
     for name, value in (("offset", offset), ("length", length)):
         if value is not None and (type(value) is not int or not 0 <= value < 2**63):
             raise bad(f"{name} is a number of bytes, 0 or more, not {value!r:.40}")
@@ -160,7 +160,7 @@ def content_of(data: object, what: str = "data") -> bytes:
         return data
     try:
         return data.encode() if isinstance(data, str) else bytes(memoryview(data))  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # a number would be that many NULs, were it given to bytes()
+    except (TypeError, ValueError):  # not bytes(data), which makes so many NULs of a number
         raise bad(f"{what} must be bytes, or text that can be encoded as UTF-8") from None
 
 

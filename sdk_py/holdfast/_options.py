@@ -107,7 +107,7 @@ def check_url(url: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """``key`` when it can stand in a header. Raises ``ConfigurationError``, never with the key in it."""
+    """``key``, when a header can hold it. Raises ``ConfigurationError``, whose message does not contain the key."""
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigurationError("the API key contains characters that no key has", hint="check HOLDFAST_API_KEY")

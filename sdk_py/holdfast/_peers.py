@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 APART_S = 0.001
-"""Between the attempts of two that are woken together: a thousand sessions are no burst for a service that has just come back."""
+"""Time between the attempts of sessions that are woken together, so that a thousand of them are no burst for a restarted service."""
 
 
 class Peers:
@@ -26,12 +26,12 @@ class Peers:
             self._waiting[session] = wake
 
     def leave(self, session: object) -> None:
-        """It waits no more."""
+        """``session`` no longer waits."""
         with self._lock:
             self._waiting.pop(session, None)
 
     def through(self) -> None:
-        """A session is attached: the service answers again."""
+        """Wake all that wait: a session is attached, so the service answers again."""
         if not self._waiting:
             return
         with self._lock:

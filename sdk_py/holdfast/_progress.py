@@ -32,10 +32,10 @@ class Progress:
         self._between_s = _TERMINAL_S if terminal else _FILE_S
         self._before, self._after = ("\r", "") if terminal else ("", "\n")
         self._now = now
-        self._began = self._said_at = now()
+        self._began = self._shown_at = now()
         self._lock = threading.Lock()
         if self.shown and total:
-            self._say()
+            self._show()
 
     def step(self, outcome: object) -> None:
         """One more is done, with a result or an exception."""
@@ -44,17 +44,17 @@ class Progress:
             if isinstance(outcome, BaseException):
                 self.failed += 1
                 self.infrastructure += isinstance(outcome, HoldfastError) and outcome.is_infrastructure
-            if self.shown and (self.done == self.total or self._now() - self._said_at >= self._between_s):
-                self._say()
+            if self.shown and (self.done == self.total or self._now() - self._shown_at >= self._between_s):
+                self._show()
 
-    def _say(self) -> None:
-        self._said_at = self._now()
+    def _show(self) -> None:
+        self._shown_at = self._now()
         end = "\n" if self.done == self.total else self._after
         self.stream.write(self._before + self.line() + end)
         self.stream.flush()
 
     def line(self) -> str:
-        """As it stands."""
+        """The line for the present numbers."""
         filled = _WIDTH * self.done // max(self.total, 1)
         failed = f", {self.failed} failed ({self.infrastructure} infrastructure)" if self.failed else ""
         return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {self.done}/{self.total}{failed}, {self._now() - self._began:.0f} s"

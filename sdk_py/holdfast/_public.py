@@ -38,12 +38,12 @@ def _adorn(cls: type, name: str, value: Any) -> None:
 
 
 def _answering(cls: type, function: FunctionType) -> FunctionType:
-    """``function``, with an error for unknown arguments that lists the known ones. What it raises itself passes."""
+    """``function``, with an error for unknown arguments that lists the known ones. Errors that it raises itself are passed on."""
     function.__module__ = PACKAGE
     code = function.__code__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     if code.co_flags & _VARKEYWORDS:
-        return function  # it answers by itself
+        return function  # it reports unknown arguments itself
     called = cls.__name__.removeprefix("Async") if function.__name__ == "__init__" else function.__name__
 
     if code.co_flags & _COROUTINE:

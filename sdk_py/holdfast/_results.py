@@ -325,7 +325,10 @@ def take(body: Mapping[Any, Any], name: str, *types: type, default: Any = None) 
     return value
 
 
-def take_all(body: Mapping[Any, Any], fields: tuple[tuple[str, tuple[type, ...], Any], ...]) -> list[Any]:
+Fields = tuple[tuple[str, tuple[type, ...], Any], ...]
+
+
+def take_all(body: Mapping[Any, Any], fields: Fields) -> list[Any]:
     """What ``take`` answers for each of ``fields``: its name, types and default."""
     values: list[Any] = []
     for name, types, default in fields:
@@ -336,6 +339,25 @@ def take_all(body: Mapping[Any, Any], fields: tuple[tuple[str, tuple[type, ...],
             raise ProtocolError(f"the agent answered {name} as {type(value).__name__}")
         values.append(value)
     return values
+
+
+_TEXT, _NO_TEXT, _NUMBER, _NO_BYTES = ((str,), ""), ((str,), None), ((int,), 0), ((bytes,), None)
+_ENTRY_FIELDS: Fields = (
+    ("name", *_TEXT), ("path", *_TEXT), ("type", (str,), "other"), ("size", *_NUMBER), ("mode", *_NUMBER), ("mtime", (int, float), 0.0),
+    ("uid", *_NUMBER), ("gid", *_NUMBER), ("target", *_NO_TEXT), ("raw_path", *_NO_BYTES),
+)  # fmt: skip
+_MATCH_FIELDS: Fields = (("path", *_TEXT), ("line", (int,), None), ("text", *_TEXT), ("raw_path", *_NO_BYTES))
+_EVENT_FIELDS: Fields = (
+    ("type", (str,), "overflow"), ("path", *_TEXT), ("to", *_NO_TEXT), ("directory", (bool,), False), ("raw_path", *_NO_BYTES),
+    ("raw_to", *_NO_BYTES),
+)  # fmt: skip
+_PATCH_FIELDS: Fields = (
+    ("success", (bool,), False),
+    ("exit_code", (int,), 1),
+    ("stdout", *_TEXT),
+    ("stderr", *_TEXT),
+    ("files", (list,), []),
+)
 
 
 def read_cause(body: Any) -> Cause | None:
@@ -370,58 +392,30 @@ def read_entry(body: Any) -> FileEntry:
     """One directory entry."""
     if not isinstance(body, dict):
         raise ProtocolError("the agent answered a malformed directory entry")
-    kind = take(body, "type", str, default="other")
-    return FileEntry(
-        name=take(body, "name", str, default=""),
-        path=take(body, "path", str, default=""),
-        type=kind if kind in ("file", "directory", "symlink") else "other",
-        size=take(body, "size", int, default=0),
-        mode=take(body, "mode", int, default=0),
-        mtime=float(take(body, "mtime", int, float, default=0.0)),
-        uid=take(body, "uid", int, default=0),
-        gid=take(body, "gid", int, default=0),
-        target=take(body, "target", str),
-        raw_path=take(body, "raw_path", bytes),
-    )
+    name, path, kind, size, mode, mtime, *more = take_all(body, _ENTRY_FIELDS)
+    type_: Any = kind if kind in ("file", "directory", "symlink") else "other"
+    return FileEntry(name, path, type_, size, mode, float(mtime), *more)
 
 
 def read_match(body: Any) -> FileMatch:
     """One match of a search."""
     if not isinstance(body, dict):
         raise ProtocolError("the agent answered a malformed match")
-    return FileMatch(
-        path=take(body, "path", str, default=""),
-        line=take(body, "line", int),
-        text=take(body, "text", str, default=""),
-        raw_path=take(body, "raw_path", bytes),
-    )
+    return FileMatch(*take_all(body, _MATCH_FIELDS))
 
 
 def read_event(body: Any) -> FileEvent:
     """One event of a watch. An unknown kind means that something changed."""
     if not isinstance(body, dict):
         raise ProtocolError("the agent answered a malformed event")
-    kind = take(body, "type", str, default="overflow")
-    return FileEvent(
-        type=kind if kind in ("created", "modified", "deleted", "moved") else "overflow",
-        path=take(body, "path", str, default=""),
-        to=take(body, "to", str),
-        is_dir=take(body, "directory", bool, default=False),
-        raw_path=take(body, "raw_path", bytes),
-        raw_to=take(body, "raw_to", bytes),
-    )
+    kind, *more = take_all(body, _EVENT_FIELDS)
+    return FileEvent(kind if kind in ("created", "modified", "deleted", "moved") else "overflow", *more)
 
 
 def read_patch(body: Mapping[str, Any]) -> PatchResult:
     """What closes a patch channel, or what REST answers to one."""
-    files = take(body, "files", list, default=[])
-    return PatchResult(
-        success=take(body, "success", bool, default=False),
-        exit_code=take(body, "exit_code", int, default=1),
-        stdout=take(body, "stdout", str, default=""),
-        stderr=take(body, "stderr", str, default=""),
-        files=tuple(str(name) for name in files),
-    )
+    success, exit_code, stdout, stderr, files = take_all(body, _PATCH_FIELDS)
+    return PatchResult(success, exit_code, stdout, stderr, tuple(map(str, files)))
 
 
 def read_transfer(body: Mapping[str, Any], left_out: int = 0) -> TransferResult:

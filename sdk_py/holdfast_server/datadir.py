@@ -42,13 +42,13 @@ class DataDir:
 
 
 def open_data_dir(path: Path) -> DataDir:
-    """Make the folder and name its parts. Raises UpError when it cannot be written, or holds anything of others: a start clears parts."""
+    """Make the folder and its parts. Raises UpError when it cannot be written, or holds other files: a start deletes parts of it."""
     root = path.expanduser().absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        strange = [] if (root / "lock").exists() and all((root / name).is_dir() for name in _FOLDERS) else _strange(root)
-        if strange:
-            some = f"{', '.join(strange[:3])}{', …' if strange[3:] else ''}"
+        unknown = [] if (root / "lock").exists() and all((root / name).is_dir() for name in _FOLDERS) else _unknown(root)
+        if unknown:
+            some = f"{', '.join(unknown[:3])}{', …' if unknown[3:] else ''}"
             raise UpError(
                 f"{root} is no data folder of a stack, and it is not empty: it holds {some}",
                 hint="set HOLDFAST_DATA to a folder that is empty or not there yet",
@@ -62,8 +62,8 @@ def open_data_dir(path: Path) -> DataDir:
     return DataDir(root)
 
 
-def _strange(root: Path) -> list[str]:
-    """What neither lies there before the first start nor was made by one that was cut short. An `env` may be a folder of the user's."""
+def _unknown(root: Path) -> list[str]:
+    """The entries that no stack makes, nor a start that was interrupted. An `env` may be a folder of the user."""
     ours = [*(path for path in map(root.joinpath, _FILES) if path.is_file()), root / "demo"]
     ours += [path for path in map(root.joinpath, _FOLDERS) if path.is_dir() and not any(path.iterdir())]
     return sorted(path.name for path in {*root.iterdir()} - {*ours})
@@ -145,7 +145,7 @@ def read_env(path: Path) -> dict[str, str]:
 
 
 def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[str, str]:
-    """What the processes of the stack see: `base`, with this stack's addresses over it."""
+    """The environment of the processes of the stack: `base`, with this stack's addresses."""
     environment = {name: value for name, value in base.items() if name not in {"HOLDFAST_URL", "HOLDFAST_API_KEY"}}
     environment.update(
         HOLDFAST_DATA=str(data.root),

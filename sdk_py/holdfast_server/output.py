@@ -63,7 +63,7 @@ class Screen:
 
     def _write(self) -> None:
         lines, out = iter(self._lines.get, None), sys.stdout.buffer
-        with contextlib.suppress(OSError, ValueError):  # the reader is gone; the stack goes on
+        with contextlib.suppress(OSError, ValueError):  # the reader of the output has ended; the stack goes on
             for line in lines:
                 out.write(line)
                 if self._lines.empty():
@@ -79,7 +79,7 @@ def _printable(line: bytes) -> bytes:
 
 
 class Lines:
-    """The lines of one process, for the screen and its log file. After an end of the process further output is of its next life."""
+    """The lines of one process, for the screen and its log file. They go on when the process is started again."""
 
     def __init__(self, name: str, screen: Screen, log: Path) -> None:
         self._name = name

@@ -28,7 +28,7 @@ _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
 _STEADY_AFTER_S = 10.0
 _DRAIN_S = 0.5
-"""How long to read on what a process wrote before its end: another process may hold its pipe."""
+"""How long output is read after the end of a process: another process may keep its pipe open."""
 _AGAIN_S = 0.1
 """One request may arrive twice: from its sender and from make, or once for each thread of a subreaper that is killed."""
 _REPORT_AFTER_S = 3.0
@@ -146,7 +146,7 @@ class Supervisor:
         assert member.process is not None
         assert member.reader is not None
         member.process.returncode = code
-        _signal_group(member.process.pid, signal.SIGKILL)  # its helpers do not outlive it
+        _signal_group(member.process.pid, signal.SIGKILL)  # with its children
         member.process = None
         member.reader.join(_DRAIN_S)
         member.pid_file.unlink(missing_ok=True)

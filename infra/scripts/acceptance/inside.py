@@ -75,9 +75,9 @@ def read_only(client: SandboxClient, cluster: Kubectl, options: dict[str, Any]) 
         limit = f"--timeout={options['ready_timeout_s']:g}s"
         cluster.run("wait", f"pod/{name}", "--namespace", SANDBOXES, "--for=condition=Ready", limit)  # its probe: the agent listens
         script = "touch /holdfast-acceptance 2>/dev/null && echo writable || echo read-only"
-        said = cluster.run("exec", name, "--namespace", SANDBOXES, "--container", agent["name"], "--", "/bin/sh", "-c", script).strip()
-        if said != "read-only":
-            raise StepError(f"its root is {said}")
+        shown = cluster.run("exec", name, "--namespace", SANDBOXES, "--container", agent["name"], "--", "/bin/sh", "-c", script).strip()
+        if shown != "read-only":
+            raise StepError(f"its root is {shown}")
     finally:
         cluster.run("delete", "pod", name, "--namespace", SANDBOXES, "--ignore-not-found", "--grace-period=0", "--force")
     return {"detail": "a pod made again from a sandbox's, with a read-only root: its agent listens"}
@@ -101,7 +101,7 @@ def isolation(client: SandboxClient, options: dict[str, Any], target: str) -> di
 
 
 def doctor(client: SandboxClient) -> dict[str, Any]:
-    """What the deployment says of itself."""
+    """The deployment's own checks."""
     checks = client.doctor()
     bad = [f"{one['name']}: {one['detail']}" for one in checks if one.get("required") and not one.get("ok")]
     if not checks or bad:

@@ -1,7 +1,7 @@
 """What a rehearsal found, step by step, and the verdict.
 
-Owns the three words a step ends with (passed, failed, not run), the table and the report. A step that was not run says why and counts for
-nothing; a rehearsal passes only when something passed and nothing failed.
+Owns the three words a step ends with (passed, failed, not run), the table and the report. A step that was not run has a reason and does not
+count; a rehearsal passes only when something passed and nothing failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Word = Literal["passed", "failed", "not run"]
 
 
 class NotRunError(Exception):
-    """The step cannot be taken here; the message says why."""
+    """The step cannot be taken here; the message is the reason."""
 
 
 class StepError(Exception):

@@ -1,6 +1,6 @@
 """``python -m infra.scripts.deploy``: apply an overlay and wait for it; keys and the signing secret of a deployment.
 
-Owns the command line and what is printed. 0 when everything stands, 1 with one line that says what does not. Called by `make deploy`.
+Owns the command line and what is printed. Exit status 0 when everything runs, else 1 with the reason. Called by `make deploy`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     apply = commands.add_parser("apply", help="make the secrets that are missing, apply an overlay, wait until it runs")
     apply.add_argument("overlay", help="dev, generic, aks, knative, or a folder of yours")
-    apply.add_argument("--registry", default=os.environ.get("REGISTRY", ""), help="where our images are (default: as the overlay says)")
-    apply.add_argument("--tag", default=os.environ.get("TAG", ""), help="their tag (default: as the overlay says)")
+    apply.add_argument("--registry", default=os.environ.get("REGISTRY", ""), help="where our images are (default: as in the overlay)")
+    apply.add_argument("--tag", default=os.environ.get("TAG", ""), help="their tag (default: as in the overlay)")
     apply.add_argument("--redis-url", help="a Redis of yours, for the component redis-managed; kept in a Secret")
     apply.add_argument("--owner", default="admin", help="owner of the first API key (default: admin)")
     apply.add_argument("--key-file", type=Path, help="write the first API key there, readable by you alone, instead of printing it")
@@ -101,16 +101,16 @@ def _wait(cluster: Kubectl, manifest: Manifest, timeout_s: int) -> None:
 
 
 def _why(cluster: Kubectl, component: str) -> str:
-    """What the pods of a component say of themselves."""
+    """Status and conditions of the pods of a component."""
     found = cluster.get("pods", "--namespace", SYSTEM, "--selector", f"app.kubernetes.io/component={component}") or {}
-    said = []
+    found_lines = []
     for pod in found.get("items", ()):
         name, status = pod["metadata"]["name"], pod.get("status", {})
         waiting = [one["state"]["waiting"] for one in status.get("containerStatuses", ()) if "waiting" in one.get("state", {})]
         unmet = [one for one in status.get("conditions", ()) if one.get("status") != "True" and one.get("message")]
         reasons = [f"{one.get('reason', '')}: {one.get('message', '')}" for one in (*waiting, *unmet)]
-        said.append(f"  {name}: {status.get('phase')}; {'; '.join(reasons) or 'no reason given'}")
-    return "\n".join(said) or f"  there is no pod: kubectl describe --namespace {SYSTEM} replicaset says why"
+        found_lines.append(f"  {name}: {status.get('phase')}; {'; '.join(reasons) or 'no reason given'}")
+    return "\n".join(found_lines) or f"  there is no pod: kubectl describe --namespace {SYSTEM} replicaset shows why"
 
 
 def main(arguments: list[str]) -> int:

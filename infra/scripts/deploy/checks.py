@@ -30,7 +30,7 @@ _PROFILES = {
 
 
 def in_order_of_need(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Gateways are ready only when Redis is, so whatever keeps Redis from running is said first."""
+    """Gateways are ready only when Redis is, so a failure of Redis is reported first."""
 
     def rank(manifest: Manifest) -> int:
         component = manifest["metadata"].get("labels", {}).get("app.kubernetes.io/component", "")
@@ -74,7 +74,7 @@ def disks_stay(cluster: Kubectl, manifests: Sequence[Manifest]) -> None:
 
 
 def report_left_over(cluster: Kubectl, manifests: Sequence[Manifest], say: Callable[[str], None]) -> None:
-    """Say which objects another overlay applied that this one does not have: kubectl leaves them in force, an autoscaler for example."""
+    """Report which objects another overlay applied that this one does not have: kubectl leaves them in force, an autoscaler for example."""
     applied = {_key(one) for one in manifests}
     for namespace in sorted({one["metadata"]["namespace"] for one in manifests if "namespace" in one["metadata"]}):
         selector = ("--namespace", namespace, "--selector", "app.kubernetes.io/name=holdfast")
@@ -93,7 +93,7 @@ def report_nodes(
     wait_s: float = 20.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Say which profile sandboxes run under, and whether nodes can give what it needs, as far as the acting controller knows by then."""
+    """Report which profile sandboxes run under, and whether nodes can give what it needs, as far as the acting controller knows by then."""
     settings: dict[str, str] = next(
         (one["data"] for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS), {}
     )
@@ -107,7 +107,7 @@ def report_nodes(
         sleep(1.0)
     if seen is None or seen.get("users") is None:
         why = "no probe pod has been over yet" if seen is None else seen.get("users_why")
-        say(f"{text}; whether the nodes can is not known ({why}): `holdfast doctor` will say")
+        say(f"{text}; whether the nodes can is not known ({why}): `holdfast doctor` reports it")
     elif seen["users"]:
         say(f"{text}; a probe pod had one")
     else:

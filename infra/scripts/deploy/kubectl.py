@@ -1,4 +1,4 @@
-"""The one way from here to a cluster: kubectl, with its answers and its failures made readable.
+"""The one way from here to a cluster: kubectl, with readable answers and errors.
 
 Owns running it. Called by the other modules of this package and by the smoke test.
 """
@@ -17,7 +17,7 @@ SANDBOXES = "holdfast-sandboxes"
 
 
 class DeployError(Exception):
-    """Something is in the way; the message says what to do."""
+    """The deployment cannot go on; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The signing secret of a deployment, changed under sessions at work.
 
-Owns the order. Agents know a token made from the secret of their day, so the new one is first given to all gateways, then used by all, and
-the former one is forgotten once nothing made with it is left: at no moment is there a gateway that another's sandboxes and tickets are
-strange to. Interrupted anywhere, the same command goes on. Called by ``__main__``.
+Owns the order. An agent accepts a token made from the secret of the time of its start. So all gateways first accept the new secret, then
+use it, and forget the former one once no sandbox made with it is left: each gateway always accepts the sandboxes and tickets of all others.
+After an interruption the same command continues. Called by ``__main__``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns how the deployment is reached (an address, a port forwarded by kubectl, or a pod in the cluster), the rollouts that ``--rolling`` makes
 while sessions are at work, and what is printed. 0 when every asked-for sandbox has done every step and every asked-for rollout has
-happened; a report that shows less is a failure, whatever its own count says. What is done is in ``episodes``. Called by `make smoke`.
+happened; a report that shows less is a failure, also when it counts none. ``episodes`` owns the steps. Called by `make smoke`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     what.add_argument("--count", type=int, default=1, metavar="N", help="sandboxes at a time (default: 1)")
     what.add_argument("--cpu", default="100m")
     what.add_argument("--memory", default="256Mi")
-    what.add_argument("--folder", default="/tmp", help="where the image lets anybody write (default: /tmp)")
+    what.add_argument("--folder", default="/tmp", help="a folder that every user of the image can write to (default: /tmp)")
     what.add_argument(
         "--network", choices=("blocked", "open"), default="blocked", help="open where the cluster enforces no network policies"
     )
@@ -105,7 +105,14 @@ def in_cluster(options: argparse.Namespace, cluster: Kubectl, disturb: Disturb |
     objects = _pod(name, options, container["image"], container.get("imagePullPolicy", "IfNotPresent"))
     try:
         cluster.apply(objects)
-        lines, rollouts = _watched(options, cluster, name, disturb or (lambda: _roll(options, cluster)))
+        _until_started(cluster, name, options)
+
+        def at_work(_logs: subprocess.Popen[str]) -> int:
+            rollouts = disturb() if disturb else _roll(options, cluster)
+            _stop(cluster, name, space)
+            return rollouts
+
+        lines, rollouts = _followed(cluster.command("logs", "--follow", name, *space), options.timeout, at_work)
         report = _last_report(lines)
         if report is None:
             raise DeployError(f"the smoke pod ended without a report:\n{''.join(lines)[-2000:]}")
@@ -139,30 +146,26 @@ def _pod(name: str, options: argparse.Namespace, image: str, policy: str) -> lis
     return [secret, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}]
 
 
-def _watched(options: argparse.Namespace, cluster: Kubectl, name: str, disturb: Disturb) -> tuple[list[str], int]:
-    """The pod's lines, to its end or to the end of the time for the whole, and how often it was disturbed between two of them."""
-    space = ("--namespace", options.from_namespace)
-    _until_started(cluster, name, options)
-    command = cluster.command("logs", "--follow", name, *space)
-    lines, rollouts = [], 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        limit = threading.Timer(options.timeout, process.terminate)
+def _followed(command: list[str], limit_s: float, at_work: Callable[[subprocess.Popen[str]], int], **more: Any) -> tuple[list[str], int]:
+    """A program's lines, to its end or to ``limit_s``, and what ``at_work`` returned, which is called once all sessions are at work."""
+    lines, happened = [], 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more) as process:
+        limit = threading.Timer(limit_s, process.kill)
         limit.start()
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
                 if line.strip() == episodes.AT_WORK:
-                    rollouts = disturb()
-                    _stop(cluster, name, space)
+                    happened = at_work(process)
         finally:
             limit.cancel()
             process.terminate()
-    return lines, rollouts
+    return lines, happened
 
 
 def _stop(cluster: Kubectl, name: str, space: tuple[str, str]) -> None:
-    """Have the pod's sessions finish. One whose sessions have all failed ends by itself: then its report says why, not kubectl."""
+    """Have the pod's sessions finish. One whose sessions have all failed ends by itself: then its report has the reason."""
     try:
         cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
     except DeployError as error:
@@ -209,41 +212,21 @@ def _last_report(lines: list[str]) -> dict[str, Any] | None:
 
 def from_here(options: argparse.Namespace, url: str, meanwhile: str = "") -> dict[str, Any]:
     """Run ``episodes`` as a process; with ``--rolling`` the command ``meanwhile`` is what happens under sessions at work. Its report."""
-    if meanwhile:
-        return _under_command(options, url, meanwhile)
-    environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": options.api_key}
-    command = [sys.executable, episodes.__file__, *task(options)]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=options.timeout, check=False)
-    except subprocess.TimeoutExpired:
-        raise DeployError(f"{options.count} sandboxes had not done every step within {options.timeout} s (--timeout)") from None
-    report = _last_report(done.stdout.splitlines())
-    if report is None:
-        raise DeployError(f"it ended without a report: {done.stderr.strip()[-2000:]}")
-    return report
 
+    def at_work(process: subprocess.Popen[str]) -> int:
+        status = subprocess.run(["sh", "-c", meanwhile], check=False, timeout=options.timeout).returncode
+        process.terminate()
+        return int(status == 0)
 
-def _under_command(options: argparse.Namespace, url: str, meanwhile: str) -> dict[str, Any]:
     environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": options.api_key}
-    lines, happened = [], 0
-    command = [sys.executable, episodes.__file__, *task(options)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        limit = threading.Timer(options.timeout, process.kill)
-        limit.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.append(line)
-                if line.strip() == episodes.AT_WORK:
-                    happened = int(subprocess.run(["sh", "-c", meanwhile], check=False, timeout=options.timeout).returncode == 0)
-                    process.terminate()
-        finally:
-            limit.cancel()
-            process.terminate()
+    end = time.monotonic() + options.timeout
+    lines, happened = _followed([sys.executable, episodes.__file__, *task(options)], options.timeout, at_work, env=environment)
     report = _last_report(lines)
+    if report is None and time.monotonic() >= end:
+        raise DeployError(f"{options.count} sandboxes had not done every step within {options.timeout} s (--timeout)")
     if report is None:
-        raise DeployError("the sessions ended without a report")
-    return {**report, "rollouts": happened}
+        raise DeployError(f"it ended without a report: {''.join(lines).strip()[-2000:]}")
+    return {**report, **({"rollouts": happened} if meanwhile else {})}
 
 
 def judged(report: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

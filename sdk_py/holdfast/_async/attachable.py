@@ -1,7 +1,7 @@
 """How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST where WebSockets are blocked.
 
-Owns when a driver is made, replaced or left to another process, and the choice between session and REST. Does not own the driver's inside
-(``_transport``) nor what is done over it (``sandbox``, its only subclass).
+Owns when a driver is made, replaced or left to another process, and the choice between session and REST. Does not own the driver
+(``_transport``) nor the operations over it (``sandbox``, its only subclass).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AsyncAttachable:
         raise NotImplementedError
 
     def _start_over(self) -> None:
-        """This is another process or event loop than before: what ran for the sandbox runs there."""
+        """Begin anew in this process or event loop: background work of the former one does not run here."""
         raise NotImplementedError
 
     @property

@@ -20,7 +20,6 @@ from holdfast._arguments import RemotePath, content_of, given, part_of, path_of,
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.watch import AsyncWatch
 from holdfast._errors import (
-    RemoteFileNotFoundError,
     RemoteIsADirectoryError,
     RequestTooLargeError,
     UnsupportedError,
@@ -43,8 +42,8 @@ _Founds = list  # the class has a method of that name
 class AsyncFiles:
     """The files of one sandbox. Every method raises ``RemoteFileError`` or a subclass, such as ``RemoteFileNotFoundError``.
 
-    With ``user``, a name or uid of the sandbox, either with ``:group``, it is done with that user's permissions, and what is made is that
-    user's. Without, nothing is refused, and what is made belongs to the sandbox's own user.
+    With ``user``, a name or uid of the sandbox, optionally followed by ``:group``, a method has that user's permissions, and files that it
+    creates belong to that user. Without ``user`` no permission is checked, and new files belong to the sandbox's own user.
     """
 
     def __init__(self, sandbox: AsyncAttachable) -> None:
@@ -134,20 +133,12 @@ class AsyncFiles:
         return await self._send(params, whole, None if whole is not None else data)  # type: ignore[arg-type]
 
     async def append(self, path: RemotePath, data: bytes | str, *, user: str | int | None = None) -> TransferResult:
-        """Write at the end of a file, which is made where there is none: after what others write at the same time, never over it. Not
-        atomic.
+        """Append to a file, or create it. Writers that append at the same time overwrite nothing of each other. Not atomic.
 
         ``path`` is the file, ``data`` bytes, or text as UTF-8.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
-        whole = content_of(data)
-        try:
-            size = (await self.stat(path, user=user)).size
-        except RemoteFileNotFoundError:
-            size = 0
-        # An agent that is too old to know ``append`` goes by ``offset``, and would empty the file without it.
-        params = {"path": path_of(path), "offset": size, "atomic": False, "append": True, **given(user=user)}
-        return await self._send(params, whole, None)
+        return await self._send({"path": path_of(path), "append": True, **given(user=user)}, content_of(data), None)
 
     async def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | IO[str] | None) -> TransferResult:
         seen = Transferred()
@@ -218,10 +209,10 @@ class AsyncFiles:
 
     @opening
     async def watch(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> AsyncWatch:
-        """What changes in a directory, with ``recursive`` in all below it, or what becomes of one file: iterate it for ``FileEvent``s.
+        """Watch a file, or a directory, with ``recursive`` its whole tree: iterate the watch for ``FileEvent``s.
 
-        It watches when this returns: every change from then on is reported. Attributes count as changes, what a directory is found to hold
-        when it is new is ``created``. Raises ``QuotaError`` where the machine has no more watches to give.
+        Every change after this call has returned is reported. Changes of attributes count as ``modified``; what a new directory already
+        holds is reported as ``created``. Raises ``QuotaError`` when the machine's limit of watches is reached.
         ``path`` is a directory or a file.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
@@ -264,7 +255,7 @@ class AsyncFiles:
         await self._ask("move", path, to=path_of(to), overwrite=overwrite, user=user)
 
     async def copy(self, src: RemotePath, dst: RemotePath, *, user: str | int | None = None) -> TransferResult:
-        """Copy a file or a whole tree inside the sandbox, as ``cp -a``: nothing of it passes through here.
+        """Copy a file or a whole tree inside the sandbox, as ``cp -a``; the data are not transferred to this machine.
 
         ``src`` goes into ``dst`` where that is a directory, else it becomes ``dst``, whose directory has to be there; of ``"src/."`` the
         content goes into ``dst``. Files that are there are written over, directories merged; links stay links; owners, modes and times

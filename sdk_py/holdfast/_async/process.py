@@ -85,7 +85,7 @@ class AsyncCommandStream:
 
     @property
     def result(self) -> CommandResult:
-        """The outcome. Raises ``RuntimeError`` before the iteration has come to its end."""
+        """The outcome. Raises ``RuntimeError`` before the iteration has ended."""
         if self._result is None:
             if self._running is None or not self._running.done:
                 raise RuntimeError("iterate to the end first, or await wait()")
@@ -141,9 +141,7 @@ class AsyncCommandStream:
 
 
 class _Chunks:
-    """One iteration over a stream. Leaving its loop ends it and cancels the command: the caller may keep the stream itself for its
-    result.
-    """
+    """One iteration over a stream. Leaving the loop ends the iteration and cancels the command, also while the caller keeps the stream."""
 
     def __init__(self, stream: AsyncCommandStream) -> None:
         self._stream = stream

@@ -65,7 +65,7 @@ class AsyncRest:
         **more: Any,
     ) -> Answer:
         """One request, tried again while that is harmless and the service answers "later". Raises the typed error."""
-        retry = Retry.few(self._options, idempotent)
+        retry = Retry(self._options, idempotent=idempotent)
         return await self._send(retry, method, path, timeout_s or self._options.request_timeout_s, headers=headers, **more)
 
     async def _send(self, retry: Retry, method: str, path: str, timeout_s: float, **more: Any) -> Answer:
@@ -95,7 +95,7 @@ class AsyncRest:
         A request that the service recognises is repeated until ``resume_timeout_s`` have passed, as a session would resume; its body is
         ``later`` once an earlier attempt may have arrived.
         """
-        answer = await self._send(Retry.resuming(self._options, effect, later), method, path, timeout_s, **more)
+        answer = await self._send(Retry(self._options, effect=effect, later=later), method, path, timeout_s, **more)
         effect.reached = True
         return answer
 
@@ -108,7 +108,7 @@ class AsyncRest:
         """``POST /sandboxes``, waiting until it is ready."""
         timeout_s = float(body["timeout"])
         end = time.monotonic() + timeout_s
-        retry = Retry.until(self._options, end)
+        retry = Retry(self._options, end=end)
         answer = await self._send(retry, "POST", "/sandboxes", timeout_s + MARGIN_S, json=body, headers={"Idempotency-Key": key})
         info = SandboxInfo.read(answer.map())
         return info if info.ready else await self.wait(info.sandbox_id, max(end - time.monotonic(), _LEAST_WAIT_S))

@@ -113,7 +113,7 @@ class AsyncRunning:
         """
         number, call = signal_of(name), self._call
         if call.error is not None and call.error.code == "session_lost":
-            raise call.error  # it may run, and the signal would not reach it
+            raise call.error  # the command may still run, and a signal would not reach it
         self._driver.perform(call.signal, number)
 
     async def terminate(self) -> None:

@@ -289,9 +289,6 @@ class AsyncSandbox(AsyncAttachable):
         if sink.info is None:
             raise sink.over()
         living = AsyncShell(driver, sink, named=name is not None)
-        if tty and not living.tty:
-            driver.perform(sink.close, name is not None)
-            raise UnsupportedError("unsupported", "the agent of this sandbox has no shells with a terminal", hint="use terminal()")
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living
 
@@ -369,10 +366,10 @@ class AsyncSandbox(AsyncAttachable):
         """
         tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
-        patience_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
+        limit_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
         await self._attached()
-        if patience_s is not None:
-            await tunnel._until_served(patience_s)
+        if limit_s is not None:
+            await tunnel._until_served(limit_s)
         await tunnel._listen(*place)
         self._tunnels.add(tunnel)
         return tunnel
@@ -394,7 +391,7 @@ class AsyncSandbox(AsyncAttachable):
         return self._info
 
     async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
-        """Have it deleted ``lifetime_s`` seconds from now, be it sooner or later than before; at most 366 days."""
+        """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
         self._info = await self._rest.change_lifetime(self.id, {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
         return self._info
 
@@ -424,7 +421,7 @@ class AsyncSandbox(AsyncAttachable):
         """
         body = self._request
         if body is None:
-            hint = "delete it, and create it with its arguments; client.create_sandbox() gives one that knows them"
+            hint = "delete it and create it again; only an object that create_sandbox() returned knows the arguments"
             raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
         self._check_own()
         self._check_not_deleted()
@@ -452,7 +449,7 @@ class AsyncSandbox(AsyncAttachable):
             raise SandboxLostError("sandbox_gone", message, hint="create a new one")
 
     def _check_own(self) -> None:
-        """Raise where another client took it over: it is not ours to delete."""
+        """Raise where another client took the session over, which now owns the sandbox."""
         driver = self._driver
         if driver is not None and driver.engine.error is not None and self._fenced:
             raise from_map(driver.engine.error.to_map())
@@ -504,7 +501,7 @@ class AsyncSandbox(AsyncAttachable):
         self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
 
     async def _beat(self, interval_s: float) -> None:
-        """The first is sent at once: only then the service begins to expect the next ones."""
+        """Send heartbeats. The service expects further ones only after the first, which is sent at once."""
         while not self._fenced:
             try:
                 await self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)

@@ -1,7 +1,7 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""A group: the sandboxes of one run, which end together when the program that runs them is gone.
+"""A group: the sandboxes of one run, which are deleted together when the program that runs them has ended.
 
-Owns the lease and its heartbeats. The service frees the sandboxes; each of them is used through its own object.
+Owns the lease and its heartbeats. The service deletes the sandboxes; each of them is used through its own object.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Group:
         self.name = name
         self.ttl_s = ttl_s
         self.lost: HoldfastError | None = None
-        """Set when the lease is over: the group's sandboxes are gone or going."""
+        """Set when the lease has expired: the group's sandboxes are deleted or being deleted."""
         self._groups = groups
         self._rest = rest
         self._path = f"/groups/{quoted(name)}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ASK_LEAST_S = 0.02
 _ASK_MOST_S = 0.5
-"""Pauses between looks whether something listens."""
+"""First and longest pause between attempts to connect."""
 
 
 @public
@@ -49,9 +49,9 @@ class Tunnel:
     def _listen(self, local_host: str, local_port: int) -> None:
         self._listener.start(local_host, local_port)
 
-    def _until_served(self, patience_s: float) -> None:
-        """Return once a connection is taken. Raises ``PortUnreachableError`` where none was in time."""
-        end = time.monotonic() + patience_s
+    def _until_served(self, limit_s: float) -> None:
+        """Return once the port accepts a connection. Raises ``PortUnreachableError`` after ``limit_s`` seconds."""
+        end = time.monotonic() + limit_s
         pause_s = _ASK_LEAST_S
         while True:
             with Transfer(self._sandbox._attached(), "tunnel", self._params) as transfer:

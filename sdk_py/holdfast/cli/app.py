@@ -1,6 +1,6 @@
-"""One command line: reading it, running it, and what becomes of errors.
+"""Reads and runs one command line, and prints its errors.
 
-Owns the exit codes and what a mistake shows: the error with what was meant, then the usage of that command. ``commands`` owns the tree;
+Owns the exit codes and the message for a wrong command line: the error with a suggestion, then the usage. ``commands`` owns the tree;
 each command lives in the module its entry names and is imported when it is used.
 """
 
@@ -117,7 +117,7 @@ def _run(parsed: Arguments) -> int:
     except KeyboardInterrupt as why:
         return 128 + int(getattr(why, "number", EXIT_INTERRUPTED - 128))
     except BrokenPipeError:
-        # The reader of our output has gone; Python would complain again when it flushes at exit.
+        # The reader of our output has ended; without this Python would raise the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as why:

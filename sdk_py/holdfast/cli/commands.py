@@ -25,7 +25,7 @@ ALIASES = {
     "load": "image import",
 }
 GROUPS = ("container", "sandbox")
-"""Words of docker's that may stand before a command and have no effect."""
+"""Docker's words that may precede a command; they have no effect."""
 
 EPILOG = """\
 exit codes: 0 done; 2 wrong usage or arguments; 125 the service, session or sandbox failed; 130 interrupted.
@@ -109,7 +109,7 @@ Words are passed on as they are: what a shell should read goes behind -c, or bas
     ),
     "shell": lambda name: Command(
         name, "open a terminal in a sandbox", "interactive:shell", "SANDBOX",
-        Option("--attach", "attach to the terminal of this name, made where there is none; it lives on", "NAME"),
+        Option("--attach", "attach to the terminal of this name, or create it; it keeps running", "NAME"),
         Option("-l --login", "a login shell"), *_env(), *_place(),
         more="Bash where there is one, else sh: as exec -it SANDBOX bash.",
     ),
@@ -131,11 +131,11 @@ As docker cp:  a file goes to the file TARGET, or into the directory TARGET.
     ),
     "logs": lambda name: Command(
         name, "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
-        Option("-f --follow", "go on until it ends"), Option("-n --tail", "only the last lines", "LINES", read=_lines),
+        Option("-f --follow", "follow the output until the command ends"), Option("-n --tail", "only the last lines", "LINES", read=_lines),
         Option("--raw", "pass control sequences to this terminal"),
         more="""
 The sandbox keeps the last 64 MiB of it in memory (a quarter of its memory where that is less), and once the command has ended and its
-output was read to the end, for five minutes more.
+output was read to the end, for five more minutes.
 """,
     ),
     "list": lambda name: Command(
@@ -144,20 +144,20 @@ output was read to the end, for five minutes more.
         Option("-f --filter", "label=NAME=VALUE, status=..., ancestor=IMAGE, id=..., name=...", "WHAT=VALUE", many=True),
         Option("-a --all", "no effect; accepted as docker's"), Option("--no-trunc", "no effect; accepted as docker's"),
     ),
-    "inspect": lambda name: Command(name, "print all there is to know of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
+    "inspect": lambda name: Command(name, "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
     "stats": lambda name: Command(
         name, "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
-        Option("--no-stream", "once, and not again every two seconds"), Option("-a --all", "no effect; accepted as docker's"),
+        Option("--no-stream", "print once instead of every two seconds"), Option("-a --all", "no effect; accepted as docker's"),
         more="Sums over the processes inside; memory that they share counts for each.",
     ),
     "top": lambda name: Command(name, "list the processes in a sandbox", "processes:top", "SANDBOX"),
     "stop": lambda name: Command(
-        name, "end sandboxes", "sandboxes:stop", "SANDBOX...",
-        more="A sandbox that has ended cannot be started again, and nothing of it stays: this is rm.",
+        name, "delete sandboxes", "sandboxes:stop", "SANDBOX...",
+        more="The same as rm: a sandbox that has ended cannot be started again, and its files are deleted.",
     ),
     "rm": lambda name: Command(
         name, "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
-        Option("-f --force", "no question, and no message for those that are gone already"),
+        Option("-f --force", "do not ask, and ignore sandboxes that are gone already"),
         Option("-a --all", "all sandboxes of this key"), _label("those with this label"),
         Option("-v --volumes", "no effect; accepted as docker's"),
     ),
@@ -185,7 +185,7 @@ output was read to the end, for five minutes more.
         Option("--no-ready", "do not wait for a gateway"),
         more="""
 Needs the extra server: pip install 'holdfast[server]'. A Redis that is there is used: redis-server in PATH, or HOLDFAST_REDIS_URL.
-Ctrl-C ends everything, sandboxes too; once more kills.
+Ctrl-C ends all processes and sandboxes in order; a second Ctrl-C kills them.
 """,
     ),
     "cost": lambda name: Command(
@@ -204,7 +204,7 @@ Ctrl-C ends everything, sandboxes too; once more kills.
         Option("--service-price", "dollars an hour of a node for the service (as --node-price)", "USD", read=number),
         Option("--measured", "a bench.json with what Holdfast itself takes", "FILE"),
         more="""
-Use is what `holdfast stats` or your cluster's metrics say of a training run. Without it each sandbox takes its limits of a node.
+Take the use from `holdfast stats` or your cluster's metrics during a training run. Without it each sandbox counts with its limits.
 """,
     ),
     "doctor": lambda name: Command(name, "check this machine and the service, and print what to do", "doctor:doctor"),

@@ -2,7 +2,7 @@
 
 Owns docker's rules (``landing``): the target path of each kind of source, and what is refused. ``-`` is a tar archive on a standard stream.
 Differs on purpose: relative remote paths start at the working directory, and a link named as the source in a sandbox is followed, since
-a link that the sandbox chose must not come to lie here.
+a link from a sandbox could point to any file of this machine.
 """
 
 from __future__ import annotations

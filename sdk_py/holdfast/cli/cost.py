@@ -1,4 +1,4 @@
-"""``cost``: what a sandbox costs for an hour on nodes of one's own, from their price and how many sandboxes fit on one.
+"""``cost``: the price of a sandbox for an hour on your own nodes, from the nodes' price and how many sandboxes fit on one.
 
 Owns the arithmetic and the printing. What Holdfast itself adds to a sandbox and to the cluster was measured (tests/bench); --measured takes
 it from another run's bench.json. Prices are US dollars; `holdfast recipes cost` is the table of the paper that they are from.
@@ -132,7 +132,7 @@ def cost(arguments: Arguments) -> int:
 
 
 def measured(path: str) -> Overhead:
-    """What the figures P8 and P9 of a bench.json say. Raises UsageError for a file that is none."""
+    """The figures P8 and P9 of a bench.json. Raises UsageError for any other file."""
     try:
         with open(path, encoding="utf-8") as file:
             figures: list[dict[str, Any]] = json.load(file)["figures"]

@@ -34,7 +34,7 @@ COMMANDS = {
     "search": "holdfast pull NAME fetches an image by its whole name",
     "rename": "a sandbox is named when it is made: holdfast run --name NAME",
     "update": "limits are given when it is made: holdfast run -m 4g --cpus 2",
-    "events": "holdfast list shows what there is",
+    "events": "holdfast list shows the sandboxes",
 }
 """Words of other tools, and what does it here."""
 

@@ -1,6 +1,6 @@
 """``logs``: the output of a command that was started and left, from its beginning, as often as it is asked for.
 
-Owns which command is meant, when all that is there has been shown, and the last lines. The sandbox keeps the output (`keep` in
+Owns the choice of the command, how the end of the present output is recognised, and the last lines. The sandbox keeps the output (`keep` in
 CHANNELS.md); reading it here takes nothing from other readers.
 """
 
@@ -17,7 +17,7 @@ from holdfast.cli.signals import raised_on_exit_signals
 from holdfast.cli.words import Arguments
 
 _QUIET_ROUNDS = 2
-"""How often nothing new came while another question was answered: then all that was there is here."""
+"""After so many requests that were answered before any new output came, all output of that time has arrived."""
 
 
 def logs(arguments: Arguments) -> int:
@@ -60,7 +60,7 @@ def _found(sandbox: Sandbox, command_id: str, *others: str) -> Process:
 
 
 def _present(sandbox: Sandbox, process: Process) -> Iterator[Chunk]:
-    """What there is now. The sandbox answers in order: output it had before a question comes before the answer."""
+    """The output so far. The sandbox answers in order: output from before a request arrives before the answer to it."""
     quiet = 0
     while quiet < _QUIET_ROUNDS:
         quiet += 1

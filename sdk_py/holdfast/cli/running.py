@@ -1,7 +1,7 @@
 """``run``: a sandbox and its command in one step, as ``docker run``.
 
-Owns the sandbox's life around the command. A command that was typed has the id ``main``, by which ``logs`` finds its output; without
-one what the image starts runs, which the service calls ``entrypoint``. How commands run is ``execute``'s.
+Owns the sandbox's life around the command. A command of the command line has the id ``main``, by which ``logs`` finds its
+output; without one the image's own command runs, under the id ``entrypoint``. ``execute`` runs commands.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
 
 
 def _size(option: str, text: str | None) -> str | None:
-    """A size with docker's units, ``512m`` or ``4gb``, in the service's."""
+    """A size with docker's units, as ``512m`` or ``4gb``, in the units of the service."""
     if text is None:
         return None
     size = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)", text)
@@ -103,7 +103,7 @@ def list_(arguments: Arguments) -> None:
 
 def _passes(info: SandboxInfo, what: str, value: str) -> bool:
     if what == "label":
-        return True  # the service has seen to it
+        return True  # the service has selected by labels
     if what == "status":
         return value == info.status or (value == "running" and info.status == "ready")
     if what == "ancestor":
@@ -150,7 +150,7 @@ def remove(arguments: Arguments) -> int:
 
 
 def _agreed(count: int) -> bool:
-    """Whether the user wants it, where there is one to ask."""
+    """Whether the user confirms it; True where there is no terminal to ask on."""
     if not sys.stdin.isatty() or not sys.stderr.isatty():
         return True
     sys.stderr.write(f"delete {count} sandboxes? [y/N] ")
@@ -159,7 +159,7 @@ def _agreed(count: int) -> bool:
 
 
 def _removed(client: SandboxClient, ids: Iterable[str], *, as_json: bool, quiet: bool = False) -> int:
-    """Delete them, each though another is missing. The exit status."""
+    """Delete all that there are, also when some are missing. The exit status."""
     missing: list[str] = []
     removed: list[str] = []
     for word in ids:

@@ -1,4 +1,4 @@
-"""What ends a command line that waits: SIGTERM and SIGHUP, which must not leave what runs in the sandbox behind, and Ctrl-C.
+"""Signals that end a command line: SIGTERM and SIGHUP, which also end the command in the sandbox, and Ctrl-C.
 
 Owns the handlers while ``exec`` and ``shell`` wait, and the thread that does what a handler must not: wait for the session.
 """

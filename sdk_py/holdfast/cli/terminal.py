@@ -26,7 +26,7 @@ _END_AGAIN_S = 0.25
 def run_terminal(terminal: Terminal, *, attach: str | None = None, as_json: bool = False) -> int:
     """Pass keys and screen on until it ends or, where it has a name, is detached. The exit status."""
     if attach and sys.stdin.isatty():
-        print_note(f"holdfast: attached to {attach}; Ctrl-] lets go of it")
+        print_note(f"holdfast: attached to {attach}; Ctrl-] detaches")
     detached = threading.Event()
     feeder = threading.Thread(target=_feed, args=(terminal, detached, bool(attach)), daemon=True)
     try:

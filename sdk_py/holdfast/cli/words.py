@@ -16,7 +16,7 @@ Arguments = SimpleNamespace
 
 
 class UsageError(Exception):
-    """The words make no command line. ``usage`` is how it is written, where it is known."""
+    """The command line is wrong. ``usage`` is the right form, where it is known."""
 
     def __init__(self, message: str, hint: str = "", usage: str = "", program: str = "holdfast") -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class UsageError(Exception):
 
 
 def bad(message: str, hint: str = "") -> UsageError:
-    """The user's mistake; the command's usage is shown with it."""
+    """The error of a wrong command line; the command's usage is shown with it."""
     return UsageError(message, hint)
 
 

@@ -160,7 +160,7 @@ class SessionDriver:
             peers.leave(changed)
 
     def _flush(self) -> None:
-        """Write what there is."""
+        """Write what is queued."""
         wire, engine = self._wire, self.engine
         if wire is None:
             return
@@ -245,12 +245,12 @@ class _Wire(asyncio.Protocol):
         self._driver._flush()
 
     def flush(self, engine: Engine) -> None:
-        """Write what there is, unless the socket is behind: then the session keeps it."""
+        """Write what is queued, unless the socket's buffer is full: then the session keeps it."""
         transport, websocket = self._transport, self.websocket
         if transport is None or self.over._is_set:
             return
         more = True
-        while more and not self._paused and not transport.is_closing():  # what a broken socket is given, asyncio complains of
+        while more and not self._paused and not transport.is_closing():  # asyncio logs a warning for each write to a broken socket
             messages = engine.outgoing()
             if not messages:
                 break

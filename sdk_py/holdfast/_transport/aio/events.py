@@ -61,14 +61,14 @@ class SessionEvent:
 
 
 class Lock:
-    """A lock that another event loop finds free: its holder does not run there."""
+    """A lock for each event loop: one that is held in an event loop that has ended is free in the next."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     @property
     def own(self) -> asyncio.Lock:
-        """This event loop's."""
+        """The lock of this event loop."""
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 

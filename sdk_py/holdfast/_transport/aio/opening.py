@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Opening(Generic[T]):
-    """Something on its way. Nothing is begun before it is awaited or entered."""
+    """An object that is still to be made. Nothing is sent before it is awaited or entered."""
 
     __slots__ = ("_coroutine", "_made")
     _made: Any

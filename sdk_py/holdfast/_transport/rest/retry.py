@@ -1,6 +1,6 @@
 """When a REST request is sent again: one rule, with different limits for plain requests, creates and commands.
 
-Pure: time is an argument. The loop that sends is ``_async.rest``'s.
+Pure: time is an argument. ``_async.rest`` sends the requests.
 """
 
 from __future__ import annotations
@@ -17,49 +17,39 @@ ATTEMPTS = 4
 BASE_S = 0.2
 CAP_S = 5.0
 RESTART_S = 30.0
-"""How long a service that has answered before may be away: about what a restart takes."""
+"""How long a service that has answered before may be unreachable: about as long as a restart takes."""
 HOLD_S = 60.0
 """Longest time for one answer while a sandbox is made: another replica may answer where this one hangs."""
 ARRIVED_S = 10.0
-"""A request that waited for so long had arrived: a balancer's time limit cut it."""
+"""After so long a wait the request had reached the service, and a load balancer's time limit ended it."""
 
 
 class Retry:
-    """The attempts of one request. Made by ``few``, ``until`` or ``resuming``."""
+    """The attempts of one request: four, and more while a service that has answered before restarts.
 
-    def __init__(self, backoff: Backoff, options: Options) -> None:
+    With ``end`` also while the service answers "later" until then. With ``effect`` instead until ``resume_timeout_s`` have passed, where
+    the service recognises the request; its body is ``later`` once an earlier attempt may have arrived.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        idempotent: bool = True,
+        end: float | None = None,
+        effect: Effect | None = None,
+        later: dict[str, object] | None = None,
+    ) -> None:
         self.body: dict[str, object] | None = None
         """The body of the attempts that follow, where it is another than the first."""
-        self._backoff = backoff
-        self._began = time.monotonic()
-        self._restart_end = self._began + min(RESTART_S, options.resume_timeout_s)
-        self._idempotent = True
-        self._end: float | None = None
-        self._effect: Effect | None = None
-        self._later: dict[str, object] | None = None
+        began = time.monotonic()
+        self._backoff = Backoff(BASE_S, CAP_S) if effect is None else Backoff(options.backoff_base_s, options.backoff_cap_s)
+        self._restart_end = began + min(RESTART_S, options.resume_timeout_s)
+        self._idempotent = idempotent if effect is None else effect.known_again
+        self._end = end if effect is None else began + options.resume_timeout_s
+        self._effect = effect
+        self._later = later
         self._failures = 0
-
-    @classmethod
-    def few(cls, options: Options, idempotent: bool) -> Retry:
-        """Four attempts, and more while a service that has answered before restarts."""
-        retry = cls(Backoff(BASE_S, CAP_S), options)
-        retry._idempotent = idempotent
-        return retry
-
-    @classmethod
-    def until(cls, options: Options, end: float) -> Retry:
-        """As ``few``, but while the service answers "later" until ``end``."""
-        retry = cls(Backoff(BASE_S, CAP_S), options)
-        retry._end = end
-        return retry
-
-    @classmethod
-    def resuming(cls, options: Options, effect: Effect, later: dict[str, object] | None) -> Retry:
-        """Until ``resume_timeout_s`` have passed, where the service recognises the request."""
-        retry = cls(Backoff(options.backoff_base_s, options.backoff_cap_s), options)
-        retry._idempotent, retry._effect, retry._later = effect.known_again, effect, later
-        retry._end = retry._began + options.resume_timeout_s
-        return retry
 
     def attempt_s(self, limit_s: float, now: float) -> float:
         """How long the next attempt may wait for its answer."""

@@ -117,11 +117,11 @@ class Engine:
         if self._leave_at is not None and now >= self._leave_at:
             self.leave = True
         if self._down_since is not None and not self.session.attached and now >= self._down_since + self._outage_limit_s():
-            self.leave = True  # what accepts the connection and does not greet is an outage too
+            self.leave = True  # a service that accepts the connection and sends no greeting counts as an outage
         self._dispatch(now)
 
     def deadline(self) -> float | None:
-        """When ``tick`` wants to be called at the latest."""
+        """The latest time at which ``tick`` has to be called."""
         due = self.session.deadline()
         if self._down_since is not None and not self.session.attached and not self.leave:
             last = self._down_since + self._outage_limit_s()
@@ -255,7 +255,7 @@ class Engine:
         self.ready.set()
 
     def _give_up(self, why: HoldfastError) -> None:
-        """The service does not answer. One-off requests may be repeated; what belongs to the session is lost, and raises so."""
+        """The service does not answer. One-off requests may be repeated; shells and processes of the session raise ``SessionLostError``."""
         log("warning", "sandbox %s: gave up after %.1f s: %s", self.sandbox_id, why.detail.get("waited_s", 0.0), why.message)
         for sink in self._over(why):
             sink.abandon(why)
@@ -272,7 +272,7 @@ class Engine:
         return sinks
 
     def close(self) -> None:
-        """The caller is done with this session."""
+        """End the session at the caller's request."""
         self.fail(error("session_lost", "the session was closed here", reason="closed", hint="", fault="caller"))
 
     def reset(self) -> None:

@@ -76,7 +76,7 @@ class CommandSink(Sink):
 
 
 class ShellSink(Sink):
-    """A living shell. Its commands run one after the other; those that wait, wait here, so that a signal reaches the right one."""
+    """A living shell. Its commands run one after the other and are queued here, so that a signal reaches the right one."""
 
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         super().__init__(session, new_event)

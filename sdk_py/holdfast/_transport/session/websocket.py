@@ -1,8 +1,8 @@
 """One WebSocket connection without I/O: bytes in, messages out, and the reverse.
 
 Owns the handshake, framing, and what a refusal or a close means. What every session does is done here: a handshake that is accepted, whole
-binary frames, pings, and our own close. All else (refusals, fragments, breaches, the peer's close) is left to the ``websockets`` library,
-which is loaded for it: its import takes a third of the time in which a command line starts. Called by both APIs.
+binary frames, pings, and our own close. Refusals, fragments, breaches and the peer's close are left to the
+``websockets`` library, which is imported then: that takes a third of the time in which a command line starts. Called by both APIs.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class WebSocket:
                 messages.append(data[start:stop])
             elif first == 0x89 and size < 126:
                 self.has_reply = True
-                self._pong = data[start:stop]  # only the last is answered: a peer that asks and never reads piles nothing up here
+                self._pong = data[start:stop]  # only the last is answered, so that unread pongs do not accumulate
             else:
                 self._protocol_frame(data[position:stop], messages)
             position = stop
@@ -251,7 +251,7 @@ class WebSocket:
         return rest if self.open else b""
 
     def _protocol_frame(self, data: bytes, messages: list[bytes]) -> None:
-        """A frame that is not one whole binary message: control, fragments, or an error the library shall name."""
+        """A frame that is not one whole binary message: control, fragments, or an error that the library reports."""
         self._protocol.receive_data(data)
         self._read_events(messages)
 

@@ -24,7 +24,7 @@ RECEIVE_BYTES = 64 * 1024
 
 
 class NotConnectedError(Exception):
-    """There is no connection; ``fatal`` where another attempt is of no use."""
+    """There is no connection; ``fatal`` is set where another attempt would fail as well."""
 
     def __init__(self, why: str, fatal: HoldfastError | None = None) -> None:
         super().__init__(why)

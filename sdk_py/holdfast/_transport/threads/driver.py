@@ -65,7 +65,7 @@ class SessionDriver:
 
     @property
     def here(self) -> bool:
-        """Whether this is the process it was made in. A fork has the socket too, and must not speak on it."""
+        """Whether this is the process it was made in. A fork inherits the socket and must not use it."""
         return os.getpid() == self._pid
 
     left_behind = True
@@ -152,7 +152,7 @@ class SessionDriver:
         self._in_step = False
 
     def _flush(self) -> None:
-        """Write what there is, unless the socket is behind: then the session keeps it."""
+        """Write what is queued, unless the socket's buffer is full: then the session keeps it."""
         websocket, engine = self._websocket, self.engine
         if self._socket is None or websocket is None:
             return

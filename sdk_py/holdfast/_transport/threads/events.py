@@ -87,7 +87,7 @@ class Lock:
 
     @property
     def own(self) -> threading.Lock:
-        """This process's."""
+        """The lock of this process."""
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
