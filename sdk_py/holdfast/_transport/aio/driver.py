@@ -16,9 +16,9 @@ from holdfast._errors import certificate_refused
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import SessionEvent
+from holdfast._transport.rest.request import Service
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, elsewhere
 from holdfast._transport.session.websocket import WebSocket
-from holdfast._urls import address_of
 
 CLOSE_S = 1.0
 """How long a connection may take to close in good order."""
@@ -113,8 +113,8 @@ class SessionDriver:
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
-        address = address_of(self.options.url)
-        context = ssl.create_default_context() if address.tls else None
+        service = Service(self.options)
+        address = service.address
         engine = self.engine
         while True:
             wire = _Wire(self, engine.websocket())
@@ -122,7 +122,7 @@ class SessionDriver:
             limit_s = engine.attempt_s(self._loop.time())
             try:
                 async with asyncio.timeout(limit_s):
-                    await self._loop.create_connection(lambda: wire, address.host, address.port, ssl=context)  # noqa: B023
+                    await self._loop.create_connection(lambda: wire, address.host, address.port, ssl=service.tls_context)  # noqa: B023
                     self._wire = wire
                     await wire.shaken.wait()
                 await wire.over.wait()

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING
 
 from holdfast_wire.errors import HoldfastError
 
 from holdfast._errors import certificate_refused
 from holdfast._options import Options
+from holdfast._transport.rest.request import Service
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.net import connection_to
-from holdfast._urls import address_of
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
 
 RECEIVE_BYTES = 64 * 1024
 
@@ -33,12 +29,12 @@ class NotConnectedError(Exception):
 
 def connect(options: Options, websocket: WebSocket, limit_s: float) -> tuple[socket.socket, list[bytes]]:
     """The connected socket, not blocking, and the messages that arrived with the handshake. Raises ``NotConnectedError``."""
-    address = address_of(options.url)
-    context = _tls_context() if address.tls else None
+    service = Service(options)
+    address = service.address
     connection: socket.socket | None = None
     fatal: HoldfastError | None = None
     try:
-        connection = connection_to(address, limit_s, context)
+        connection = connection_to(address, limit_s, service.tls_context)
         messages = _shake_hands(connection, websocket, limit_s)
         if websocket.open:
             connection.setblocking(False)
@@ -70,9 +66,3 @@ def _shake_hands(connection: socket.socket, websocket: WebSocket, limit_s: float
         else:
             websocket.feed_eof()
     return messages
-
-
-def _tls_context() -> SSLContext:
-    import ssl
-
-    return ssl.create_default_context()
