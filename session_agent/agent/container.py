@@ -1,7 +1,7 @@
 """What an agent finds when it is a container's command: the environment as the container runtime gave it.
 
-Owns reading it from the kernel, which unlike ``os.environ`` shows nothing that the interpreter or the bundle added, and wiping our own
-settings from where every process of the container could read them, and keeping the agent's memory from what it starts. Called by
+Owns reading it from the kernel (``os.environ`` also has what the interpreter or the bundle added), removing the agent's settings from
+where every process of the container could read them, and closing the agent's memory to the processes it starts. Called by
 ``settings`` and ``server``.
 """
 
@@ -27,7 +27,7 @@ def given_environment() -> dict[str, str]:
 def wipe_settings() -> bool:
     """Overwrite ``HOLDFAST_AGENT_*`` in this process's memory and environment: ``/proc/1/environ`` is open to the same user.
 
-    False where the kernel does not allow it. Memory itself is ``hide_memory``'s; the token gives access to this one sandbox only.
+    False where the kernel does not allow it. ``hide_memory`` closes the memory itself; the token gives access to this one sandbox only.
     """
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         del os.environ[name]
@@ -49,7 +49,7 @@ def wipe_settings() -> bool:
 
 def hide_memory() -> bool:
     """Keep processes of the container without CAP_SYS_PTRACE, root included, from tracing the agent and from its memory, descriptors
-    and environment; False where that is not possible. What is executed from now on is as open as ever.
+    and environment; False where that is not possible. Programs that are executed from now on stay open.
 
     Files of ``/proc/self`` belong to root from now on: whatever an agent that is not root writes there has to be open before.
     """

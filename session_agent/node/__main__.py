@@ -43,7 +43,7 @@ async def _serve(config: NodeSettings) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """0 after a clean stop, 1 when sandboxes cannot be made here, 78 when the settings do not do."""
+    """0 after a clean stop, 1 when sandboxes cannot be made here, 78 when the settings are invalid."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
     try:
         config = settings.from_environment(os.environ)

@@ -1,10 +1,10 @@
-"""The control groups of one sandbox, and its limits, in whatever ``hierarchies`` found.
+"""The control groups of one sandbox, and its limits, in the hierarchies that ``hierarchies`` found.
 
 Owns one group per sandbox with a nested one for its commands, and their removal. The limit on
 the commands is what was asked for; the outer group allows a small reserve more, so a command that runs out of memory
-or processes never takes the agent with it, and a sandbox that owns its agent still gains no more than the reserve.
-With the first version CPU time is limited for the agent and for the commands apart: a fork bomb works in the kernel, where a
-quota that is used up stops no process, and would leave the agent nothing of one that they shared.
+or processes never takes the agent with it, and a sandbox that has taken over its agent gains no more than the reserve.
+In v1, the agent and the commands have separate limits of CPU time: a fork bomb runs in the kernel, where a used-up quota stops no
+process, so it would use up a shared quota and leave the agent none.
 Does not decide limits. Called by containers.py and sandboxes.py.
 """
 
@@ -105,10 +105,10 @@ class SandboxCgroup:
             write(f"{self.hierarchies.v2}/{self._v2_agent}/cgroup.procs", str(pid))
 
     def favour(self, pid: int) -> None:
-        """Let the agent run before whatever it started, lest a thousand busy processes keep it from killing them.
+        """Schedule the agent before the processes it started, so that it can kill them when there are a thousand busy ones.
 
-        Only where the group bounds what all of it may use, so that the agent gains nothing on anybody outside, and commands are
-        not in groups of their own from their start (v1), which is better.
+        Only in v2, where the group limits them all together, so that no other sandbox loses time. In v1 commands start in a group
+        of their own with fewer shares, which is better.
         """
         if "cpu" in self.hierarchies.v2_controllers:
             with contextlib.suppress(OSError):
@@ -166,14 +166,14 @@ class SandboxCgroup:
             for name, path in paths.items():
                 shown[name] = sys_.open_tree(path)
                 sys_.mount_setattr(shown[name], _READ_ONLY)
-        except OSError:  # a node that is no root may not
+        except OSError:  # only root may
             for fd in shown.values():
                 os.close(fd)
             return {}
         return shown
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel ever killed the agent itself for want of memory."""
+        """Whether the kernel ever killed the agent itself because memory ran out."""
         for part in ("", _AGENT):
             path = self._memory_events(part)
             if path and _counter(path, "oom_kill"):

@@ -1,8 +1,8 @@
 """Containers of sandboxes: created without a name, waiting for their configuration.
 
-Owns everything a sandbox needs of the machine: a folder, an id range, cgroups, the process in its namespaces with its
-tree mounted, and the release of all that. What takes milliseconds happens here, before or without a request;
-sandboxes.py only has to name one. Called by spares.py and sandboxes.py.
+Owns what a sandbox has on the machine: files, an id range, cgroups, the process in its namespaces with its tree mounted,
+and the release of all that. The steps that take milliseconds are here, so that they can be done before a request comes;
+sandboxes.py only gives a container its name. Called by spares.py and sandboxes.py.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ContainerFactory:
         return container
 
     async def destroy(self, container: Container) -> None:
-        """Everything of *container* goes; a step that fails is logged and does not keep the others."""
+        """Remove everything of *container*; a step that fails is logged, and the others are done."""
         try:
             container.close_channels()
             if container.pidfd >= 0:
@@ -212,7 +212,7 @@ class ContainerFactory:
             container.on_end()
 
     def _release(self, container: Container) -> None:
-        """What its process has left: on one thread, as all of it waits for the kernel."""
+        """Remove what its process left. Runs on a thread, as every step waits for the kernel."""
         if container.network_helper:
             helper, container.network_helper = container.network_helper, None
             helper.stop()

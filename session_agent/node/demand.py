@@ -1,4 +1,4 @@
-"""How many spares of each image are worth keeping, by the creates of late.
+"""How many spares of each image to keep, by the number of recent creates.
 
 Owns the policy and its numbers; makes no container. An image that was asked for has `least` spares; one that is asked for more often has as
 many as creates of it came in the last WINDOW_S, older ones counting less and less. All images together have at most `most`, which goes by

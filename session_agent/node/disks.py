@@ -112,9 +112,9 @@ class Disks:
 
 
 def why_not(directory: str) -> str:
-    """Why disks cannot be had here, by making one; empty when they can."""
+    """Why no disk can be made here; empty when one was made."""
     if os.geteuid() != 0:
-        return "loop devices are root's"
+        return "only root can use loop devices"
     if not _mkfs():
         return "there is no mkfs.ext4"
     if not os.path.exists(_CONTROL):
@@ -159,7 +159,7 @@ def identity(file: int) -> FileId:
 def discard(root: int, disk: FileId) -> None:
     """Close the directory of *disk*, whose sandbox is dead. What was not written yet is dropped: writing it could take minutes."""
     try:
-        # The call would as readily end any other file system: first make sure that it is that disk's.
+        # The call would shut down any other file system too, so check first that this is the disk's own.
         device, file = _backing(root)
         if file == disk:
             _silence(device)

@@ -56,18 +56,18 @@ def _attempt(steps: Callable[[], None]) -> str:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        said = ""
+        problem = ""
         try:
             steps()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
-            said = str(error) or type(error).__name__
-        os.write(writer, said.encode()[:4000])
+            problem = str(error) or type(error).__name__
+        os.write(writer, problem.encode()[:4000])
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
-        said = file.read().decode()
+        problem = file.read().decode()
     os.waitpid(pid, 0)
-    return said
+    return problem
 
 
 def _own_root() -> None:
@@ -90,11 +90,11 @@ def _namespaces() -> Check:
         _own_root()
         sys_.unshare(sys_.CLONE_NEWPID | sys_.CLONE_NEWNET | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
         # Only a process of the new pid namespace may mount its /proc, and only where nothing hides parts of the old.
-        said = _attempt(lambda: sys_.mount("proc", "/tmp", "proc"))
-        if said:
-            raise OSError(f"{said} (parts of /proc are hidden, as in a container: run it with an unmasked /proc)")
+        problem = _attempt(lambda: sys_.mount("proc", "/tmp", "proc"))
+        if problem:
+            raise OSError(f"{problem} (parts of /proc are hidden, as in a container: run it with an unmasked /proc)")
 
-    said = _attempt(steps)
+    problem = _attempt(steps)
     fix = "allow them: sysctl user.max_user_namespaces=65536"
     for name in ("kernel.unprivileged_userns_clone", "kernel.apparmor_restrict_unprivileged_userns"):
         path = "/proc/sys/" + name.replace(".", "/")
@@ -102,7 +102,7 @@ def _namespaces() -> Check:
             wanted = "1" if name.endswith("clone") else "0"
             fix += f"; sysctl {name}={wanted}"
     fix += "; in a container, allow unshare and mount in its seccomp profile"
-    return Check("namespaces", not said, said or "user, mount, pid, net, ipc and uts namespaces can be made", fix)
+    return Check("namespaces", not problem, problem or "user, mount, pid, net, ipc and uts namespaces can be made", fix)
 
 
 def _overlay() -> Check:
@@ -117,8 +117,8 @@ def _overlay() -> Check:
         )  # fmt: skip
         os.mkdir("/tmp/root/probe")
 
-    said = _attempt(steps)
-    return Check("overlay", not said, said or "overlay can be mounted in a user namespace",
+    problem = _attempt(steps)
+    return Check("overlay", not problem, problem or "overlay can be mounted in a user namespace",
                  "needs the overlay module (modprobe overlay) and Linux 5.12 or newer")  # fmt: skip
 
 
@@ -146,8 +146,8 @@ def _idmapped_mounts(settings: NodeSettings) -> Check:
             os.close(release)
             os.waitpid(pid, 0)
 
-    said = _attempt(steps)
-    return Check("id-mapped mounts", not said, said or f"supported by the file system of {place}",
+    problem = _attempt(steps)
+    return Check("id-mapped mounts", not problem, problem or f"supported by the file system of {place}",
                  "put HOLDFAST_DATA on ext4, xfs, btrfs or (Linux 6.3) tmpfs")  # fmt: skip
 
 
@@ -170,8 +170,8 @@ def _seccomp() -> Check:
         sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
         sys_.seccomp_install(seccomp.build())
 
-    said = _attempt(steps)
-    return Check("seccomp", not said, said or "the filter loads", "needs a kernel with CONFIG_SECCOMP_FILTER")
+    problem = _attempt(steps)
+    return Check("seccomp", not problem, problem or "the filter loads", "needs a kernel with CONFIG_SECCOMP_FILTER")
 
 
 def _pidfd() -> Check:
@@ -188,9 +188,9 @@ def _program(name: str, fix: str) -> Check:
 
 
 def _network() -> Check:
-    said, fix = network.why_not()
-    return Check(network.PROGRAM, not said, said or shutil.which(network.PROGRAM) or "", f"only for sandboxes that ask for network: {fix}",
-                 required=False)  # fmt: skip
+    problem, fix = network.why_not()
+    detail = problem or shutil.which(network.PROGRAM) or ""
+    return Check(network.PROGRAM, not problem, detail, f"only for sandboxes that ask for network: {fix}", required=False)
 
 
 def _space(settings: NodeSettings) -> Check:
@@ -202,9 +202,9 @@ def _space(settings: NodeSettings) -> Check:
 
 def _disks(settings: NodeSettings) -> Check:
     place = existing(settings.data_dir)
-    said = disks.why_not(place)
+    problem = disks.why_not(place)
     size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "not limited unless asked for"
-    return Check("disk limits", not said, said or f"each sandbox has a disk of its own: {size}",
+    return Check("disk limits", not problem, problem or f"each sandbox has a disk of its own: {size}",
                  "what sandboxes write is not limited; run the node as root, with loop devices and mkfs.ext4 (package e2fsprogs)",
                  required=False)  # fmt: skip
 

@@ -42,12 +42,12 @@ class Launcher:
         self.id_mapping = False
 
     async def start(self) -> None:
-        """Raises HoldfastError(runtime_unavailable) with the zygote's own words when it cannot work here."""
+        """Raises HoldfastError(runtime_unavailable) with the zygote's message when it cannot work here."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         mode = "init" if self._privileged else "own"
         argv = [sys.executable, "-m", "session_agent.node.zygote_main", str(theirs.fileno()), self._settings.agent_entry]
-        # A bare environment: what the node was started with must not be found in a sandbox's memory.
+        # Without the node's own environment, which must not be in a sandbox's memory.
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # On the main thread: every sandbox is a child of the thread that starts the zygote, and dies with it.
         argv += [mode, self._settings.sandboxes_dir]
@@ -104,7 +104,7 @@ class Launcher:
             self.stop()
             raise HoldfastError("runtime_unavailable", f"the zygote does not answer: {error}") from error
         except asyncio.CancelledError:
-            # The answer to come would be taken for another's.
+            # The answer that is still to come would be read as that of the next request.
             self.stop()
             raise
         finally:

@@ -1,4 +1,4 @@
-"""Making a process into a sandbox's agent: namespaces, id maps, user ids and, last, the capabilities it drops.
+"""Turning a process into a sandbox's agent: namespaces, id maps, user ids and, last, the capabilities it drops.
 
 Owns which namespaces there are, how ids map, and the order of the hardening steps. Does not own the namespaces of commands
 (workload.py), the file tree (rootfs.py) or the limits (cgroups.py). Called by the zygote: parent-side functions before and after
@@ -111,7 +111,7 @@ def keep_powers_as_anyone() -> None:
 
 
 def raise_limits() -> None:
-    """Zygote, as root: what the machine's own limits would keep from a container, docker does not. A sandbox may still set lower ones."""
+    """Zygote, as root: raise limits of the machine that docker does not apply to containers. A sandbox may still set lower ones."""
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_NPROC):
         with contextlib.suppress(OSError, ValueError):

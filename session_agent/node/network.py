@@ -1,4 +1,4 @@
-"""Asked-for network of one sandbox: slirp4netns speaks for it with the machine's own sockets, one process each.
+"""The network of a sandbox that asked for one: a slirp4netns process, which uses the machine's own sockets.
 
 Owns that process, what no sandbox may reach through it (this machine, private, link-local and metadata ranges), and the routes
 inside that block them. A sandbox cannot change its routes, having no CAP_NET_ADMIN; one that binds to the device gets no answer to
@@ -51,11 +51,11 @@ class NetworkHelper:
 
 def check_available() -> None:
     """Raises HoldfastError(unsupported) where the helper is not installed or may not work."""
-    said, fix = why_not()
-    if said:
+    problem, fix = why_not()
+    if problem:
         raise HoldfastError(
             "unsupported",
-            f"this machine gives sandboxes no network but loopback: {said}",
+            f"this machine gives sandboxes no network but loopback: {problem}",
             hint=f"{fix} where the node runs, or leave network out",
         )
 

@@ -1,6 +1,6 @@
 """Waiting for a new sandbox: that its namespaces are made, and that its agent serves or why it does not.
 
-Owns the reading of one byte and one JSON line from a process that is not to be trusted.
+Owns reading one byte and one JSON line from an untrusted process.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ async def agent_epoch(container: Container, timeout_s: float) -> str:
     epoch = answer.get("agent_epoch")
     if isinstance(epoch, str) and _EPOCH.fullmatch(epoch):
         return epoch
-    said = str(answer.get("error") or "")[:500] or container.agent_log.tail() or "no reason given"
+    problem = str(answer.get("error") or "")[:500] or container.agent_log.tail() or "no reason given"
     number = answer.get("errno")
     if isinstance(number, int) and number not in _PASSING:
-        raise HoldfastError("sandbox_failed", f"the sandbox did not start: {said}", reason="start-failed")
-    raise HoldfastError("runtime_unavailable", f"the sandbox did not start: {said}")
+        raise HoldfastError("sandbox_failed", f"the sandbox did not start: {problem}", reason="start-failed")
+    raise HoldfastError("runtime_unavailable", f"the sandbox did not start: {problem}")

@@ -1,7 +1,7 @@
 """Cleaning up after a node that was killed.
 
-Owns reading the state file of each sandbox, and the sweep at start: processes, cgroups and files of the last run are removed, and
-what was running is reported as lost. Mounts need no sweep: they live in namespaces that die with their processes.
+Owns reading the state file of each sandbox, and the cleanup at start: it removes the processes, cgroups and files of the last run and
+reports the sandboxes that ran as lost. Mounts need no cleanup: they are in namespaces that end with their processes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def make_directories(settings: NodeSettings) -> None:
 
 
 def sweep_all(settings: NodeSettings) -> None:
-    """Without a node to follow: what the one that was killed left, and the groups that it made for itself."""
+    """For a node that is not started again: remove what the last one left, and the groups that it made for itself."""
     if not os.path.isdir(settings.sandboxes_dir):
         return
     make_directories(settings)
@@ -79,7 +79,7 @@ def _state(path: str) -> dict[str, Any] | None:
 
 
 def start_time(pid: int) -> str:
-    """When *pid* started, in ticks since boot: with the id it names a process for good. Empty when it is gone."""
+    """When *pid* started, in ticks since boot: id and start identify a process. Empty when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]
@@ -113,4 +113,4 @@ def _try(step: Any, *args: Any) -> None:
     try:
         step(*args)
     except OSError as error:
-        log.error("left over from an earlier run and not removable: %s", error)
+        log.error("cannot remove what an earlier run left: %s", error)

@@ -1,9 +1,9 @@
 """The file tree of a sandbox: an overlay of image layers, fresh /dev, /proc and /sys, and the way into it.
 
 Owns every mount. Parent-side: `Workshop` is the zygote's own tree, and `open_layers` gives detached mounts. Child-side:
-`build` and `mount_sys` attach them in the sandbox's own mount namespace, and `enter` leaves the machine's tree for good. Layers and
-trees are only ever reached through detached copies, so nothing outside them is reachable by walking up. What is mounted, masked and
-read-only follows docker's defaults; where it differs, the reason is beside it.
+`build` and `mount_sys` attach them in the sandbox's own mount namespace, and `enter` detaches the zygote's tree. Layers and trees are
+reached through detached copies only, so no path leads out of them. What is mounted, masked and read-only follows docker's defaults;
+a comment gives the reason for each difference.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def map_owners(opened: DetachedMounts, pid: int) -> None:
 
 
 def id_mapping_works(directory: str, workshop: Workshop) -> bool:
-    """Whether an overlay takes an id-mapped layer from the file system of *directory* (Linux 5.19), by doing it."""
+    """Whether an overlay takes an id-mapped layer from the file system of *directory* (Linux 5.19). Tries it."""
     ids = IdMap(1 << 20, 1 << 16)
     held, release = os.pipe2(os.O_CLOEXEC)
     with workshop.outside():

@@ -91,15 +91,15 @@ class Sandboxes:
         self.events = Events(self.list)
 
     async def start(self) -> None:
-        """Sweep up after an earlier node, then be ready to fork. Raises HoldfastError where that cannot work."""
+        """Remove what an earlier node left, then start the zygote. Raises HoldfastError where that is not possible."""
         settings = self._settings
         recovery.make_directories(settings)
         for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):
             self._remember_failure(lost)
         if settings.default_disk is not None and self._privileged:
-            said = why_not(settings.sandboxes_dir)
-            if said:
-                log.warning("what sandboxes write is not limited: %s", said)
+            problem = why_not(settings.sandboxes_dir)
+            if problem:
+                log.warning("what sandboxes write is not limited: %s", problem)
             else:
                 self._containers.disks = Disks(settings.sandboxes_dir)
         self.events.began_at = time.time()
@@ -221,7 +221,7 @@ class Sandboxes:
         self._publish("ready", box, "", "", "")
 
     async def _use_spare(self, box: Sandbox, spare: Container) -> bool:
-        """False when the spare had been killed while it waited, which is no reason to fail a request."""
+        """False when the spare was killed while it waited: the request then gets another container."""
         box.container = spare
         try:
             await self._settle(box, spare)
@@ -269,7 +269,7 @@ class Sandboxes:
             config["pids"] = request.limits.pids + cgroups.RESERVE_PIDS
         if request.shm_bytes is not None:
             config["shm_bytes"] = request.shm_bytes
-        # Of a child that ended there is nothing to give a network to: `agent_epoch` reports why it did.
+        # A child that ended needs no network: `agent_epoch` reports why it ended.
         if request.network and await prepared(container, self._settings.ready_timeout_s):
             try:
                 container.network_helper = await network.start(container.pid)
@@ -293,16 +293,16 @@ class Sandboxes:
         container.state = path
 
     def _ended(self, box: Sandbox) -> None:
-        """The sandbox's first process died without being asked to."""
+        """The sandbox's first process ended by itself."""
         if box.state != "ready" or box.container is None:
             return
         if box.container.killed and box.container.cgroup.out_of_memory():
-            box.reason, box.fault, box.message = "oom", "workload", "the agent was killed for want of memory"
+            box.reason, box.fault, box.message = "oom", "workload", "the kernel killed the agent because memory ran out"
         else:
             box.reason, box.fault = "exited", "infrastructure"
             box.message = f"the agent ended with {box.container.death}"
         box.state = "failed"
-        # Known as failed before it is unknown as live: no moment without an answer.
+        # Recorded as failed before it is removed from the live ones, so that `get` always has an answer.
         self._remember_failure(box.to_map())
         cleanup = asyncio.get_running_loop().create_task(self._clean_up(box), name=f"clean up {box.request.sandbox_id}")
         self._cleanups.add(cleanup)

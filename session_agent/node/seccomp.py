@@ -37,7 +37,7 @@ def _refuse(number: int) -> Instruction:
 
 
 def _load_arg(index: int, *, high: bool = False) -> Instruction:
-    """The low word, unless said otherwise: of most of these arguments the kernel looks at no more."""
+    """The low word, unless stated otherwise: the kernel ignores the rest of most of these arguments."""
     return (_LD, 0, 0, 16 + 8 * index + 4 * high)
 
 
@@ -95,7 +95,7 @@ _PERSONALITY = [
     _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
 
-# Only where commands share the agent's one id, because the node is no root: a process may change the limits of others of its id, and
+# Only where commands share the agent's one id, because the node is not root: a process may change the limits of others of its id, and
 # could so end the agent. Reading them is allowed, and so is the limit with which the agent marks what belongs to a command
 # (decision 0006): it holds for real-time tasks only.
 _PRLIMIT = [

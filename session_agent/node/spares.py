@@ -1,7 +1,7 @@
 """Spare containers: created ahead of requests, for the images that were asked for last.
 
-Owns the stock; demand.py says how many of what. Refilling starts when no create is running, nor was a moment ago: neither a burst nor the
-first commands of a fresh sandbox are slowed by it. Only where none is left it starts at once. What is not wanted any more is destroyed.
+Owns the stock; demand.py decides how many of each image. Refilling starts a moment after the last create, so that it slows neither a
+burst nor the first commands of a new sandbox; where no spare is left it starts at once. Spares that are no longer wanted are destroyed.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Spares:
         await self._discard(surplus)
 
     def _died(self, container: Container, stock: list[Container]) -> None:
-        """What it held is given back at once; others are made after the next create, lest they all die in a row."""
+        """Release what it held at once. Others are made after the next create only: whatever killed this one may kill them too."""
         if container in stock:
             stock.remove(container)
             self._dead.append(container)

@@ -215,7 +215,7 @@ class Zygote:
             os._exit(0)
         except SystemExit as leaving:
             os._exit(leaving.code if isinstance(leaving.code, int) else 0)
-        except BaseException as error:  # noqa: BLE001 - the node must report why, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the node must report the reason
             _report(fds["ready"], step, error)
             os._exit(71)
 
@@ -282,7 +282,7 @@ def load_entry(name: str) -> Entry:
 
 
 def _preload() -> None:
-    """Import what a running agent would otherwise look for on first use, in a tree that is not ours."""
+    """Import what a running agent would otherwise import at its first use, from the sandbox's files."""
     for name in _CODECS + _LIBRARY:
         importlib.import_module(name)
 
@@ -297,7 +297,7 @@ def main(argv: list[str]) -> int:
         _preload()
         entry = load_entry(argv[2])
         zygote = Zygote(control, entry, load_warm_up(argv[2]), argv[4], own_namespace=argv[3] == "own")
-    except Exception as error:  # noqa: BLE001 - the node must report why, whatever it is
+    except Exception as error:  # noqa: BLE001 - the node must report the reason
         traceback.print_exc()
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
         return 1

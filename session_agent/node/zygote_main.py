@@ -1,7 +1,7 @@
 """The start of the zygote's process: what no agent uses is kept out of the memory that all agents share, and out of their start.
 
-Owns which libraries that is: ones that the agent's bundle leaves out as well, as their importers do without (``bundle.imports``). Each
-library is five mappings that every fork copies and every agent's end undoes. Owns also which hooks run at a fork. Does not own the zygote.
+Owns the list of libraries that are left out: their importers work without them, and each is five mappings that every fork copies and
+every agent's end removes. Owns also which hooks run at a fork. Does not own the zygote.
 Started by launcher.py as `python -m session_agent.node.zygote_main FD ENTRY MODE FOLDER`.
 """
 

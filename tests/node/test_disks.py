@@ -143,7 +143,7 @@ def test_the_machines_own_file_system_is_left_alone(tmp_path: Path, monkeypatch:
 def test_where_there_are_no_disks_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not(str(tmp_path)) == ""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_not(str(tmp_path)) == "loop devices are root's"
+    assert why_not(str(tmp_path)) == "only root can use loop devices"
 
 
 @pytest.mark.parametrize("text", ["much", "1Ki", "-1"])

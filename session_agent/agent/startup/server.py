@@ -47,11 +47,11 @@ SETTLE_S = 0.02
 FINISH_SHARE = 0.5
 """How much of the grace what runs has to finish by itself, before it is sent SIGTERM."""
 NOTICE_S = 1.0
-"""How much of the grace is kept for telling every client that it is over."""
+"""How much of the grace is kept for notifying every client of the end."""
 
 
 class AgentServer:
-    """One running agent. Implements ``connection.Host``. ``sole``: it is all that this process does."""
+    """One running agent. Implements ``connection.Host``. ``sole``: this process does nothing else."""
 
     def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] | None = None, *, sole: bool = False) -> None:
         self.token = settings.token
@@ -83,7 +83,7 @@ class AgentServer:
         self.token = adoption.token
         self._info.update(sandbox_id=adoption.sandbox_id, incarnation=adoption.incarnation)
         for other in self._connections - {connection}:
-            other.abort()  # they were let in with the token that is no longer ours
+            other.abort()  # they used the token of before
         log.info("adopted as %s", adoption.sandbox_id)
 
     def idle_s(self) -> float:
@@ -251,7 +251,7 @@ def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
 
 
 def main() -> int:
-    """Serve as a container's command; the exit status is 0 after SIGTERM and 78 when the settings do not do."""
+    """Serve as a container's command; the exit status is 0 after SIGTERM and 78 when the settings are invalid."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="session_agent: %(message)s")
     try:
         settings = AgentSettings.from_environment(given_environment())

@@ -1,4 +1,4 @@
-"""Reading what people call an image: OCI layout or archive, docker archive, root tar, root directory.
+"""Reading an image: OCI layout or archive, docker archive, root tar, root directory.
 
 Owns recognition and the metadata of each; gives one `Source` with layers that unpack themselves and prove their
 digests. Everything in it is untrusted: sizes of metadata are bounded, blobs are found by digest under one
@@ -66,7 +66,7 @@ def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[Sourc
         raise HoldfastError("image_invalid", f"there is no file or directory {path}")
     unpacked = os.path.join(workspace, "archive")
     os.mkdir(unpacked)
-    # One pass to a directory, whatever it is: the members that tell an archive from a root tar may come last.
+    # One pass to a directory, whatever it is: the members that distinguish an archive from a root tar may come last.
     digest = _read_archive(path, unpacked, Budget(limits))
     if os.path.isfile(os.path.join(unpacked, "oci-layout")):
         yield _oci(unpacked, budget)

@@ -1,6 +1,6 @@
 """Image names in one form: ``registry/repository:tag`` or ``registry/repository@digest``.
 
-Owns parsing and the defaults everybody expects (docker.io, library/, :latest). Data in, data out.
+Owns parsing and docker's defaults (docker.io, library/, :latest). Data in, data out.
 """
 
 from __future__ import annotations

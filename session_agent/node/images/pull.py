@@ -34,6 +34,6 @@ async def fetch(name: str, target: str) -> None:
         await process.wait()
         raise
     if process.returncode != 0:
-        said = errors.decode("utf-8", "replace").strip()[-500:]
-        code = "image_not_found" if "manifest unknown" in said or "not found" in said else "image_pull_failed"
-        raise HoldfastError(code, f"cannot pull {name}: {said}", reason="image-pull")
+        problem = errors.decode("utf-8", "replace").strip()[-500:]
+        code = "image_not_found" if "manifest unknown" in problem or "not found" in problem else "image_pull_failed"
+        raise HoldfastError(code, f"cannot pull {name}: {problem}", reason="image-pull")

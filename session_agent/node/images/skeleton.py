@@ -1,8 +1,8 @@
 """The read-only layers that every sandbox has beside those of its image.
 
-The topmost has the directories that rootfs.py mounts onto. Being on top, they hide whatever an image has in their place, a link
-for instance, so that a mount can never be led astray. The lowest ones have what programs expect and an image may lack: where it has
-them, its own are seen. Called when the node starts and when an image is imported.
+The topmost has the directories that rootfs.py mounts onto. Being on top, they hide what an image has in their place, such as a
+link, which could redirect a mount. The lowest ones have what programs expect and an image may lack: an image's own files hide
+them. Called when the node starts and when an image is imported.
 """
 
 from __future__ import annotations

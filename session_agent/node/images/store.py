@@ -1,7 +1,7 @@
 """The image store: layers by digest, images by name, all under one directory.
 
-Owns `$HOLDFAST_DATA/images`: `layers/<sha256>` (unpacked, shared, read-only by custom), `index/*.json` (one per name),
-`skeleton` and `host` (made anew at each start), `tmp` (swept at start). One process, the node, uses it; changes are
+Owns `$HOLDFAST_DATA/images`: `layers/<sha256>` (unpacked, shared, never written again), `index/*.json` (one per name),
+`skeleton` and `host` (made anew at each start), `tmp` (emptied at start). One process, the node, uses it; changes are
 serial and appear by rename, so a crash leaves an image whole or absent.
 """
 
