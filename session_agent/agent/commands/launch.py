@@ -14,7 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import DEFAULT_PATH, AgentContext
 from session_agent.agent.process.fork import Launch
-from session_agent.agent.process.users import User, find_user, must_be_there
+from session_agent.agent.process.users import User, check_ids_exist, find_user
 from session_agent.agent.request import params as read
 from session_agent.agent.request.paths import path_param
 
@@ -46,7 +46,7 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     own = user.uid == os.geteuid() and user.gid == os.getegid()
     if own and not namespaced and (wanted is None or user.uid != 0 or _in_groups(user)):
         return Launch(cwd, env)
-    must_be_there(user, ids=context.settings.command_ids)
+    check_ids_exist(user, ids=context.settings.command_ids)
     if namespaced:
         return Launch(cwd, env, user.uid, user.gid, user.groups)
     if os.geteuid() != 0:

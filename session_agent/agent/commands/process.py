@@ -17,7 +17,7 @@ from session_agent.agent.output.exit_status import Ending, ending_of
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
-from session_agent.agent.process.process_tree import TreeKill, has_strangers, kill_group, members, owned_by
+from session_agent.agent.process.process_tree import TreeKill, has_unowned_children, kill_group, members, owned_by
 from session_agent.agent.process.processes import exit_outcome, signal_number
 
 _WAIT_POLL_S = 0.05
@@ -172,7 +172,7 @@ class Process:
     def _exited(self, status: int) -> None:
         self._status = status
         if self._killing is not None or self._outlive == "kill":
-            if has_strangers(self._context.reaper.pids):
+            if has_unowned_children(self._context.reaper.pids):
                 if self._killing is None or self._killing.over:
                     self._kill_tree()
                 # else _killed comes when nothing of the tree is left
@@ -193,7 +193,7 @@ class Process:
             self.watch()
         if any(source.open for source in self._sources):
             return  # _source_ended comes back here
-        if has_strangers(self._context.reaper.pids) and members(owned_by(self._tag)):
+        if has_unowned_children(self._context.reaper.pids) and members(owned_by(self._tag)):
             self._context.loop.call_later(_WAIT_POLL_S, self._wait_for_rest)
             return
         self._finish()

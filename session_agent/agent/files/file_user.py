@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.process.users import User, find_user, must_be_there
+from session_agent.agent.process.users import User, check_ids_exist, find_user
 
 from .ownership import AGENT, OwnerContext, Ownership, owner_param
 
@@ -106,7 +106,7 @@ def acting(context: OwnerContext, params: dict[str, Any]) -> tuple[Actor | None,
     if params.get("user") is None:
         return None, ownership
     user = find_user(str(params["user"]))
-    must_be_there(user, ids=context.settings.command_ids)
+    check_ids_exist(user, ids=context.settings.command_ids)
     if (user.uid, user.gid) == _file_ids():
         return None, AGENT
     if not _may_switch():

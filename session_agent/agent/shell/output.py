@@ -73,7 +73,7 @@ class RunOutput:
                 if stream.writer < 0:
                     try:
                         stream.writer = os.open(f"/proc/self/fd/{stream.reader}", os.O_WRONLY | os.O_CLOEXEC)
-                    except OSError:  # no descriptor to spare just now
+                    except OSError:  # no free descriptor at the moment
                         self._loop.call_later(_AGAIN_S, self.watch)
                         return
                 stream.watched = True
@@ -144,7 +144,7 @@ class RunOutput:
         try:
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # the shell's opening of it would wait for one
-        except OSError:  # no descriptor to spare just now: the next run's end is the next try
+        except OSError:  # no free descriptor at the moment: the next run's end is the next try
             if reader >= 0:
                 os.close(reader)
             os.unlink(path)

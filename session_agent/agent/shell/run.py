@@ -54,7 +54,7 @@ class Run:
             return False
         try:
             self.hold = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # no descriptor to spare just now
+        except OSError:  # no free descriptor at the moment
             os.unlink(path)
             return False
         self.fifo = path

@@ -91,7 +91,7 @@ class Shell:
         """Whether a run is under way or waits."""
         return self._run is not None or bool(self._queue)
 
-    def hold(self) -> None:
+    def discard_queue(self) -> None:
         """Begin nothing more: what waits was not started, and never will be."""
         self._queue.clear()
 
@@ -202,7 +202,7 @@ class Shell:
             if run.interrupt_retry is not None:
                 run.interrupt_retry.cancel()
                 # only then is the tree complete: nothing more can be started by the shell
-                run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), spare=self._spared(run))
+                run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), exclude=self._spared(run))
                 return
             process.collect()
             self._conclude(run)
@@ -280,7 +280,7 @@ class Shell:
         return run.before | {self._process.pid}
 
     def _children(self, run: Run) -> list[int]:
-        return members(self._of_run(run), spare=self._spared(run))
+        return members(self._of_run(run), exclude=self._spared(run))
 
     # what clients ask ------------------------------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class Shell:
             process.collect()
             run.exit_code, run.signal_name = exit_outcome(status)
             if run.abort:
-                run.killing = TreeKill(self._of_run(run), lambda: self._reap_and_rebuild(run, process), spare=run.before)
+                run.killing = TreeKill(self._of_run(run), lambda: self._reap_and_rebuild(run, process), exclude=run.before)
                 return
         self._rebuild(process.state())
 
