@@ -1,7 +1,6 @@
-"""From the untrusted parameters of a request to a ``Launch``: directory, environment, user, program.
+"""Turning the untrusted parameters of a request into a ``Launch``: working directory, environment and user.
 
-Owns the defaults that every kind of process shares and finding the shells of the image. Called by ``command``, ``shell`` and
-``terminal``.
+Owns their defaults, which are the same for commands, shells and terminals, and finding a shell in the image.
 """
 
 from __future__ import annotations
@@ -94,22 +93,22 @@ def shell_words(path: str) -> list[str]:
 
 
 def is_busybox(path: str) -> bool:
-    """Whether a shell is a busybox, under whatever name."""
+    """Whether the program at ``path`` is busybox, whatever its name."""
     try:
         found = os.stat(path)
-        return _says_busybox(path, found.st_dev, found.st_ino, found.st_mtime_ns)
+        return _contains_busybox(path, found.st_dev, found.st_ino, found.st_mtime_ns)
     except OSError:
         return False
 
 
 @functools.lru_cache(maxsize=16)
-def _says_busybox(path: str, device: int, inode: int, changed: int) -> bool:
+def _contains_busybox(path: str, device: int, inode: int, changed: int) -> bool:
     with open(path, "rb") as file:
         return b"BusyBox v" in file.read(_BUSYBOX_BYTES)
 
 
 def _environment(user: User, term: str | None) -> dict[str, str]:
-    """What docker gives a command beside its image's own: TERM only where there is a terminal."""
+    """The variables that docker adds to those of the image; TERM only with a terminal."""
     env = {"PATH": DEFAULT_PATH, "HOME": user.home}
     if term is not None:
         env["TERM"] = term

@@ -218,14 +218,14 @@ class Outgoing(Transfer):
             if not ahead:
                 self._end(Closed(channel.number, self._result))
         elif not self._busy and self._may_read():
-            wanted = DATA_BYTES if self._quota.is_much else AHEAD_BYTES - self._ahead_bytes
+            wanted = DATA_BYTES if self._quota.is_exceeded else AHEAD_BYTES - self._ahead_bytes
             self._read_ahead.add(wanted)
             self._step(lambda: self._read(wanted), self._taken)
 
     def _may_read(self) -> bool:
         if self._channel.crowded or self._ahead_bytes > AHEAD_BYTES // 2:
             return False
-        if self._quota.is_much and self._channel.room() <= 0:
+        if self._quota.is_exceeded and self._channel.room() <= 0:
             return False
         return self._quota.may_read(self)
 
