@@ -223,7 +223,7 @@ class Outgoing(Transfer):
             self._step(lambda: self._read(wanted), self._taken)
 
     def _may_read(self) -> bool:
-        if self._channel.crowded or self._ahead_bytes > AHEAD_BYTES // 2:
+        if self._channel.is_memory_full or self._ahead_bytes > AHEAD_BYTES // 2:
             return False
         if self._quota.is_exceeded and self._channel.room() <= 0:
             return False

@@ -54,7 +54,7 @@ class Watching(Transfer):
             return
         if self._tree.ended and not self._more:
             self._end(Closed(channel.number, {}))
-        elif channel.room() > 0 and not channel.crowded:
+        elif channel.room() > 0 and not channel.is_memory_full:
             if self._more:
                 self._read()
             else:
