@@ -8,10 +8,7 @@ blocks the program; without connected clients the oldest output is dropped.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import struct
-import termios
 from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
@@ -31,7 +28,7 @@ from session_agent.agent.session.delivery import Presenter, RecordHandler
 from .launch import find_shell, launch_from, shell_words
 from .process import Process
 from .terminal_replay import replay
-from .window import MOST_CELLS, TERM, window_size
+from .window import MOST_CELLS, TERM, open_pty, set_size, window_size
 
 SCROLLBACK_BYTES = 256 * 1024
 _SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh", "ksh", "fish"})
@@ -95,14 +92,10 @@ class Terminal(Process):
         self._prompts = os.path.basename(argv[0]) in _SHELLS and all(
             word.startswith("--") or (word.startswith("-") and "c" not in word) for word in argv[1:]
         )
+        self._master, slave = open_pty(rows, columns)
         try:
-            self._master, slave = os.openpty()
-        except OSError as error:
-            raise HoldfastError(
-                "spawn_failed", f"no pseudo-terminal is available: {error.strerror}", hint="the sandbox needs /dev/ptmx and /dev/pts"
-            ) from None
-        try:
-            _prepare(self._master, slave, launch, rows, columns)
+            if launch.uid is not None:
+                os.fchown(slave, launch.uid, -1)
             self._spawn(argv, launch, Stdio(slave, slave, slave), tty=True)
         except CannotExecuteError as error:
             os.close(self._master)
@@ -163,7 +156,7 @@ class Terminal(Process):
             return
         if force and self._wiggle is None:
             rows, columns = self._size
-            self._set_size(rows + 1, columns)  # larger, not smaller, so that no program discards a line
+            set_size(self._master, rows + 1, columns)  # larger, not smaller, so that no program discards a line
             self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._restore_size)
         elif not force:
             self.signal("WINCH")
@@ -174,10 +167,7 @@ class Terminal(Process):
             self._wiggle.cancel()
             self._wiggle = None
         if self._is_open:
-            self._set_size(*self._size)
-
-    def _set_size(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            set_size(self._master, *self._size)
 
     def clients_changed(self) -> None:
         """A client attached or detached: block the program on slow clients only while one is connected."""
@@ -215,15 +205,6 @@ class Terminal(Process):
     def _fail(self, error: HoldfastError) -> None:
         self.record.error = error
         self.record.notify()
-
-
-def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -> None:
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    modes = termios.tcgetattr(slave)
-    modes[0] |= 0o40000  # IUTF8: erase whole characters
-    termios.tcsetattr(slave, termios.TCSANOW, modes)
-    if launch.uid is not None:
-        os.fchown(slave, launch.uid, -1)
 
 
 class TerminalHandler(RecordHandler):

@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import termios
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass, field, replace
@@ -316,10 +316,8 @@ def _fork_and_wait(
     if place:
         place, stdio = place | {descriptor: descriptor for descriptor in stdio.keep}, replace(stdio, keep=())
     reserved = _reserve_low_descriptors() if place else []
-    # a preexec_fn makes subprocess use fork instead of the faster vfork
-    in_child = _set_controlling_terminal if tty else functools.partial(_place_descriptors, place) if place else None
-    if ulimits:
-        in_child = functools.partial(_apply_ulimits, ulimits, in_child)
+    # only if needed: a preexec_fn makes subprocess use fork instead of the faster vfork
+    in_child = functools.partial(_prepare_child, tty, place, ulimits or {}) if tty or place or ulimits else None
     try:
         process = subprocess.Popen(
             argv,
@@ -334,7 +332,7 @@ def _fork_and_wait(
             user=launch.uid,
             group=launch.gid,
             extra_groups=launch.groups if launch.uid is not None else None,
-            close_fds=not place,  # else _place_descriptors sets close-on-exec
+            close_fds=not place,  # else _prepare_child sets close-on-exec
             preexec_fn=in_child,  # noqa: PLW1509 - it takes no locks
         )
     except subprocess.SubprocessError as error:
@@ -346,23 +344,17 @@ def _fork_and_wait(
     return process.pid
 
 
-def _apply_ulimits(ulimits: Ulimits, then: Callable[[], None] | None) -> None:
+def _prepare_child(tty: bool, place: dict[int, int], ulimits: Ulimits) -> None:
     apply_ulimits(ulimits)
-    if then is not None:
-        then()
-
-
-def _set_controlling_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def _place_descriptors(place: dict[int, int]) -> None:
-    for target, source in place.items():
-        if source == target:
-            os.set_inheritable(source, True)
-        else:
-            os.dup2(source, target, inheritable=True)
-    _set_close_on_exec(keep=place)
+    if tty:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if place:
+        for target, source in place.items():
+            if source == target:
+                os.set_inheritable(source, True)
+            else:
+                os.dup2(source, target, inheritable=True)
+        _set_close_on_exec(keep=place)
 
 
 def _set_close_on_exec(keep: Collection[int]) -> None:

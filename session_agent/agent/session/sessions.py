@@ -146,14 +146,7 @@ class HeldSession:
     def dispatch(self, now: float) -> None:
         """Pass the session's events to the handlers; ``now`` is the loop's time."""
         for event in self.session.events():
-            number: int = getattr(event, "channel", 0)
-            try:
-                self._handle(number, event, now)
-            except HoldfastError as error:
-                self._fail(number, error)
-            except Exception:
-                log.exception("the handler of channel %d failed on %s", number, type(event).__name__)
-                self._fail(number, HoldfastError("internal", "the agent failed to serve this request"))
+            self._handle(getattr(event, "channel", 0), event, now)
         if self._total.waiting:
             self._total.resume_waiting()
 
@@ -171,12 +164,7 @@ class HeldSession:
         while waiting and self._total.room(self.session.counter) > 0:
             number = next(iter(waiting))
             del waiting[number]
-            try:
-                self._handle(number, Writable(number), self._context.now())
-            except HoldfastError as error:
-                self._fail(number, error)
-            except Exception:
-                log.exception("the handler of channel %d failed to resume sending", number)
+            self._handle(number, Writable(number), self._context.now())
         self._waiting = {**waiting, **self._waiting}
         if self._waiting:
             self._total.waiting[self] = None
@@ -201,19 +189,26 @@ class HeldSession:
         self._total.resume_waiting()
 
     def _handle(self, number: int, event: Event, now: float) -> None:
-        kind = type(event)
-        handler = self._handlers.get(number)
-        if handler is None:
-            if type(event) is Open:
+        """Pass one event to the handler of its channel; an error of the handler ends the channel."""
+        try:
+            kind = type(event)
+            handler = self._handlers.get(number)
+            if handler is None:
+                if type(event) is Open:
+                    self._context.used_at = now
+                    self._open(number, event)
+                return
+            if kind not in _BOOKKEEPING or number in self._flows:
                 self._context.used_at = now
-                self._open(number, event)
-            return
-        if kind not in _BOOKKEEPING or number in self._flows:
-            self._context.used_at = now
-        if kind is Retired or kind is Dropped:
-            del self._handlers[number]
-            self._flows.discard(number)
-        _ACTIONS[kind](handler, event)
+            if kind is Retired or kind is Dropped:
+                del self._handlers[number]
+                self._flows.discard(number)
+            _ACTIONS[kind](handler, event)
+        except HoldfastError as error:
+            self._fail(number, error)
+        except Exception:
+            log.exception("the handler of channel %d failed on %s", number, type(event).__name__)
+            self._fail(number, HoldfastError("internal", "the agent failed to serve this request"))
 
     def _open(self, number: int, event: Open) -> None:
         factory = self._factories.get(event.kind)

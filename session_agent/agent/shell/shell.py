@@ -333,9 +333,7 @@ class Shell:
         for listener in self.listeners[:]:
             listener(error)
 
-    def abandon(self) -> None:
-        """The agent stops."""
-        self.end()
+    abandon = end
 
     def _finish_unstarted(self, run: Run) -> None:
         cause = workload_cause("cancelled", "it was cancelled, or its shell ended, before it began")

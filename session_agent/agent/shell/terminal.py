@@ -8,21 +8,18 @@ output is complete, because the kernel delivers all bytes written to a terminal 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import struct
 import termios
 from collections.abc import Callable
 
-from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT
 
+from session_agent.agent.commands.window import open_pty, set_size
 from session_agent.agent.output.pipes import CHUNK_BYTES, PipeWriter
 from session_agent.agent.output.spool import Spool
 
 _HELD_BYTES = 256 * 1024
 """More than a terminal buffers: if more is read at the end of a run, a background process is writing it."""
-_IUTF8 = 0o40000
 
 
 class ShellTerminal:
@@ -35,24 +32,18 @@ class ShellTerminal:
         self._reading = False
         self.last_error = b""
         """The bytes that were read last."""
-        try:
-            self._master, self.slave = os.openpty()
-        except OSError as error:
-            hint = "the sandbox needs /dev/ptmx and /dev/pts"
-            raise HoldfastError("spawn_failed", f"no pseudo-terminal is available: {error.strerror}", hint=hint) from None
+        self._master, self.slave = open_pty(*size)
         modes = termios.tcgetattr(self.slave)
-        modes[0] |= _IUTF8  # erase whole characters
         modes[6][termios.VSUSP] = b"\0"  # no Ctrl-Z: there is no job control to continue a stopped program
         termios.tcsetattr(self.slave, termios.TCSANOW, modes)
         self._modes = modes
-        self.resize(*size)
         os.set_blocking(self._master, False)
         self._keys = PipeWriter(os.dup(self._master))
         self._read_on()
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size; the kernel sends SIGWINCH to the foreground processes."""
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        set_size(self._master, rows, columns)
 
     def type(self, data: bytes, consumed: Callable[[int], None]) -> None:
         """Keys for the current or the next run."""
