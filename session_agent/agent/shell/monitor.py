@@ -40,7 +40,7 @@ class MonitoredShell(Protocol):
 class Monitor:
     """The timers of one shell."""
 
-    __slots__ = ("_check_at", "_ended", "_loop", "_pipe_checks", "_shell", "_timer", "_usual_s")
+    __slots__ = ("_check_at", "_ended", "_loop", "_pipe_checks", "_shell", "_timer", "_usual_s", "last_run_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, shell: MonitoredShell) -> None:
         self._loop = loop
@@ -49,21 +49,20 @@ class Monitor:
         self._check_at = NEVER
         self._usual_s = 0.0
         """Recent duration of short runs, with exponential decay."""
+        self.last_run_s = 0.0
+        """The duration of the last run, set by the shell."""
         self._pipe_checks = 0
         self._ended = False
 
     def begin(self, run: Run) -> None:
         """A run has begun: set the times of its start report and its end. With ``pipe_stdin`` its start is reported at once instead."""
+        self._usual_s = max(self.last_run_s if self.last_run_s < _SHORT_RUN_S else 0.0, _DECAY * self._usual_s)
         if not run.pipe_stdin:
             run.starts_at = run.began + max(_STARTED_DELAY_S, 2 * self._usual_s)
         if run.timeout_s is not None:
             run.ends_at = run.began + run.timeout_s
         self._check_at = run.began + _CHECK_S
         self._timer.set(min(run.starts_at, run.ends_at, self._check_at))
-
-    def end(self, duration_s: float) -> None:
-        """A run has ended."""
-        self._usual_s = max(duration_s if duration_s < _SHORT_RUN_S else 0.0, _DECAY * self._usual_s)
 
     def watch_pipes(self) -> None:
         """A run waits for the shell to open its new pipes: check that it does."""

@@ -40,12 +40,12 @@ class Rebuilding:
         "_launch",
         "_loading",
         "_path",
-        "_restarted",
-        "_restored",
         "_tag",
         "_timer",
         "attempts",
         "keys",
+        "restarted",
+        "restored",
         "size",
     )
 
@@ -64,8 +64,9 @@ class Rebuilding:
         self.keys: list[Keys] = []
         """Keys that arrived while the shell had no process."""
         self._loading = False
-        self._restarted = False
-        self._restored = True
+        self.restarted = False
+        """Whether the next result reports a restart, with ``restored``: whether the state was loaded."""
+        self.restored = True
         self.attempts = 0
         """How many processes were started since the last one that completed a run or loaded a state."""
 
@@ -79,7 +80,7 @@ class Rebuilding:
         self.attempts += 1
         if self.attempts > _MAX_ATTEMPTS:
             raise HoldfastError("shell_lost", "the shell ended as soon as it was started, several times in a row")
-        self._restarted = True
+        self.restarted = True
         launch = self._launch
         if not os.path.isdir(launch.cwd):
             launch = Launch("/", {**launch.env, "PWD": "/"}, launch.uid, launch.gid, launch.groups)
@@ -108,12 +109,7 @@ class Rebuilding:
     def finish(self, *, restored: bool) -> None:
         """The new process is ready for runs."""
         self.cancel()
-        self._restored = restored
-
-    def take_report(self) -> dict[str, bool]:
-        """The fields for the next result: whether the shell was restarted since the last one, and its state restored."""
-        restarted, self._restarted = self._restarted, False
-        return {"restarted": restarted, "restored": restarted and self._restored}
+        self.restored = restored
 
     def take_keys(self) -> list[Keys]:
         """The keys that have arrived, for the new process."""

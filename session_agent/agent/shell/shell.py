@@ -184,21 +184,18 @@ class Shell:
             process.collect()
             self._finish(run)
             process.renew()
-            self._enter_idle()
+            self._enter(State.SETTLING if process.opening_pipes else State.IDLE)
             if self._queue:
                 self._start_next()
         elif state is State.CHECKING and self._ping is not None:
             self._ping.cancel()
-            self._enter_idle()
+            self._enter(State.SETTLING if process.opening_pipes else State.IDLE)
             self._ping.then()
             self._start_next()
         elif state is State.LOADING:
             self._rebuilding.attempts = 0
             self.cwd = report.cwd
             self._rebuilt(restored=True)
-
-    def _enter_idle(self) -> None:
-        self._enter(State.SETTLING if self.process.opening_pipes else State.IDLE)
 
     def pipes_opened(self, process: ShellProcess) -> None:
         """The shell has opened its new pipes."""
@@ -210,12 +207,15 @@ class Shell:
     def _finish(self, run: Run) -> None:
         """Store the result of the run; its output is complete."""
         self._run = None
-        self.process.settle_terminal(keep_modes=run.exit_code <= 128 and not run.abort)
+        if self._rebuilding.size is not None:
+            self.process.settle_terminal(keep_modes=run.exit_code <= 128 and not run.abort)
         run.close()
         now = self._context.loop.time()
         duration_s = now - run.began
-        self._monitor.end(duration_s)
-        shell = {"cwd": self.cwd, **self._rebuilding.take_report()}
+        self._monitor.last_run_s = duration_s
+        rebuilding = self._rebuilding
+        shell = {"cwd": self.cwd, "restarted": rebuilding.restarted, "restored": rebuilding.restarted and rebuilding.restored}
+        rebuilding.restarted = False
         oom_killed = self._context.oom_killed
         ending = ending_of("command", run.exit_code, run.signal_name, duration_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
         self._context.records.finish(run.record, ending, now)
