@@ -1,7 +1,7 @@
-"""Everything one agent knows about its sandbox, in one place.
+"""The state that all sessions of one agent share.
 
-Owns the tables that all sessions share: commands, shells, terminals, the reaper, the spool budget. It has no behaviour beyond
-starting and stopping them. Made once by ``server``, given to every handler.
+Owns the tables of commands, shells and terminals, the reaper, the records, the budgets and the settings; and starting and stopping all of
+them together. ``server`` creates one instance and passes it to every handler.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 DEFAULT_WORKDIR = "/workspace"
-"""Where commands start when neither the image nor the caller names a directory and this one exists; else at the root."""
+"""Working directory of commands if neither the image nor the caller sets one and this one exists; otherwise it is ``/``."""
 
-_SHORTAGE_S = 0.5
-"""How long after the kernel was seen to have killed what dies of SIGKILL is taken to have died of the same."""
+_OOM_WINDOW_S = 0.5
+"""After an out-of-memory kill was counted, every death by SIGKILL in this time is attributed to it: one shortage may kill several."""
 
 
 class RunningCommand(Protocol):
@@ -59,16 +59,16 @@ class RunningShell(Protocol):
     def pid(self) -> int: ...
     @property
     def busy(self) -> bool: ...
-    def hold(self) -> None: ...
+    def discard_queue(self) -> None: ...
     def abandon(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Bounds and time limits of what runs here; the defaults are the protocol's.
+    """Limits of one sandbox; the defaults are the protocol's.
 
-    ``abort_patience_s``: how long a shell may take to come back from an interrupt before it is killed and rebuilt.
-    ``oom_score_adj``: what commands get, so that the kernel takes them before the agent.
+    ``abort_patience_s``: how long a shell may take to return from an interrupt before it is killed and rebuilt.
+    ``oom_score_adj``: the score of commands, higher than the agent's so that the kernel kills them first.
     """
 
     oom_score_adj: int | None = 500
@@ -82,14 +82,14 @@ class SandboxLimits:
 
 
 def spool_budget(limits: SandboxLimits, memory_bytes: int) -> int:
-    """What all spools may hold together in a sandbox of so much memory (0: not known), bytes."""
+    """Bytes that all spools of a sandbox may hold together, for its memory in bytes (0: not known)."""
     if not memory_bytes:
         return limits.spool_sandbox_bytes
     return min(limits.spool_sandbox_bytes, max(memory_bytes // SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_LEAST_BYTES))
 
 
 class AgentContext:
-    """What handlers share."""
+    """See the module."""
 
     def __init__(self, settings: AgentSettings, limits: SandboxLimits | None = None, *, sole: bool = False) -> None:
         self.settings = settings
@@ -111,12 +111,12 @@ class AgentContext:
         self._oom_seen = self.groups.oom_kills()
         self._oom_until = 0.0
         self.used_at = 0.0
-        """When a client sent its last request, by the loop's clock."""
+        """Time of the last request of a client, by the loop's clock."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock = time.monotonic
 
     def start(self) -> None:
-        """Begin to reap; call on the running loop before the first channel opens."""
+        """Start the reaper. Call on the running loop before the first channel opens."""
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self.used_at = self._clock()
@@ -124,13 +124,13 @@ class AgentContext:
         self.reaper.start()
 
     def stop(self) -> None:
-        """End every command, shell and terminal; their last facts follow as the loop goes on."""
+        """Kill every command, shell and terminal. Their final facts are sent by later iterations of the loop."""
         owners: list[RunningCommand | RunningShell | RunningTerminal] = [*self.commands, *self.shells.values(), *self.terminals.values()]
         for owner in owners:
             owner.abandon()
 
     def close(self) -> None:
-        """Give back what ``start`` took. Only where the process goes on without its agent, as in a test."""
+        """Undo ``start``. Needed only if the process goes on without its agent, as in tests."""
         self.delayed_watch.cancel()
         self.reaper.stop()
         if self.null >= 0:
@@ -138,46 +138,46 @@ class AgentContext:
             self.null = -1
 
     def terminate(self) -> None:
-        """SIGTERM to everything that commands, shells and terminals have started, once; how it ends is not sent from now on."""
+        """Send SIGTERM to all processes of commands, shells and terminals. Results of commands that run now are not sent any more."""
         self.records.interrupt()
         for shell in self.shells.values():
-            shell.hold()
+            shell.discard_queue()
         signal_all(self.lingering(), signal.SIGTERM)
 
     def lingering(self) -> list[int]:
-        """What commands, shells and terminals have started and is still there, also in the background; not shells themselves."""
+        """Living processes that commands, shells and terminals started, also in the background; without the shells themselves."""
         own = [shell.pid for shell in self.shells.values()] + [terminal.pid for terminal in self.terminals.values()]
-        return members(self.tags.ours, spare=own)
+        return members(self.tags.is_own, exclude=own)
 
     def busy(self) -> bool:
         """Whether a command runs whose outcome a client may wait for."""
         return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
 
     def idle_s(self) -> float:
-        """For how long no command has run and no client has sent a request (PROTOCOL §1.8)."""
+        """Seconds since a command last ran or a client last sent a request (PROTOCOL §1.8)."""
         works = any(terminal.works for terminal in self.terminals.values())
         if works or self.commands or any(shell.busy for shell in self.shells.values()):
             self.used_at = self.now()
         return self.now() - max(self.used_at, self.records.latest_end)
 
     def oom_killed(self) -> bool:
-        """Whether the kernel killed for lack of memory; ask when something died of SIGKILL. One shortage may end several at once."""
+        """Whether a process that just died of SIGKILL was probably killed by the kernel because memory ran out."""
         kills, now = self.groups.oom_kills(), self.now()
         if kills > self._oom_seen:
-            self._oom_seen, self._oom_until = kills, now + _SHORTAGE_S
+            self._oom_seen, self._oom_until = kills, now + _OOM_WINDOW_S
         return now < self._oom_until
 
     @property
     def workdir(self) -> str:
-        """Where commands start, and what relative paths are relative to."""
+        """The default working directory of commands; relative paths start from it."""
         return self.settings.workdir or (DEFAULT_WORKDIR if os.path.isdir(DEFAULT_WORKDIR) else "/")
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The one loop of the agent."""
+        """The agent's event loop."""
         assert self._loop is not None
         return self._loop
 
     def now(self) -> float:
-        """Monotonic seconds, of the loop: virtual where the loop's time is."""
+        """The loop's clock in seconds, monotonic; virtual time in tests with a virtual loop."""
         return self._clock()

@@ -1,7 +1,7 @@
-"""The settings of an agent, read when it starts.
+"""The settings of an agent.
 
-Owns the settings and how they are read: from the environment when the agent is a container's command, from a map when the
-node forks a warm agent into a sandbox. Read once, by ``server``.
+Owns the settings and the two ways to read them: from environment variables if the agent is the command of a container, from a map if the
+node forks a warm agent into a sandbox. ``server`` reads them once, at start.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ _KUBELET = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``listen`` is ``tcp://host:port`` or ``unix:///path``; unused when a listening descriptor is passed.
+    """``listen`` is ``tcp://host:port`` or ``unix:///path``; unused if a listening descriptor is passed.
 
-    ``workdir`` is where commands start by default, ``env`` what they find in their environment, ``user`` whom they run
-    as (name or uid, empty: as the agent). ``memory_bytes`` is what the sandbox may use, 0 where that is not known. ``pod_uid`` is
-    what the agent proves to be, beside its token. ``given_home`` is the HOME in ``env`` that a container runtime put there for the
-    container's own user, as opposed to one that the image or the sandbox's caller chose. ``entrypoint``
-    is started at once, ``ulimits`` are of all that is started. ``grace_s`` is how long a stopping agent
-    keeps telling what happened, ``stop_reason`` why it is being stopped. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described
-    in ``cgroups``, ``cgroup_thread_fds`` and ``cgroup_pids_fds`` in ``fork``. ``command_namespace_fd`` is the user namespace that
-    commands run in, -1 where that is the agent's own, and ``command_ids`` how many user and group ids it has.
+    ``workdir``, ``env`` and ``user`` (name or uid, empty: the agent's own user) are the defaults of commands. ``memory_bytes`` is the
+    sandbox's memory limit, 0 if unknown. ``pod_uid`` is the identity that the agent proves to the gateway besides its token.
+    ``given_home`` is the HOME in ``env`` if the container runtime set it, empty if the image or the sandbox's creator did.
+    ``entrypoint`` is started with the agent. ``ulimits`` hold for every command. ``grace_s`` is how long a stopping agent goes on
+    delivering results, ``stop_reason`` the reason that it reports. For ``cgroup_join_fds`` and ``cgroup_events_fds`` see ``cgroups``,
+    for ``cgroup_thread_fds`` and ``cgroup_pids_fds`` see ``fork``. ``command_namespace_fd`` is the user namespace of commands, -1 if
+    that is the agent's own; it has ``command_ids`` user and group ids.
     """
 
     sandbox_id: str
@@ -59,12 +58,12 @@ class AgentSettings:
 
     @property
     def default_user(self) -> str | int:
-        """Who commands run as and new files belong to where a request names no user: a name or a uid."""
+        """Name or uid of the user for commands and new files of requests that name no user."""
         return self.user or (0 if self.command_namespace_fd >= 0 else os.geteuid())
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> AgentSettings:
-        """From the node's map; unknown keys are ignored so that node and agent may differ by a version."""
+        """Read the node's map. Unknown keys are ignored, so that node and agent may differ by a version."""
         known = {name: config[name] for name in cls.__dataclass_fields__ if config.get(name) is not None}
         known["ulimits"] = read_ulimits(config.get("ulimits"))
         known["entrypoint"] = tuple(config.get("entrypoint") or ())
@@ -72,7 +71,7 @@ class AgentSettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> AgentSettings:
-        """From ``HOLDFAST_AGENT_*`` of the environment the container was given. Raises ``HoldfastError`` naming what is wrong."""
+        """Read the ``HOLDFAST_AGENT_*`` variables of a container. Raises ``HoldfastError`` naming the wrong variable."""
         token = environ.get("HOLDFAST_AGENT_TOKEN", "")
         token_file = environ.get("HOLDFAST_AGENT_TOKEN_FILE")
         if token_file:
@@ -82,20 +81,20 @@ class AgentSettings:
         if not token or not listen:
             missing = "HOLDFAST_AGENT_TOKEN or HOLDFAST_AGENT_TOKEN_FILE" if not token else "HOLDFAST_AGENT_LISTEN"
             raise HoldfastError("invalid_argument", f"the agent cannot start: {missing} is not set")
-        # A container's environment is for what runs in it, except the API server's address, which the kubelet adds.
+        # Commands inherit the container's environment without the agent's settings and the API server's address, which the kubelet adds.
         inherited = {name: value for name, value in environ.items() if not name.startswith((PREFIX, *_KUBELET))}
         try:
             grace_s = float(environ.get("HOLDFAST_AGENT_GRACE_S", "25"))
         except ValueError:
             grace_s = -1.0
         if not 0 <= grace_s <= 3600:
-            raise HoldfastError("invalid_argument", "HOLDFAST_AGENT_GRACE_S is a number of seconds, at most 3600")
+            raise HoldfastError("invalid_argument", "HOLDFAST_AGENT_GRACE_S must be a number of seconds from 0 to 3600")
         return cls(
             sandbox_id=environ.get("HOLDFAST_AGENT_SANDBOX_ID", "sandbox"),
             token=token,
             incarnation=environ.get("HOLDFAST_AGENT_INCARNATION", ""),
             listen=listen,
-            workdir=environ.get("HOLDFAST_AGENT_WORKDIR", "") or _given_directory(),
+            workdir=environ.get("HOLDFAST_AGENT_WORKDIR", "") or _image_workdir(),
             user=environ.get("HOLDFAST_AGENT_USER", ""),
             env=inherited,
             memory_bytes=_memory_limit(),
@@ -113,7 +112,7 @@ def _decoded(text: str | None) -> Any:
 
 
 def _memory_limit() -> int:
-    """What the container may use, bytes; 0 where its control group has no limit."""
+    """The container's memory limit in bytes; 0 if its control group has none."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             with open(path, encoding="ascii") as file:
@@ -125,13 +124,13 @@ def _memory_limit() -> int:
 
 
 def _given_home(environ: Mapping[str, str]) -> str:
-    """The runtime's HOME, which it takes from the image's accounts where the image does not set one; empty where it is the image's own."""
+    """HOME if the container runtime set it: it does so, from the image's accounts, where the image sets none. Else empty."""
     home = environ.get("HOME", "")
     return home if home == find_user(None).home else ""
 
 
-def _given_directory() -> str:
-    """Where the container was started: its image's working directory; empty where it names none."""
+def _image_workdir() -> str:
+    """The directory in which the container was started, which is the image's working directory; empty if that is ``/``."""
     try:
         directory = os.getcwd()
     except OSError:

@@ -195,8 +195,8 @@ async def test_a_tree_deeper_than_a_path_leads(tmp_path: Path) -> None:
 
 
 async def test_one_that_is_cancelled_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two turns; and turns are what lets other transfers in."""
-    monkeypatch.setattr("session_agent.agent.files.copying._TURN_S", 0.0)
+    """Between two time slices."""
+    monkeypatch.setattr("session_agent.agent.files.copying._SLICE_S", 0.0)
     (tmp_path / "tree").mkdir()
     for number in range(2000):
         (tmp_path / f"tree/{number}").touch()

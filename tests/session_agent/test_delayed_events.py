@@ -15,8 +15,8 @@ from holdfast_wire.frames import Exited, Failed, Started
 
 from session_agent.agent.context import SandboxLimits
 from session_agent.agent.shell import abort as shell_abort
+from session_agent.agent.shell import monitor as shell_monitor
 from session_agent.agent.shell import rebuild as shell_rebuild
-from session_agent.agent.shell import shell as shell_module
 from session_agent.agent.shell.output import waiting_bytes
 from session_agent.agent.shell.process import ShellProcess
 from tests.support.process_channel import Client, client
@@ -55,13 +55,13 @@ def is_dead(pid: int) -> bool:
 
 def process_of(sandbox: Client) -> ShellProcess:
     shell = only_shell(sandbox.context)
-    return shell._process
+    return shell.process
 
 
 async def at_rest(sandbox: Client) -> None:
     """Until a run that is begun begins at once."""
     process = process_of(sandbox)
-    await until_async(lambda: not process.settling and process.has_snapshot(), deadline_s=60, what="the state")
+    await until_async(lambda: not process.opening_pipes and process.has_snapshot(), deadline_s=60, what="the state")
 
 
 def has_reported(process: ShellProcess) -> bool:
@@ -118,12 +118,12 @@ async def test_a_terminal_that_ended_in_time_was_not_timed_out() -> None:
 
 @SHELLS
 async def test_a_shell_that_is_slow_to_take_fresh_pipes_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_module, "_WATCH_S", 0.1)
+    monkeypatch.setattr(shell_monitor, "_CHECK_S", 0.1)
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         pid = int((await shell.run("X=kept; echo $$")).stdout)
         await shell.run("sleep 30 &")
-        assert process_of(sandbox).settling
+        assert process_of(sandbox).opening_pipes
         os.kill(pid, signal.SIGSTOP)
         run = shell.begin("echo $X")
         looked = asyncio.Event()  # and seen to do something, as one that gets no processor
@@ -136,12 +136,12 @@ async def test_a_shell_that_is_slow_to_take_fresh_pipes_is_waited_for(kind: str,
 
 @SHELLS
 async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_module, "_WATCH_S", 0.1)
+    monkeypatch.setattr(shell_monitor, "_CHECK_S", 0.1)
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         await shell.run("X=kept")
         await shell.run("sleep 30 &")
-        assert process_of(sandbox).settling
+        assert process_of(sandbox).opening_pipes
         run = shell.begin("echo $X")
         late = passed(0.1)
         sleep_through(lambda: late() and has_reported(process_of(sandbox)))
@@ -151,7 +151,7 @@ async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced
 
 @SHELLS
 async def test_a_shell_that_is_slow_to_answer_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_abort, "_ASK_AGAIN_S", 0.002)
+    monkeypatch.setattr(shell_abort, "_PING_AGAIN_S", 0.002)
     monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: process.number > 1)  # so that the second run is asked for first
     times = 0
 
@@ -172,7 +172,7 @@ async def test_a_shell_that_is_slow_to_answer_is_waited_for(kind: str, monkeypat
 
 
 async def test_a_shell_that_has_loaded_its_state_while_the_agent_slept_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_rebuild, "_TURN_S", 0.001)
+    monkeypatch.setattr(shell_rebuild, "_LOAD_CHECK_S", 0.001)
     load = ShellProcess.load
     loading = asyncio.Event()
     monkeypatch.setattr(ShellProcess, "load", lambda process, dump, token: loading.set() or load(process, dump, token))  # type: ignore[func-returns-value]
@@ -207,7 +207,7 @@ async def test_a_lost_run_keeps_its_exit_code_where_the_shell_cannot_be_rebuilt(
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell="bash")
         await shell.run("true")
-        monkeypatch.setattr(shell_rebuild, "_TIMES", 0)
+        monkeypatch.setattr(shell_rebuild, "_MAX_ATTEMPTS", 0)
         run = shell.begin("exit 3")
         last = await shell.channel.end()
         assert isinstance(last, Failed)

@@ -36,7 +36,7 @@ class Held:
     def room(self) -> int:
         return self.half.room
 
-    crowded = False
+    is_memory_full = False
 
     def consume(self, size_bytes: int) -> None: ...
 

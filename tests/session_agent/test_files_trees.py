@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from session_agent.agent.files import copying
 from session_agent.agent.files import tree_operations as moving
 from tests.session_agent.test_files_ops import entries, fs
 from tests.support.requires import requires
@@ -162,11 +162,10 @@ def test_the_tree_that_is_removed_may_be_moved_meanwhile(tmp_path: Path, monkeyp
 def test_a_move_to_where_there_is_no_room_names_that_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "from").write_text("x")
 
-    def full(source: str, target: str, **_: object) -> None:
-        Path(target).touch()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)
+    def full(source: int, target: int, size_bytes: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(copying, "copy_contents", full)
     with pytest.raises(OSError, match="No space") as failed:
         moving.move_across(str(tmp_path / "from"), str(tmp_path / "to"))
     assert failed.value.filename == str(tmp_path / "to")

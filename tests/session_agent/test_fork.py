@@ -45,7 +45,7 @@ def run(
         output = file.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert starting is not None
-    assert starting.settle()
+    assert starting.read_report()
     starting.close()
     return code, output, starting.error()
 
@@ -67,16 +67,16 @@ def test_it_moves_itself_and_becomes_the_command(tasks: int, tmp_path: Path) -> 
 
 def test_one_program_serves_commands_that_get_the_same_descriptors(tasks: int) -> None:
     forker = Forker([tasks], ulimits={"nofile": (64, 64)})
-    forking._program.cache_clear()
+    forking._stub_image.cache_clear()
     for number in range(3):
         assert run(forker, ["sh", "-c", f"echo {number}; ulimit -n"])[:2] == (0, b"%d\n64\n" % number)
-    assert forking._program.cache_info()[:2] == (2, 1)
+    assert forking._stub_image.cache_info()[:2] == (2, 1)
     held = os.open(os.devnull, os.O_RDONLY)  # takes the lowest one
     assert run(forker, ["sh", "-c", "echo other"])[:2] == (0, b"other\n")
     os.close(held)
     assert run(forker, ["sh", "-c", "echo again; exit 4"])[:2] == (4, b"again\n")
     assert run(forker, ["sh", "-c", "true"], Launch("/", {"PATH": "/nowhere:" * 100 + PATH}))[0] == 0
-    assert forking._program.cache_info().misses == 2  # so long a PATH was not kept
+    assert forking._stub_image.cache_info().misses == 2  # so long a PATH was not kept
 
 
 def test_it_leads_a_session_and_inherits_nothing_of_the_agents(tasks: int) -> None:
@@ -219,11 +219,11 @@ def test_a_start_that_is_not_over_says_so() -> None:
     os.set_blocking(reader, False)
     calls = execs([b"/a/x", b"/b/x"])
     starting = Starting(reader, calls, "x", LAUNCH)
-    assert not starting.settle()
+    assert not starting.read_report()
     os.write(writer, record(0, errno.EACCES) + record(1, errno.ENOENT))
-    assert not starting.settle()
+    assert not starting.read_report()
     os.close(writer)
-    assert starting.settle()
+    assert starting.read_report()
     error = starting.error()
     assert isinstance(error, CannotExecuteError)
     assert error.exit_code == 126, "the first that was more than missing, as execvp has it"

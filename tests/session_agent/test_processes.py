@@ -20,7 +20,7 @@ from session_agent.agent.output.exit_status import Ending
 from session_agent.agent.output.records import Records
 from session_agent.agent.output.spool import Budget, Spool
 from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
-from session_agent.agent.process.process_tree import Tags, TreeKill, has_strangers, mark_run, members, owned_by, read_tag
+from session_agent.agent.process.process_tree import Tags, TreeKill, has_unowned_children, mark_run, members, owned_by, read_tag
 from session_agent.agent.process.processes import Reaper, exit_outcome, signal_number
 from tests.support.until import until_async
 
@@ -65,7 +65,7 @@ async def test_a_child_of_other_code_is_not_stolen(reaper: Reaper) -> None:
 async def test_orphans_are_reaped_in_the_end(reaper: Reaper, tmp_path: Path) -> None:
     await ended(reaper, "sh", "-c", f"(sleep 0.02; exit 5) & echo $! >{tmp_path}/pid; exec true")
     orphan = Path("/proc") / (tmp_path / "pid").read_text().strip()
-    assert has_strangers(reaper.pids)
+    assert has_unowned_children(reaper.pids)
     await until_async(lambda: not orphan.exists(), deadline_s=60, what="the orphan to be buried")
 
 
@@ -112,7 +112,7 @@ async def test_the_mark_survives_everything(reaper: Reaper) -> None:
     await until_async(lambda: len(members(owned_by(tag))) == 4, deadline_s=60, what="the tree")
     assert members(owned_by(Tags().owner())) == []
     killed = asyncio.Event()
-    TreeKill(owned_by(tag), killed.set, spare=(pid,))
+    TreeKill(owned_by(tag), killed.set, exclude=(pid,))
     await killed.wait()
     assert members(owned_by(tag)) in ([pid], [])
     TreeKill(owned_by(tag), killed.set)
@@ -128,10 +128,10 @@ async def test_runs_are_told_apart(reaper: Reaper) -> None:
     os.close(reader)
     assert mark_run(pid, tag | 1)
     os.write(writer, b"sleep 92 &\n")
-    await until_async(lambda: len(members(lambda t: t == tag | 1, spare=(pid,))) == 1, deadline_s=60, what="run 1")
+    await until_async(lambda: len(members(lambda t: t == tag | 1, exclude=(pid,))) == 1, deadline_s=60, what="run 1")
     assert mark_run(pid, tag | 2)
     os.write(writer, b"sleep 92 &\n")
-    await until_async(lambda: len(members(lambda t: t == tag | 2, spare=(pid,))) == 1, deadline_s=60, what="run 2")
+    await until_async(lambda: len(members(lambda t: t == tag | 2, exclude=(pid,))) == 1, deadline_s=60, what="run 2")
     assert len(members(owned_by(tag))) == 3
     os.close(writer)
     TreeKill(owned_by(tag), lambda: None)
@@ -215,7 +215,7 @@ def test_no_command_inherits_a_signal_that_the_agents_parent_ignored() -> None:
     """Also where posix_spawn(3) left the two signals of glibc's own ignored, which no handler can be set for."""
     script = (
         "import signal; from session_agent.agent.process import processes;"
-        "before = processes._ignored(); processes._ignore_for_ourselves_alone(); print(sorted(before)); print(sorted(processes._ignored()))"
+        "before = processes._ignored(); processes._replace_inherited_ignores(); print(sorted(before)); print(sorted(processes._ignored()))"
     )
     shell = f"trap '' INT TERM; exec {shlex.quote(sys.executable)} -c {shlex.quote(script)}"
     reader, writer = os.pipe()

@@ -39,8 +39,8 @@ def test_children_are_looked_for_when_the_shell_can_start_no_more() -> None:
 async def _cut_dump_short(sandbox: Client) -> ShellProcess:
     """As an interrupt does that comes when the run has been reported."""
     shell = only_shell(sandbox.context)
-    process = shell._process
-    await until_async(lambda: not process.settling and process.has_snapshot(), deadline_s=10, what="the dump")
+    process = shell.process
+    await until_async(lambda: not process.opening_pipes and process.has_snapshot(), deadline_s=10, what="the dump")
     files = process._files
     os.ftruncate(files.descriptors[files._dumps[0][1]], 100)
     return process

@@ -40,7 +40,7 @@ def test_every_state_is_reached_and_every_shell_can_end() -> None:
     ],
 )
 def test_what_is_not_in_the_table_raises(before: State, after: State) -> None:
-    with pytest.raises(IllegalTransitionError, match=f"{before.value} cannot be {after.value}"):
+    with pytest.raises(IllegalTransitionError, match=f"from {before.value} to {after.value}"):
         check_transition(before, after)
 
 

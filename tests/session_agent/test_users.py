@@ -57,7 +57,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return read(wanted, accounts, group)
 
     monkeypatch.setattr(users, "_read_user", counting)
-    monkeypatch.setattr(users, "_kept", {})
+    monkeypatch.setattr(users, "_cache", {})
     return seen
 
 
@@ -77,7 +77,7 @@ def test_accounts_are_read_again_once_either_file_has_changed(
     assert reads == ["bob"] * 3
     for number in range(100):
         find_user(number, **files)
-    assert len(users._kept) <= 16
+    assert len(users._cache) <= 16
 
 
 def test_files_that_changed_just_now_are_not_relied_on(files: dict[str, str], reads: list[object]) -> None:

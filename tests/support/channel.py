@@ -79,7 +79,7 @@ class FakeChannel:
         return self._window - self._unread
 
     @property
-    def crowded(self) -> bool:
+    def is_memory_full(self) -> bool:
         return False
 
     def consume(self, size_bytes: int) -> None:

@@ -1,7 +1,7 @@
-"""One-off commands: a process from a string or an argument list, with its own everything.
+"""The channel kinds ``command`` and ``follow``: start a one-off command, and attach to an existing one.
 
-Owns the request, the pipes and the exit record; what happens in between is ``process``'s. ``open_command`` and ``open_follow`` are the
-channel kinds.
+Owns the validation of the request, the pipes of the process and the storing of its result; ``process`` has everything between start and
+exit. A command is a script for a shell or an argument list, with its own directory, environment, user and streams.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
 def begin(context: AgentContext, params: dict[str, Any]) -> Record:
     """Get or create the command of this id, also without a client. Raises ``HoldfastError`` for what cannot run."""
     command_id = check_id(params.get("id"))
-    print_ = fingerprint("command", {name: value for name, value in params.items() if name != "keep"})  # how it is read is not what it is
+    # ``keep`` is about reading the output: it does not make a different command
+    print_ = fingerprint("command", {name: value for name, value in params.items() if name != "keep"})
     record = context.records.find(command_id, print_)
     if record is None:
         request = _Request(context, params)
@@ -60,7 +61,7 @@ def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
 
 
 def spool_from(context: AgentContext, params: dict[str, Any]) -> Callable[[], Spool]:
-    """What makes the spools that ``spool``, ``spool_bytes`` and ``keep`` ask for."""
+    """A function that creates spools with the parameters ``spool``, ``spool_bytes`` and ``keep``. Raises ``invalid_argument``."""
     tail = read.choice(params, "spool", "block", ("block", "tail")) == "tail"
     most = context.limits.spool_command_bytes
     limit = read.integer(params, "spool_bytes", most, least=1, most=most)
@@ -92,7 +93,7 @@ class _Request:
 
 
 class Command(Process):
-    """A live one-off command. It keeps itself in ``context.commands`` until its exit record is stored."""
+    """A running one-off command. It is in ``context.commands`` until its result is stored."""
 
     KIND, KILLED, ERRORS = "command", "", (2, "\n")
 
@@ -109,31 +110,31 @@ class Command(Process):
         self._go(request.timeout_s, watch=request.pipe_stdin)
 
     def _start(self, request: _Request) -> None:
-        ours: list[int] = []
-        theirs: list[int] = []
+        own_ends: list[int] = []
+        child_ends: list[int] = []
         try:
             for index in (0, 1, 2):
                 if (index == 0 and not request.pipe_stdin) or (index == 2 and request.one_stream):
                     continue
                 reader, writer = os.pipe()
-                ours.append(writer if index == 0 else reader)
-                theirs.append(reader if index == 0 else writer)
+                own_ends.append(writer if index == 0 else reader)
+                child_ends.append(reader if index == 0 else writer)
             if request.launch.uid is not None:
-                for fd in theirs:
-                    os.fchown(fd, request.launch.uid, -1)  # so that it may open /dev/stdout and its like anew
-            stdin = theirs[0] if request.pipe_stdin else self._context.null
-            self._spawn(request.argv, request.launch, Stdio(stdin, theirs[-1 if request.one_stream else -2], theirs[-1]))
+                for fd in child_ends:
+                    os.fchown(fd, request.launch.uid, -1)  # else the command could not open /dev/stdout
+            stdin = child_ends[0] if request.pipe_stdin else self._context.null
+            self._spawn(request.argv, request.launch, Stdio(stdin, child_ends[-1 if request.one_stream else -2], child_ends[-1]))
         except OSError as error:
-            _close(ours)
-            raise HoldfastError("spawn_failed", f"no pipes for the command: {error.strerror}") from None
+            _close(own_ends)
+            raise HoldfastError("spawn_failed", f"cannot create the pipes of the command: {error.strerror}") from None
         except Exception:
-            _close(ours)
+            _close(own_ends)
             raise
         finally:
-            _close(theirs)
+            _close(child_ends)
         if request.pipe_stdin:
-            self._sink = PipeWriter(ours[0])
-        for stream, descriptor in ((1, ours[-1]),) if request.one_stream else ((1, ours[-2]), (2, ours[-1])):
+            self._sink = PipeWriter(own_ends[0])
+        for stream, descriptor in ((1, own_ends[-1]),) if request.one_stream else ((1, own_ends[-2]), (2, own_ends[-1])):
             self._sources.append(PipeReader(descriptor, stream, self.record.spool, arrived=self.record.notify, ended=self._source_ended))
 
     # records.Owner ----------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ class Command(Process):
     # Process ----------------------------------------------------------------------------------------------------
 
     def _send_signal(self, number: int) -> None:
-        """To its process group; to what is left of its tree where it ended."""
+        """To its process group, or after its end to the remaining processes of its tree."""
         if self._status is None:
             kill_group(self.pid, number)
         else:

@@ -1,7 +1,7 @@
-"""What a sandbox starts by itself: the image's ENTRYPOINT and CMD, or the words its creator gave.
+"""The entrypoint: the image's ENTRYPOINT and CMD, or the argument list of the sandbox's creator, started with the agent.
 
-Owns its start, as the command of a well-known id that any client can follow, and its stop when the sandbox is taken away. It is the
-image's in every respect: user, directory, environment. The sandbox lives on when it ends. Called by ``server``.
+Owns its start, as a command with a well-known id that any client can follow, and its stop before the sandbox is deleted. It runs with the
+user, directory and environment of the image. The sandbox continues when the entrypoint ends. Called by ``server``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .command import begin, spool_from
 log = logging.getLogger("session_agent.agent.commands.entrypoint")
 
 _SPOOL_BYTES = 4 * MIB
-"""How much of its output can be read again, as long as the sandbox lives."""
+"""How much of its last output is kept as long as the sandbox lives."""
 _CANNOT_START = 126
 
 
 def start_entrypoint(context: AgentContext) -> None:
-    """Start it, where there is one. What keeps it from starting is its output, and 126 its exit code, as a shell has it."""
+    """Start the entrypoint, if there is one. If it cannot be started its output is the error and its exit code 126, as in a shell."""
     argv = list(context.settings.entrypoint)
     if not argv:
         return
@@ -48,7 +48,7 @@ def start_entrypoint(context: AgentContext) -> None:
 
 
 def stop_entrypoint(context: AgentContext) -> None:
-    """Ask it to end, as `docker stop` does."""
+    """Send SIGTERM to the entrypoint, as `docker stop` does."""
     if context.settings.entrypoint:
         record = context.records.get(ENTRYPOINT_ID)
         if record.owner is not None:

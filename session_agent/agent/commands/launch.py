@@ -1,7 +1,6 @@
-"""From the untrusted parameters of a request to a ``Launch``: directory, environment, user, program.
+"""Turning the untrusted parameters of a request into a ``Launch``: working directory, environment and user.
 
-Owns the defaults that every kind of process shares and finding the shells of the image. Called by ``command``, ``shell`` and
-``terminal``.
+Owns their defaults, which are the same for commands, shells and terminals, and finding a shell in the image.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import DEFAULT_PATH, AgentContext
 from session_agent.agent.process.fork import Launch
-from session_agent.agent.process.users import User, find_user, must_be_there
+from session_agent.agent.process.users import User, check_ids_exist, find_user
 from session_agent.agent.request import params as read
 from session_agent.agent.request.paths import path_param
 
@@ -46,7 +45,7 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     own = user.uid == os.geteuid() and user.gid == os.getegid()
     if own and not namespaced and (wanted is None or user.uid != 0 or _in_groups(user)):
         return Launch(cwd, env)
-    must_be_there(user, ids=context.settings.command_ids)
+    check_ids_exist(user, ids=context.settings.command_ids)
     if namespaced:
         return Launch(cwd, env, user.uid, user.gid, user.groups)
     if os.geteuid() != 0:
@@ -94,22 +93,22 @@ def shell_words(path: str) -> list[str]:
 
 
 def is_busybox(path: str) -> bool:
-    """Whether a shell is a busybox, under whatever name."""
+    """Whether the program at ``path`` is busybox, whatever its name."""
     try:
         found = os.stat(path)
-        return _says_busybox(path, found.st_dev, found.st_ino, found.st_mtime_ns)
+        return _contains_busybox(path, found.st_dev, found.st_ino, found.st_mtime_ns)
     except OSError:
         return False
 
 
 @functools.lru_cache(maxsize=16)
-def _says_busybox(path: str, device: int, inode: int, changed: int) -> bool:
+def _contains_busybox(path: str, device: int, inode: int, changed: int) -> bool:
     with open(path, "rb") as file:
         return b"BusyBox v" in file.read(_BUSYBOX_BYTES)
 
 
 def _environment(user: User, term: str | None) -> dict[str, str]:
-    """What docker gives a command beside its image's own: TERM only where there is a terminal."""
+    """The variables that docker adds to those of the image; TERM only with a terminal."""
     env = {"PATH": DEFAULT_PATH, "HOME": user.home}
     if term is not None:
         env["TERM"] = term

@@ -1,7 +1,7 @@
-"""One process with standard streams, from its start to its exit: what one-off commands and terminals have in common.
+"""One process from its start to its exit: the common base of one-off commands and terminals.
 
-Owns start, signals, time-out, the exit status, and the end of everything it started. What the streams are, and where the exit is stored, is
-``command``'s and ``terminal``'s. A process does not care whether a client looks: presenting it is ``delivery``'s.
+Owns start, signals, time limit and exit status, and killing the processes that it has started. ``command`` and ``terminal`` define its
+streams and store its result; ``delivery`` sends the result to clients, and the process runs the same with or without one.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from session_agent.agent.output.exit_status import Ending, ending_of
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
-from session_agent.agent.process.process_tree import TreeKill, has_strangers, kill_group, members, owned_by
+from session_agent.agent.process.process_tree import TreeKill, has_unowned_children, kill_group, members, owned_by
 from session_agent.agent.process.processes import exit_outcome, signal_number
 
 _WAIT_POLL_S = 0.05
 
 
 class Process:
-    """A live process. ``outlive``: what becomes of what it started when it ends, ``adopt``, ``kill`` or ``wait``."""
+    """A process. ``outlive``: what happens at its end to processes that it started and that still run: ``adopt``, ``kill`` or ``wait``."""
 
     KIND: ClassVar[str]
-    """As ``ending_of`` has it."""
+    """The noun for messages: ``command`` or ``terminal``."""
     KILLED: ClassVar[str]
-    """Why it ended where a client sent it SIGKILL."""
+    """The reason of its end if a client sent SIGKILL."""
     ERRORS: ClassVar[tuple[int, str]]
-    """The stream and the line's end for what a shell would say of a program that cannot be executed."""
+    """The stream and the line end for the message that a program cannot be executed."""
 
     def __init__(self, context: AgentContext, record: Record, *, outlive: str = "adopt") -> None:
         self._context = context
@@ -41,17 +41,18 @@ class Process:
         self._began = context.now()
         self._status: int | None = None
         self._abort = ""
-        """Why it was killed, where it was: the first reason."""
+        """The first reason for which it was killed, if it was."""
         self._killing: TreeKill | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sink: PipeWriter | None = None
         self._sources: list[PipeReader] = []
         self.pid = 0
         self._live = False
-        """From the start to the exit record."""
+        """True from the start until the result is stored."""
         self._watched = False
-        """Whether its start is reported, and its output sent, before its end."""
+        """Whether its start is reported and its output sent before it ends."""
         self._signals: list[int] = []
+        """Signals that arrived before its exec was confirmed."""
 
     def _spawn(self, argv: list[str], launch: Launch, stdio: Stdio, *, tty: bool = False) -> None:
         self.pid = self._context.reaper.spawn(
@@ -59,7 +60,7 @@ class Process:
         )
 
     def _go(self, timeout_s: float | None, *, watch: bool) -> None:
-        """It was spawned, and its streams are there. ``watch``: from its beginning."""
+        """It was spawned and its streams exist: set its time limit, and watch it now or after a delay."""
         self._live = True
         self.record.started = not self._context.reaper.is_starting(self.pid)
         if timeout_s is not None:
@@ -70,7 +71,7 @@ class Process:
             self._context.delayed_watch.add(self)
 
     def watch(self) -> None:
-        """Report its start, and its output as it comes."""
+        """Report its start, and its output as it arrives."""
         self._context.delayed_watch.remove(self)
         self._watched = True
         self._context.reaper.watch(self.pid)
@@ -78,13 +79,13 @@ class Process:
             source.watch()
 
     def signal(self, name: str) -> None:
-        """Signal it; KILL ends the whole tree."""
+        """Signal it; KILL kills the whole process tree."""
         number = signal_number(name)
         if number == signal.SIGKILL:
             self.end(self.KILLED)
         elif self.record.started:
             self._send_signal(number)
-        elif number not in self._signals:  # as a process has a signal pending once
+        elif number not in self._signals:  # in the kernel too a signal is pending at most once
             self._signals.append(number)
 
     def abandon(self) -> None:
@@ -92,7 +93,7 @@ class Process:
         self.end("cancelled")
 
     def end(self, why: str) -> None:
-        """Kill it with everything it started, unless it has ended: an agent that was held up may have yet to see that."""
+        """Kill it and every process that it started, unless it has ended. Its exit may not have been reaped yet, so reap first."""
         self._context.reaper.reap()
         if self._killing is not None or not self._live:
             return
@@ -102,17 +103,17 @@ class Process:
         self._abort = why
         self._kill_tree()
 
-    # What the streams and the record decide ----------------------------------------------------------------------
+    # Implemented by subclasses ------------------------------------------------------------------------------------
 
     def _send_signal(self, number: int) -> None:
         raise NotImplementedError
 
     def _end_streams(self) -> None:
-        """It ended: take what is left of its output."""
+        """It has ended: read the rest of its output."""
         raise NotImplementedError
 
     def _release(self) -> None:
-        """Give back everything but the record."""
+        """Release everything but the record."""
         self._live = False
         self._context.delayed_watch.remove(self)
         if self._timer is not None:
@@ -128,13 +129,13 @@ class Process:
         raise NotImplementedError
 
     def _fail(self, error: HoldfastError) -> None:
-        """It could not be started, and that has no exit status."""
+        """Store that it could not be started; there is no exit status."""
         raise NotImplementedError
 
-    # What happens ------------------------------------------------------------------------------------------------
+    # Callbacks ---------------------------------------------------------------------------------------------------
 
     def _started(self, error: Exception | None) -> None:
-        """The program replaced the forked child (exec), or could not."""
+        """The exec has succeeded, or failed with ``error``."""
         if error is None:
             self.record.started = True
             if self._watched:
@@ -150,7 +151,7 @@ class Process:
             self._fail(error)
 
     def _cannot_execute(self, error: CannotExecuteError) -> None:
-        """Report it as a shell does."""
+        """Report as a shell does: a message in the output, and exit code 126 or 127."""
         stream, line_end = self.ERRORS
         self.record.started = True
         self.record.spool.append(stream, f"{error.message}{line_end}".encode())
@@ -159,7 +160,7 @@ class Process:
     def _kill_tree(self) -> None:
         roots = (self.pid,) if self._status is None else ()
         if roots:
-            # at once and as a whole: a fork bomb that goes on while it is looked through leaves us no time to do so
+            # Stop the whole group at once: a fork bomb would fork faster than its processes are found.
             kill_group(self.pid, signal.SIGSTOP)
         self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
 
@@ -167,15 +168,15 @@ class Process:
         self._context.reaper.reap_orphans(owned_by(self._tag))
         if self._status is not None:
             self._finish()
-        # else the leader's exit is on its way
+        # else ``_exited`` follows
 
     def _exited(self, status: int) -> None:
         self._status = status
         if self._killing is not None or self._outlive == "kill":
-            if has_strangers(self._context.reaper.pids):
+            if has_unowned_children(self._context.reaper.pids):
                 if self._killing is None or self._killing.over:
                     self._kill_tree()
-                # else _killed comes when nothing of the tree is left
+                # else ``_killed`` follows when the tree is dead
             else:
                 if self._killing is not None:
                     self._killing.cancel()
@@ -186,14 +187,14 @@ class Process:
             self._wait_for_rest()
 
     def _wait_for_rest(self) -> None:
-        """``outlive: wait``: until the pipes are closed and nothing of the tree lives."""
+        """``outlive: wait``: finish when the pipes are closed and no process of the tree is alive."""
         if self._killing is not None or self.record.ending is not None:
             return
         if not self._watched:
             self.watch()
         if any(source.open for source in self._sources):
-            return  # _source_ended comes back here
-        if has_strangers(self._context.reaper.pids) and members(owned_by(self._tag)):
+            return  # ``_source_ended`` calls this again
+        if has_unowned_children(self._context.reaper.pids) and members(owned_by(self._tag)):
             self._context.loop.call_later(_WAIT_POLL_S, self._wait_for_rest)
             return
         self._finish()

@@ -1,21 +1,17 @@
-"""Terminals: a program on a PTY of its own, with a size, a scrollback, and a life beyond one client.
+"""The channel kind ``terminal``: a program on a pseudo-terminal, with a name by which clients can attach again.
 
-Owns the PTY, resizing and re-attaching by name; the program itself is ``process``'s. A client that attaches is shown the last
-``SCROLLBACK_BYTES`` (``terminal_replay``), what runs is made to draw itself again, then comes what follows. A connected client that reads
-slowly makes the program wait; without clients the oldest output is dropped. ``open_terminal`` is the channel kind.
+Owns the pseudo-terminal, its size and its scrollback; ``process`` has the life of the program. A client that attaches gets the last
+``SCROLLBACK_BYTES`` (``terminal_replay``), the program is made to redraw, and new output follows. A connected client that reads slowly
+blocks the program; without connected clients the oldest output is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import struct
-import termios
 from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Failed
 from holdfast_wire.limits import ID_BYTES
 
 from session_agent.agent.context import AgentContext
@@ -26,18 +22,18 @@ from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
 from session_agent.agent.process.processes import is_signal, kill_signal
 from session_agent.agent.request import params as read
-from session_agent.agent.session.channels import Channel, Handler
-from session_agent.agent.session.delivery import Presenter
+from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.delivery import Presenter, RecordHandler
 
 from .launch import find_shell, launch_from, shell_words
 from .process import Process
 from .terminal_replay import replay
-from .window import MOST_CELLS, TERM, window_size
+from .window import MOST_CELLS, TERM, open_pty, set_size, window_size
 
 SCROLLBACK_BYTES = 256 * 1024
 _SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh", "ksh", "fish"})
 _WIGGLE_S = 0.1
-"""How long a temporary size is kept, so that a program notices it."""
+"""How long a temporary size is set, so that a program notices the change."""
 _END_OF_INPUT = b"\x04"
 
 
@@ -96,14 +92,10 @@ class Terminal(Process):
         self._prompts = os.path.basename(argv[0]) in _SHELLS and all(
             word.startswith("--") or (word.startswith("-") and "c" not in word) for word in argv[1:]
         )
+        self._master, slave = open_pty(rows, columns)
         try:
-            self._master, slave = os.openpty()
-        except OSError as error:
-            raise HoldfastError(
-                "spawn_failed", f"no pseudo-terminal is available: {error.strerror}", hint="the sandbox needs /dev/ptmx and /dev/pts"
-            ) from None
-        try:
-            _prepare(self._master, slave, launch, rows, columns)
+            if launch.uid is not None:
+                os.fchown(slave, launch.uid, -1)
             self._spawn(argv, launch, Stdio(slave, slave, slave), tty=True)
         except CannotExecuteError as error:
             os.close(self._master)
@@ -122,7 +114,7 @@ class Terminal(Process):
 
     @property
     def works(self) -> bool:
-        """Whether something runs in it besides a shell that waits at its prompt."""
+        """Whether a program other than a shell at its prompt is in the foreground."""
         try:
             return self._status is None and (not self._prompts or os.tcgetpgrp(self._master) != self.pid)
         except OSError:
@@ -130,11 +122,11 @@ class Terminal(Process):
 
     @property
     def _is_open(self) -> bool:
-        """Whether the PTY is: not after its last holder is gone."""
+        """Whether any process still has the pseudo-terminal open."""
         return any(source.open for source in self._sources)
 
     def write(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Keys. The end of input is typed, as Ctrl-D is."""
+        """Keys. The end of input is sent as Ctrl-D."""
         if self._sink is None or not self._sink.open:
             consumed(len(data))
             return
@@ -144,51 +136,48 @@ class Terminal(Process):
             self._sink.feed(_END_OF_INPUT, False, lambda _: None)
 
     def resize(self, rows: int, columns: int) -> bool:
-        """Change the size; the kernel sends the program SIGWINCH. False when it was that size already."""
+        """Change the size; the kernel sends SIGWINCH to the program. False if it had that size already."""
         changed = (rows, columns) != self._size
         self._size = (rows, columns)
-        self._settle()
-        if changed:  # and again: a line editor puts back what it was when it began to look at its terminal
-            self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._settle)
+        self._restore_size()
+        if changed:  # and once more later: a line editor may just now restore the size that it read at its start
+            self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._restore_size)
         return changed
 
     def past(self) -> tuple[bytes, bool]:
-        """The end of what it wrote so far, and whether something came before that is gone."""
+        """The last output so far, and whether earlier output is missing."""
         held = self.spool.held(1)
         tail = held[-SCROLLBACK_BYTES:]
         return tail, len(tail) < self.spool.size
 
     def redraw(self, *, force: bool) -> None:
-        """Make a full-screen program draw itself. Many look whether the size is another: ``force`` shows them one for a moment."""
+        """Make a full-screen program redraw. Many do so only if the size has changed: with ``force`` it changes for ``_WIGGLE_S``."""
         if not self._is_open:
             return
         if force and self._wiggle is None:
             rows, columns = self._size
-            self._set_size(rows + 1, columns)  # larger, not smaller: then no program has to throw a line away
-            self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._settle)
+            set_size(self._master, rows + 1, columns)  # larger, not smaller, so that no program discards a line
+            self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._restore_size)
         elif not force:
             self.signal("WINCH")
 
-    def _settle(self) -> None:
-        """Restore the size that was asked for."""
+    def _restore_size(self) -> None:
+        """Set the size that a client requested last."""
         if self._wiggle is not None:
             self._wiggle.cancel()
             self._wiggle = None
         if self._is_open:
-            self._set_size(*self._size)
+            set_size(self._master, *self._size)
 
-    def _set_size(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def attended(self) -> None:
-        """A client attached or left: without clients the program does not wait, its oldest output is dropped."""
+    def clients_changed(self) -> None:
+        """A client attached or detached: block the program on slow clients only while one is connected."""
         self.spool.tail = not any(reader.attached() for reader in self.spool.readers)
         self.spool.taken()
 
     # Process ----------------------------------------------------------------------------------------------------
 
     def _send_signal(self, number: int) -> None:
-        """To whatever is in the foreground."""
+        """To the foreground process group."""
         if self._is_open:
             try:
                 kill_signal(os.tcgetpgrp(self._master), number)
@@ -196,7 +185,7 @@ class Terminal(Process):
                 pass
 
     def _end_streams(self) -> None:
-        """What it left in the foreground is sent SIGHUP by the kernel; the rest lives on, as after `docker exec -t`."""
+        """The kernel sends SIGHUP to processes left in the foreground; others continue, as after `docker exec -t`."""
         for source in self._sources:
             source.drain()
 
@@ -206,10 +195,10 @@ class Terminal(Process):
             self._wiggle.cancel()
         if self._context.terminals.get(self.name) is self:
             del self._context.terminals[self.name]
-        self.spool.release()  # no other client can find it
+        self.spool.release()  # no other client can attach any more
 
     def _store(self, ending: Ending) -> None:
-        self.spool.released = True  # for the client that asked
+        self.spool.released = True  # only the present clients read the rest
         self.record.ending = ending
         self.record.notify()
 
@@ -218,75 +207,46 @@ class Terminal(Process):
         self.record.notify()
 
 
-def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -> None:
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    modes = termios.tcgetattr(slave)
-    modes[0] |= 0o40000  # IUTF8: erase whole characters
-    termios.tcsetattr(slave, termios.TCSANOW, modes)
-    if launch.uid is not None:
-        os.fchown(slave, launch.uid, -1)
-
-
-class TerminalHandler(Handler):
-    """One client's view of a terminal."""
+class TerminalHandler(RecordHandler):
+    """Serves one client of a terminal."""
 
     def __init__(self, channel: Channel, terminal: Terminal, *, created: bool, past: bytes = b"") -> None:
-        self._channel = channel
         self._terminal = terminal
-        record = terminal.record
         info = {"pid": terminal.pid, "name": terminal.name, "created": created}
         start = 0 if created else terminal.spool.size
-        self._presenter = Presenter(channel, record, {1: start}, info=info, preface=past)
-        self._follower: Callable[[], None] = self._pump
-        record.followers.append(self._follower)
-        terminal.attended()
+        super().__init__(channel, Presenter(channel, terminal.record, {1: start}, info=info, preface=past))
+        terminal.clients_changed()
         self._pump()
-
-    def _pump(self) -> None:
-        if self._presenter.pump():
-            self._leave()
-
-    def _leave(self) -> None:
-        followers = self._terminal.record.followers
-        if self._follower in followers:
-            followers.remove(self._follower)
 
     def write(self, data: bytes, eof: bool) -> None:
         """Keys."""
         self._terminal.write(data, eof, self._consumed)
 
-    def _consumed(self, size_bytes: int) -> None:
-        if not self._presenter.finished and size_bytes:
-            self._channel.consume(size_bytes)
-
     def resize(self, rows: int, columns: int) -> None:
-        """The client's window changed."""
+        """Set the size."""
         if 0 < rows <= MOST_CELLS and 0 < columns <= MOST_CELLS:
             self._terminal.resize(rows, columns)
 
     def signal(self, name: str) -> None:
-        """A signal for the foreground."""
+        """Signal the foreground process group."""
         if is_signal(name):
             self._terminal.signal(name)
 
     def close(self, detach: bool) -> None:
-        """End the terminal, or with ``detach`` leave it for clients that ask for its name."""
+        """Kill the program, or with ``detach`` leave it running for clients that open its name."""
         if self._presenter.finished:
             return
         if detach:
-            self.drop()
-            error = HoldfastError("cancelled", "the client detached; the terminal goes on")
-            self._channel.send(Failed(self._channel.number, error.to_map()))
+            self._detach("the client detached; the terminal goes on")
         else:
             self._terminal.end("cancelled")
 
     def writable(self) -> None:
-        """Credit came back, or the client came or went."""
-        self._terminal.attended()
+        """Credit returned, or the client attached or detached."""
+        self._terminal.clients_changed()
         self._pump()
 
     def drop(self) -> None:
-        """The channel is gone; the terminal lives on by its name."""
-        self._presenter.stop()
-        self._leave()
-        self._terminal.attended()
+        """Stop using the channel; the program keeps running."""
+        super().drop()
+        self._terminal.clients_changed()

@@ -1,8 +1,8 @@
-"""A file or a directory as a tar stream.
+"""The channel kind ``download``: a file or a directory as a tar stream.
 
-Owns the walk (names in byte order, links as links, no file twice in memory) and the promise that the stream is a valid archive
-whatever happens to the tree during that time: a file that shrinks is padded, one that grows is cut to its header, one that vanishes or
-is special is left out, and the result counts each. Called through ``transfers``.
+Owns the walk (names in byte order, links as links), and that the stream is a valid archive even if the tree changes meanwhile: a file that
+shrinks is padded, one that grows is truncated to the size in its header, a missing or special file is left out, and the result counts
+each of these. Used through ``transfers``.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class TreeSource:
             return []
 
     def _member(self, path: str) -> Generator[bytes, None, bool]:
-        """The pieces of one member; returns whether it is a directory to go into."""
+        """The pieces of one member; returns whether it is a directory."""
         assert self._root is not None
         try:
             parent, name = self._root.parent(path) if path != "." else (self._root.parent("x")[0], ".")

@@ -1,7 +1,7 @@
-"""Many files exchanged for others together, with a way back until the last step.
+"""Replacing several files together: if one replacement fails, all are undone.
 
-Owns staging beside the targets, the swap and the undoing. It reads no file and knows nothing of diffs. Between two swaps another
-process may see old and new files side by side, never half a file. Called by ``patch``.
+Owns temporary files beside the targets, the replacement and the undo. Reads no file and knows no diffs. During the replacement another
+process may see some old and some new files, but never a partial file. Called by ``patch``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(slots=True)
 class NewFile:
-    """What a path is to hold; ``content`` None: nothing. ``mode`` None: that of a new file. ``was``: it exists on disk."""
+    """The new state of a path. ``content`` None: it is removed; ``mode`` None: the default; ``was``: the state of the existing file."""
 
     content: bytes | None
     mode: int | None = None
@@ -41,7 +41,7 @@ class Exchange:
         self._swapped: list[tuple[str, str | None]] = []  # path, name of what was there
 
     def make(self, where: str, files: dict[str, NewFile]) -> None:
-        """Bring every path to what it is to hold. Raises ``HoldfastError`` naming the path below ``where``; then nothing changed."""
+        """Bring every path to its new state. Raises ``HoldfastError`` with the path below ``where``; then nothing is changed."""
         self._files = files
         current = ""
         try:
@@ -90,7 +90,7 @@ class Exchange:
         try:
             if temporary is None:
                 os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)
-            else:  # a second name keeps the old one in place until the new one takes it
+            else:  # a hard link keeps the old file in place until the new one replaces it
                 os.link(name, kept, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             kept = None
@@ -105,10 +105,10 @@ class Exchange:
     def _undo(self) -> None:
         for path, kept in reversed(self._swapped):
             with contextlib.suppress(OSError):
-                parent, name = self._there(path)
+                parent, name = self._root.parent(path)
                 if kept is not None:
                     os.rename(kept, name, src_dir_fd=parent, dst_dir_fd=parent)
-                    self._discard(path, kept)  # rename does nothing where both are one file still
+                    self._discard(path, kept)  # rename leaves both names if they are links to the same file
                 elif self._files[path].was is None:
                     os.unlink(name, dir_fd=parent)
         for path, temporary in self._staged:
@@ -116,20 +116,17 @@ class Exchange:
             if self._files[path].was is None:
                 self._prune(path)
 
-    def _there(self, path: str) -> tuple[int, str]:
-        return self._root.parent(path)
-
     def _discard(self, path: str, name: str | None) -> None:
         if name is not None:
             with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=self._there(path)[0])
+                os.unlink(name, dir_fd=self._root.parent(path)[0])
 
     def _prune(self, path: str) -> None:
-        """Directories that are empty now go, as git does it."""
+        """Remove parent directories that are empty now, as git does."""
         directory = os.path.dirname(path)
         while directory:
             try:
-                parent, name = self._there(directory)
+                parent, name = self._root.parent(directory)
                 os.rmdir(name, dir_fd=parent)
             except OSError:
                 return

@@ -1,6 +1,6 @@
-"""What is in a file, copied into another: bytes with their holes, and extended attributes.
+"""Copying the content of a file with its holes, and its extended attributes.
 
-Owns the choice between a copy by the file system and one through here. Called by ``copying``.
+Owns the choice between ``copy_file_range`` and reading and writing. Called by ``copying``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 _PIECE_BYTES = 1024 * 1024
 _NO_RANGES = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EIO)
-"""What file systems answer that do not copy by themselves: then the bytes pass through here."""
+"""Errors of ``copy_file_range`` on file systems that do not support it: then the bytes are read and written."""
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.ENODATA, errno.EINVAL, errno.ERANGE, errno.E2BIG, errno.ENOSPC)
 
 
 def copy_contents(source: int, target: int, size_bytes: int) -> Iterator[int]:
-    """Copy what is in a file, with its holes; the sizes of the pieces."""
+    """Copy the content of a file with its holes; yields the sizes of the copied pieces."""
     ranges = True
     at = 0
     while at < size_bytes:
@@ -53,7 +53,7 @@ def copy_contents(source: int, target: int, size_bytes: int) -> Iterator[int]:
 
 
 def _data(source: int, at: int, size_bytes: int) -> tuple[int, int]:
-    """Where the next data of a file is."""
+    """Start and end of the next data of a file from ``at`` on."""
     try:
         start = os.lseek(source, at, os.SEEK_DATA)
         return start, min(os.lseek(source, start, os.SEEK_HOLE), size_bytes)
@@ -77,7 +77,7 @@ def _put(target: int, data: bytes, at: int) -> int:
 
 
 def copy_attributes(source: int, target: int) -> None:
-    """Those that the file system of ``target`` and the copying user may set."""
+    """Copy the extended attributes that the file system and the copying user are allowed to set."""
     try:
         names = os.listxattr(source)
     except OSError:

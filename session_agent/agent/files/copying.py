@@ -1,8 +1,8 @@
-"""Files and trees copied inside the sandbox, as ``cp -a`` does: owners, modes, times, attributes, holes and links are kept.
+"""Copying files and trees inside the sandbox, as ``cp -a`` does: owners, modes, times, attributes, holes and links are kept.
 
-Owns going through two trees that others may change at the same time: two descriptors at a time and no recursion, whatever the depth, and no
-link that is met inside a tree is followed. What is there already is merged or written over as ``cp`` does. The work is done in turns, so
-that a large tree neither holds a thread of the agent's nor goes on when its client left. Called by ``operations``.
+Other processes may change both trees at the same time: links inside a tree are not followed. The copy needs two open directories and no
+recursion, so the depth is not limited. Existing files are merged or overwritten as ``cp`` does. The work is done in time slices, so that
+a large tree does not occupy a thread, and stops when its client has left. Called by ``operations`` and ``tree_operations``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from holdfast_wire.errors import HoldfastError
@@ -25,16 +25,16 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLLOWED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_TURN_S = 0.05
-"""How long one turn lasts."""
+_SLICE_S = 0.05
+"""Length of one time slice."""
 _MOST_LINKS = 100_000
-"""Hard-linked files that are remembered; further ones become files of their own."""
+"""Hard-linked files that are remembered; of further ones each link becomes a separate file."""
 
 _Identity = tuple[int, int]
 
 
 class _Level(NamedTuple):
-    """One directory that is being copied: which it is, what it becomes, and the names that are left."""
+    """One directory that is being copied: identity of source and target, and the names that are left."""
 
     source: _Identity
     target: _Identity
@@ -44,14 +44,14 @@ class _Level(NamedTuple):
 
 
 class Copying:
-    """``path`` becomes ``to``, or goes into it where that is a directory. The source of an ``Outgoing`` that has no bytes to send."""
+    """Copies ``path`` to ``to``, or into it if ``to`` is a directory. A ``Source`` without content."""
 
     def __init__(self, path: str, to: str) -> None:
         self._path = path
         self._to = to
         self._entries = 0
         self._bytes = 0
-        self._turn_ends = 0.0
+        self._slice_ends = 0.0
         self._names: list[str] = []
         self._links: dict[_Identity, str] = {}
         self._top: _Identity | None = None
@@ -61,13 +61,13 @@ class Copying:
         return {}
 
     def chunks(self) -> Iterator[bytes]:
-        """Nothing, at the end of every turn."""
-        self._turn_ends = time.monotonic() + _TURN_S
+        """An empty piece at the end of every time slice."""
+        self._slice_ends = time.monotonic() + _SLICE_S
         try:
             for _ in self._copy():
-                if time.monotonic() >= self._turn_ends:
+                if time.monotonic() >= self._slice_ends:
                     yield b""
-                    self._turn_ends = time.monotonic() + _TURN_S
+                    self._slice_ends = time.monotonic() + _SLICE_S
         except OSError as error:
             named = isinstance(error.filename, str) and error.filename.startswith("/")
             where = error.filename if named else "/".join([self._path.rstrip("/"), *self._names])
@@ -82,7 +82,7 @@ class Copying:
         while self._held:
             os.close(self._held.pop())
 
-    # What becomes what -------------------------------------------------------------------------------------------
+    # Source and target -------------------------------------------------------------------------------------------
 
     def _copy(self) -> Iterator[None]:
         path, to = self._path, self._to
@@ -187,7 +187,7 @@ class Copying:
                 levels.append(_Level(_identity(here), _identity(there), os.listdir(here), name, is_new))
                 self._entries += 1
                 continue
-            self._dress(here, there, os.fstat(here), is_new=level.is_new)
+            self._copy_metadata(here, there, os.fstat(here), is_new=level.is_new)
             levels.pop()
             if not levels:
                 return
@@ -195,10 +195,10 @@ class Copying:
             here = self._replace(here, os.open("..", _DIRECTORY, dir_fd=here))
             there = self._replace(there, os.open("..", _DIRECTORY, dir_fd=there))
             if (_identity(here), _identity(there)) != (levels[-1].source, levels[-1].target):
-                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # it was moved: what is here now is something else
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # a directory was moved: this is another parent
 
     def _made(self, name: str, directory: int, *, follow: bool = False) -> tuple[bool, int]:
-        """A directory in ``directory``, and whether it is new."""
+        """Create or open a directory in ``directory``; returns whether it is new, and its descriptor."""
         is_new = True
         try:
             os.mkdir(name, 0o700, dir_fd=directory)
@@ -207,29 +207,25 @@ class Copying:
         try:
             return is_new, os.open(name, _FOLLOWED if follow else _DIRECTORY, dir_fd=directory)
         except OSError as error:
-            if error.errno == errno.ELOOP:  # a link is no directory to go into
+            if error.errno == errno.ELOOP:  # a link is not a directory here
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
             raise
 
     def _linked(self, state: os.stat_result, name: str, there: int, top: int) -> bool:
-        """Whether it is a hard link to something that was copied, and is one now again."""
+        """If the file was copied already under another name, link to that copy. Returns whether it did."""
         known = self._links.get((state.st_dev, state.st_ino)) if state.st_nlink > 1 else None
         if known is None:
             return False
         try:
-            try:
-                os.link(known, name, src_dir_fd=top, dst_dir_fd=there, follow_symlinks=False)
-            except FileExistsError:
-                _clear(name, there)
-                os.link(known, name, src_dir_fd=top, dst_dir_fd=there, follow_symlinks=False)
+            _replacing(name, there, lambda: os.link(known, name, src_dir_fd=top, dst_dir_fd=there, follow_symlinks=False))
         except IsADirectoryError:
             raise
         except OSError:
-            return False  # a copy does as well
+            return False  # it is copied instead
         self._entries += 1
         return True
 
-    # What is no directory ----------------------------------------------------------------------------------------
+    # Files, links and special files ------------------------------------------------------------------------------
 
     def _one(self, name: str, here: int, target: str, there: int, state: os.stat_result) -> Iterator[None]:
         if stat.S_ISREG(state.st_mode):
@@ -240,7 +236,7 @@ class Copying:
                 os.symlink(link, target, dir_fd=there)
             except FileExistsError:
                 if _leads_to(name, here, target, there):
-                    wrong = f"{shown(name)} is a link to {shown(target)}: it would replace it"
+                    wrong = f"{shown(name)} is a link to {shown(target)} and would replace it"
                     raise HoldfastError("invalid_path", wrong, hint="") from None
                 _clear(target, there)
                 os.symlink(link, target, dir_fd=there)
@@ -252,17 +248,13 @@ class Copying:
         self._entries += 1
 
     def _special(self, target: str, there: int, state: os.stat_result) -> None:
-        try:
-            os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there)
-        except FileExistsError:
-            _clear(target, there)
-            os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there)
+        _replacing(target, there, lambda: os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there))
         with contextlib.suppress(PermissionError):
             os.chown(target, state.st_uid, state.st_gid, dir_fd=there, follow_symlinks=False)
         made = os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=there)
         try:
             with contextlib.suppress(OSError):
-                os.chmod(f"/proc/self/fd/{made}", stat.S_IMODE(state.st_mode))  # what the umask took away
+                os.chmod(f"/proc/self/fd/{made}", stat.S_IMODE(state.st_mode))  # bits that the umask has removed
         finally:
             os.close(made)
         os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=there, follow_symlinks=False)
@@ -271,14 +263,14 @@ class Copying:
         source = self._hold(os.open(name, _READ, dir_fd=here))
         state = os.fstat(source)
         if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # something else has taken its place
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # it was replaced since the stat
         is_new, opened = self._created(target, there, state)
         file = self._hold(opened)
         for size in copy_contents(source, file, state.st_size):
             self._bytes += size
             yield
         if stat.S_ISREG(os.fstat(file).st_mode):
-            self._dress(source, file, state, is_new=is_new)
+            self._copy_metadata(source, file, state, is_new=is_new)
         self._held.remove(file)
         os.close(file)
         self._held.remove(source)
@@ -295,7 +287,7 @@ class Copying:
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENOENT):
                     raise
-                _clear(name, there)  # a link, or a pipe or socket: not to be written through
+                _clear(name, there)  # a link, pipe or socket: replaced instead of written through
                 continue
             state = os.fstat(file)
             if stat.S_ISFIFO(state.st_mode):
@@ -305,7 +297,7 @@ class Copying:
             if (state.st_dev, state.st_ino) == (source.st_dev, source.st_ino):
                 os.close(file)
                 raise HoldfastError("invalid_path", f"{shown(name)} would be copied onto itself", hint="")
-            if stat.S_ISREG(state.st_mode) and state.st_nlink > 1:  # its other names keep what they have
+            if stat.S_ISREG(state.st_mode) and state.st_nlink > 1:  # replaced, so that its other links keep their content
                 os.close(file)
                 _clear(name, there)
                 continue
@@ -314,21 +306,30 @@ class Copying:
             return False, file
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
-    def _dress(self, source: int, target: int, state: os.stat_result, *, is_new: bool) -> None:
-        """Owner, attributes, mode and times. Where only root may give it away it stays who copied it, as with ``cp``."""
+    def _copy_metadata(self, source: int, target: int, state: os.stat_result, *, is_new: bool) -> None:
+        """Set owner, attributes, mode and times. Without permission to change the owner it stays the copying user, as with ``cp``."""
         mode = stat.S_IMODE(state.st_mode)
         try:
             os.fchown(target, state.st_uid, state.st_gid)
         except PermissionError:
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # set for the other owner
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # these bits were meant for the other owner
         copy_attributes(source, target)
-        with contextlib.nullcontext() if is_new else contextlib.suppress(PermissionError):  # what another owns is merely written to
+        with contextlib.nullcontext() if is_new else contextlib.suppress(PermissionError):  # an existing file may have another owner
             os.fchmod(target, mode)
             os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
+def _replacing(name: str, directory: int, create: Callable[[], None]) -> None:
+    """Call ``create``; if something with this name exists, remove it first, unless it is a directory."""
+    try:
+        create()
+    except FileExistsError:
+        _clear(name, directory)
+        create()
+
+
 def _clear(name: str, directory: int) -> None:
-    """Remove what is in the way, unless it is a directory."""
+    """Remove an existing entry, unless it is a directory."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
@@ -340,7 +341,7 @@ def _clear(name: str, directory: int) -> None:
 
 
 def _leads_to(link: str, here: int, target: str, there: int) -> bool:
-    """Whether the link leads to what it would replace, which would be lost. ``cp`` refuses that too."""
+    """Whether the link's target is the file that the copied link would replace. ``cp`` refuses that too."""
     try:
         found = os.stat(link, dir_fd=here)
         replaced = os.stat(target, dir_fd=there, follow_symlinks=False)

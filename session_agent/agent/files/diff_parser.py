@@ -1,7 +1,7 @@
-"""Reading unified diffs: plain ones and git's, with whatever mail or prose is around them.
+"""Parsing unified diffs, plain ones and git's, with mail headers or other text around them.
 
-Owns the grammar. Counts in hunk headers are binding, and lines that no header accounts for are an error rather than prose, because
-a diff that is silently cut short is worse than one that is refused. The only exception is ``PatchError``. Called by ``patch``.
+Owns the grammar. The counts in hunk headers must be exact, and diff lines outside a hunk are an error instead of surrounding text, so that
+a truncated or damaged diff is refused. The only exception is ``PatchError``. Called by ``patch``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A tar stream from anywhere, unpacked so that nothing of it lands outside its destination.
+"""The channel kind ``upload``: extracts an untrusted tar stream without leaving its destination.
 
-Owns where members go and what they may be. Leading slashes are dropped, as tar does; ``..`` and links that lead out refuse the
-archive; devices and FIFOs are skipped and counted; set-user-id, set-group-id and sticky bits are dropped unless asked for; owners
-in the archive are ignored. Each file appears complete or not at all, and replaces what had its name instead of writing through it.
-Extraction as a whole is not undone: the error says how far it got. Called through ``transfers``.
+Owns where members go and what they may be. Leading slashes are removed, as by tar. An archive with ``..`` or with a path through a link
+that leaves the destination is refused. Devices and FIFOs are skipped and counted. Set-user-id, set-group-id and sticky bits are removed
+unless requested; owners in the archive are ignored. A file appears complete or not at all, and replaces an existing one. A failed
+extraction is not undone: the error has the number of extracted entries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .safe_path import Resolver, SafeRoot
 from .tar_format import Member
 from .tar_reader import TarLimits, TarReader
 from .transfers import Incoming, TransferContext
-from .write import make_parents
+from .write import make_parents, write_all
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -37,7 +37,7 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class ExtractOptions:
-    """``owner`` gets everything that is made; ``special_bits`` keeps set-user-id, set-group-id and sticky."""
+    """``owner``: of everything that is created; ``special_bits``: keep set-user-id, set-group-id and sticky bits."""
 
     owner: Ownership = AGENT
     special_bits: bool = False
@@ -57,7 +57,7 @@ def open_upload(context: TransferContext, channel: Channel) -> Handler:
 
 
 class TarSink:
-    """A tar stream into the directory ``path``, which is made where it is missing."""
+    """Extracts into the directory ``path``, which is created if it does not exist."""
 
     def __init__(self, path: str, options: ExtractOptions, limits: TarLimits | None = None, resolver: Resolver | None = None) -> None:
         self._path = path
@@ -74,7 +74,7 @@ class TarSink:
         self._deferred: dict[str, Member] = {}
         self._reader = TarReader(self, limits)
 
-    # transfers.PipeWriter ---------------------------------------------------------------------------------------------
+    # transfers.Sink -------------------------------------------------------------------------------------------------
 
     def open(self) -> dict[str, Any]:
         try:
@@ -100,8 +100,8 @@ class TarSink:
             error.detail = error.detail | self._progress()
             raise
         for path in reversed(self._deferred):
-            with contextlib.suppress(OSError):  # removed or replaced since: then its mode is not ours to set
-                self._settle(path, self._deferred[path])
+            with contextlib.suppress(OSError):  # it was removed or replaced since
+                self._set_metadata(path, self._deferred[path])
         fields: dict[str, Any] = {"entries": self._done, "bytes": self._reader.size_bytes, "skipped": self._skipped}
         if self._skipped_names:
             fields["skipped_names"] = [wire(name) for name in self._skipped_names]
@@ -119,7 +119,7 @@ class TarSink:
             self._root.close()
             self._root = None
 
-    # tar_reader.PipeWriter --------------------------------------------------------------------------------------------
+    # tar_reader.MemberSink ------------------------------------------------------------------------------------------
 
     def begin(self, member: Member) -> None:
         self._member = member
@@ -142,8 +142,7 @@ class TarSink:
 
     def body(self, data: memoryview) -> None:
         if self._file >= 0:
-            while data:
-                data = data[os.write(self._file, data) :]
+            write_all(self._file, data)
 
     def end(self) -> None:
         member = self._member
@@ -175,7 +174,7 @@ class TarSink:
         assert self._root is not None
         parent, name = self._parent(path)
         if name:
-            with contextlib.suppress(FileExistsError):  # what is there must be a directory: the open below checks it
+            with contextlib.suppress(FileExistsError):  # the open below checks that it is a directory
                 os.mkdir(name, 0o700 | self._mode(member) & 0o777, dir_fd=parent)
         descriptor = self._root.open(path.strip("/"), _DIRECTORY)
         try:
@@ -183,13 +182,13 @@ class TarSink:
         finally:
             os.close(descriptor)
         path = "/".join(part for part in path.split("/") if part not in ("", "."))
-        if len(self._deferred) < _MOST_DEFERRED:  # a read-only directory would refuse its own members
+        if len(self._deferred) < _MOST_DEFERRED:  # set at the end: in a read-only directory no member could be created
             self._deferred.pop(path, None)
             self._deferred[path] = member
         else:
-            self._settle(path, member)
+            self._set_metadata(path, member)
 
-    def _settle(self, path: str, member: Member) -> None:
+    def _set_metadata(self, path: str, member: Member) -> None:
         assert self._root is not None
         descriptor = self._root.open(path, _DIRECTORY)
         try:
@@ -215,7 +214,7 @@ class TarSink:
             if ".." in target.split("/"):
                 raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} links out of the destination")
             source, source_name = self._root.parent(target)
-            source = os.dup(source)  # the next call takes it back
+            source = os.dup(source)  # the next call of ``parent`` closes it
             try:
                 if not stat.S_ISREG(os.stat(source_name, dir_fd=source, follow_symlinks=False).st_mode):
                     raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} is a hard link to a missing file")
@@ -225,7 +224,7 @@ class TarSink:
                 os.close(source)
             self._temporary = temporary
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        with contextlib.suppress(FileNotFoundError):  # rename does nothing where both names are one file already
+        with contextlib.suppress(FileNotFoundError):  # rename leaves both names if they are links to the same file
             if member.kind == "hardlink":
                 os.unlink(temporary, dir_fd=parent)
         self._temporary = ""

@@ -1,9 +1,8 @@
-"""Working on files as another user: with that user's permissions, and what is made is that user's.
+"""File operations as another user: with that user's permissions, and with new files that belong to that user.
 
-Owns the switch of one thread's file system ids, groups and capabilities, and back. Linux keeps all of them for each thread, so the rest
-of the agent stays what it is; the C library would change every thread, so the system calls are made directly. Which user that is is
-read here, from untrusted parameters. Used by ``transfers`` and whatever opens a file channel. Facts from setfsuid(2), setgroups(2),
-capset(2) and credentials(7).
+Owns switching one thread's file system ids, groups and capabilities, and back, and reading the user from untrusted parameters. Linux has
+these credentials per thread, so the rest of the agent is not affected; the C library would change every thread, so the system calls are
+made directly. Used by ``transfers`` and all file channels. Facts from setfsuid(2), setgroups(2), capset(2) and credentials(7).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.process.users import User, find_user, must_be_there
+from session_agent.agent.process.users import User, check_ids_exist, find_user
 
 from .ownership import AGENT, OwnerContext, Ownership, owner_param
 
@@ -26,15 +25,15 @@ _NUMBERS = {
 }
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)
 _CAPABILITIES = struct.Struct("=6I")
-"""Effective, permitted and inheritable ones of 0 to 31, then those of 32 to 63."""
+"""Effective, permitted and inheritable capabilities 0 to 31, then 32 to 63."""
 _CAP_SETGID, _CAP_SETUID = 6, 7
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 2, 3, 4
 _NONE = 2**32 - 1
-_CANNOT_RETURN = 70
+_CANNOT_RESTORE = 70
 
 
 class Actor:
-    """A user to work as."""
+    """A user as whom file operations run."""
 
     def __init__(self, user: User) -> None:
         self.uid = user.uid
@@ -43,16 +42,16 @@ class Actor:
 
     @property
     def is_root(self) -> bool:
-        """Whether nothing is refused."""
+        """Whether all permissions are granted."""
         return self.uid == 0
 
     def switched(self) -> _Switched:
-        """The block in which the calling thread is that user."""
+        """A context in which the calling thread has that user's credentials."""
         return _Switched(self.uid, self._gid, self._groups)
 
 
 class _Switched:
-    """One block of one thread."""
+    """One use of another user's credentials on one thread."""
 
     def __init__(self, uid: int, gid: int, groups: tuple[int, ...]) -> None:
         self._uid = uid
@@ -76,43 +75,43 @@ class _Switched:
                 _, permitted, inherited, _, more_permitted, more_inherited = _CAPABILITIES.unpack(self._own_capabilities)
                 _set_capabilities(_CAPABILITIES.pack(0, permitted, inherited, 0, more_permitted, more_inherited))
         except OSError:
-            self._return()
+            self._restore()
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._return()
+        self._restore()
 
-    def _return(self) -> None:
+    def _restore(self) -> None:
         try:
             _set_capabilities(self._own_capabilities)
             _set_id("setfsuid", self._own_ids[0])
             _set_id("setfsgid", self._own_ids[1])
             _set_groups(self._own_groups)
             _set_capabilities(self._own_capabilities)  # the kernel may change them with the id
-            # It also clears these: the first is the process's, the second the thread's, which is the loop's where no thread starts.
+            # Changing ids clears these two: the first of the process, the second of the thread, which may be the loop's.
             _call("prctl", _PR_SET_DUMPABLE, _dumpable())
             if self._death_signal:
                 _call("prctl", _PR_SET_PDEATHSIG, self._death_signal)
         except OSError:
-            os._exit(_CANNOT_RETURN)  # this thread would do others' work as this user
+            os._exit(_CANNOT_RESTORE)  # else this thread would do other clients' work with the wrong user
 
 
 def acting(context: OwnerContext, params: dict[str, Any]) -> tuple[Actor | None, Ownership]:
-    """As whom ``user`` of ``params`` wants the files worked on, None for the agent itself, and whose what is made is to be.
+    """The user that ``user`` of ``params`` names (None: the agent itself), and the ownership of new files.
 
-    Raises ``user_not_found``, ``invalid_argument``, and ``permission_denied`` where the agent cannot change its user.
+    Raises ``user_not_found``, ``invalid_argument``, and ``permission_denied`` if the agent cannot switch users.
     """
     ownership = owner_param(context, params)
     if params.get("user") is None:
         return None, ownership
     user = find_user(str(params["user"]))
-    must_be_there(user, ids=context.settings.command_ids)
+    check_ids_exist(user, ids=context.settings.command_ids)
     if (user.uid, user.gid) == _file_ids():
         return None, AGENT
     if not _may_switch():
         raise HoldfastError(
             "permission_denied",
-            f"files here are worked on as {_file_ids()[0]}, not as {user.name!r:.80}",
+            f"file operations run as uid {_file_ids()[0]} here and cannot run as {user.name!r:.80}",
             hint="leave user out, or create the sandbox so that its agent is root",
         )
     _dumpable()
@@ -127,13 +126,13 @@ def _may_switch() -> bool:
 
 
 def _file_ids() -> tuple[int, int]:
-    """The calling thread's, which need not be its effective ones (``node.namespaces``)."""
+    """The calling thread's file system ids, which may differ from its effective ids (``node.namespaces``)."""
     return _call("setfsuid", _NONE), _call("setfsgid", _NONE)
 
 
 @functools.cache
 def _dumpable() -> int:
-    """As it was before the first switch."""
+    """The dumpable attribute before the first switch."""
     return _call("prctl", _PR_GET_DUMPABLE)
 
 
@@ -163,7 +162,7 @@ def _set_groups(groups: tuple[int, ...] | list[int]) -> None:
 
 def _set_id(name: str, number: int) -> None:
     _call(name, number)
-    if _call(name, _NONE) != number:  # it answers what was, and fails in silence
+    if _call(name, _NONE) != number:  # the call returns the previous id and reports no failure
         raise PermissionError(1, f"{name}({number})")
 
 

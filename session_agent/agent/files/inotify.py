@@ -1,7 +1,7 @@
-"""Changes in directories, reported by the kernel: inotify, by its system calls.
+"""The kernel's inotify, by its system calls.
 
-Owns one descriptor and the form of what is read from it. What is watched, and what an event means, is ``watching``'s. Facts from
-inotify(7). The kernel holds so many events for a reader (``fs.inotify.max_queued_events``) and then reports that some were lost.
+Owns one inotify descriptor and parsing the events that are read from it; ``watched_tree`` decides what is watched and what events mean. The
+kernel queues a limited number of events (``fs.inotify.max_queued_events``), and then reports that some were lost. Facts from inotify(7).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DELETE_SELF, MOVE_SELF, UNMOUNT, OVERFLOW, IGNORED, IS_DIRECTORY = 0x400, 0x800,
 _ONLY_DIRECTORIES, _DO_NOT_FOLLOW, _NOT_UNLINKED = 0x0100_0000, 0x0200_0000, 0x0400_0000
 _MASK = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF | _ONLY_DIRECTORIES | _NOT_UNLINKED
 _NUMBERS = {"x86_64": (294, 254, 255), "aarch64": (26, 27, 28)}
-"""Of inotify_init1, inotify_add_watch, inotify_rm_watch."""
+"""System call numbers of inotify_init1, inotify_add_watch and inotify_rm_watch."""
 _HEAD = struct.Struct("=iIII")
 _READ_BYTES = 64 * 1024
 
 
 class Event(NamedTuple):
-    """One event: of which watch, what, and to what name in it. ``cookie`` is the same for both halves of a move."""
+    """One event: the watch, the kinds of change, and the name in the directory. Both events of a move have the same ``cookie``."""
 
     watch: int
     mask: int
@@ -34,14 +34,14 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """One reader. Raises ``session_limit`` where the kernel gives no more of them, ``unsupported`` where it has none."""
+    """An inotify instance. Raises ``session_limit`` if the kernel's limit is reached, ``unsupported`` if there is no inotify."""
 
     def __init__(self) -> None:
         import ctypes  # most sandboxes watch nothing
 
         machine = os.uname().machine
         if machine not in _NUMBERS:
-            raise HoldfastError("unsupported", f"nothing is watched on {machine}")
+            raise HoldfastError("unsupported", f"watching files is not supported on {machine}")
         self._ctypes = ctypes
         self._numbers = _NUMBERS[machine]
         self._library: Any = ctypes.CDLL(None, use_errno=True)
@@ -57,7 +57,7 @@ class Inotify:
             raise
 
     def add(self, path: str, *, follow: bool = False) -> int:
-        """Watch a directory; the number of the watch. Raises ``OSError``, ENOSPC where the kernel has no more of them."""
+        """Watch a directory; returns the number of the watch. Raises ``OSError``, with ENOSPC if the kernel's limit is reached."""
         mask = _MASK if follow else _MASK | _DO_NOT_FOLLOW
         try:
             return self._call(1, self.descriptor, self._ctypes.c_char_p(os.fsencode(path)), self._ctypes.c_uint32(mask))
@@ -65,7 +65,7 @@ class Inotify:
             raise OSError(error.errno, error.strerror, path) from None
 
     def remove(self, watch: int) -> None:
-        """Watch it no longer; one that is gone already is none."""
+        """Remove a watch, unless the kernel has removed it already."""
         try:
             self._call(2, self.descriptor, watch)
         except OSError as error:
@@ -73,7 +73,7 @@ class Inotify:
                 raise
 
     def read(self, patience_s: float = 0.0) -> list[Event]:
-        """What there is, at most 64 KiB of it, and where there is nothing what comes within ``patience_s``."""
+        """The queued events, at most 64 KiB; waits up to ``patience_s`` if there are none."""
         if patience_s:
             poll = select.poll()
             poll.register(self.descriptor, select.POLLIN)
@@ -85,7 +85,7 @@ class Inotify:
         return parse(data)
 
     def close(self) -> None:
-        """Let go of it, and of all watches."""
+        """Close the instance with all its watches."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -100,7 +100,7 @@ class Inotify:
 
 
 def parse(data: bytes) -> list[Event]:
-    """The events in what was read."""
+    """The events in bytes read from the descriptor."""
     found = []
     at = 0
     while at + _HEAD.size <= len(data):

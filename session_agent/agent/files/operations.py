@@ -1,7 +1,7 @@
-"""What can be asked of paths: list, stat, exists, mkdir, move, copy, remove, chmod, search.
+"""The channel kind ``fs``: list, stat, exists, mkdir, move, copy, remove, chmod and search.
 
-Owns the ``fs`` channel. Each operation is one source whose result is its ``Closed``; lists and searches stream msgpack maps
-back to back, so a directory of a million names needs no message of its size. Called by the channel table.
+Each operation is a ``Source`` whose result is the channel's ``Closed``. Lists and searches stream msgpack maps back to back, so a
+directory with a million names needs no large message.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .tree_operations import move_across, remove_tree
 from .write import make_parents
 
 MOST_ENTRIES = 1_000_000
-"""Most entries in one list; ``truncated`` in the result: there were more."""
+"""Most entries in one list; if there are more, the result has ``truncated``."""
 _MOST_DEPTH = PATH_BYTES // 2
-"""No path leads deeper."""
+"""No path can be deeper."""
 _PIECE_BYTES = 32 * 1024
 
 _OPERATIONS = ("list", "stat", "exists", "mkdir", "move", "copy", "remove", "chmod", "search")
@@ -65,7 +65,7 @@ def open_fs(context: TransferContext, channel: Channel) -> Handler:
 
 
 def describe(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:
-    """What list and stat return for one path."""
+    """The map that list and stat return for one path."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     entry = path_fields("name", name) | path_fields("path", path)
     facts: dict[str, Any] = {
@@ -80,7 +80,7 @@ def describe(path: str, name: str, state: os.stat_result, target: str | None) ->
 
 
 class Listing:
-    """The entries of a directory in the order of their names, each directory followed by what it holds."""
+    """The entries of a directory in the order of their names, each directory followed by its own entries."""
 
     def __init__(self, path: str, depth: int, limit: int) -> None:
         self._path = start_of(path)
@@ -134,7 +134,7 @@ class Listing:
             try:
                 state = os.lstat(path)
                 target = os.readlink(path) if stat.S_ISLNK(state.st_mode) else None
-            except OSError as error:  # removed since, not for us to see, or deeper than a path leads
+            except OSError as error:  # it was removed, or there is no permission, or its path is too long
                 self._errors += 1
                 self._truncated |= error.errno == errno.ENAMETOOLONG
                 continue
@@ -152,7 +152,7 @@ class Listing:
 
 
 class _Answer:
-    """An operation that is one call; it runs in ``result``, so that a client that goes away before it asked changes nothing."""
+    """An operation that is a single call. It runs in ``result``, so that nothing happens if the client has left before."""
 
     def __init__(self, path: str, action: Callable[[], dict[str, Any]]) -> None:
         self._path = path
@@ -233,7 +233,7 @@ def _mkdir(path: str, parents: bool, exist_ok: bool, mode: int | None, owner: Ow
 
 
 def _move(path: str, to: str, overwrite: bool, parents: bool, owner: Ownership) -> dict[str, Any]:
-    """Onto exactly ``to``, never into it. Across file systems it is a copy and a removal, and then not atomic."""
+    """Rename to exactly ``to``, not into it. Between file systems it is a copy and a removal, and not atomic."""
     os.lstat(path)
     if parents:
         make_parents(os.path.dirname(to.rstrip("/")), owner)
@@ -257,7 +257,7 @@ def _remove(path: str, recursive: bool, missing_ok: bool) -> bool:
         if missing_ok:
             return False
         raise
-    # of directories alone: on an overlay the files have another device than the directory they are in
+    # only for directories: on an overlay a file can have another device number than its directory
     if stat.S_ISDIR(state.st_mode) and (os.path.realpath(path) == "/" or os.path.ismount(path)):
         raise HoldfastError("permission_denied", f"{shown(path)} is the root of a file system and stays")
     if os.path.basename(path.rstrip("/")) in (".", ".."):

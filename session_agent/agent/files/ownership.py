@@ -1,7 +1,7 @@
-"""The owner of a file that the agent makes: the user asked for, else the file's earlier owner, else the sandbox's own user.
+"""The owner of files that the agent creates: the requested user, else the owner of the replaced file, else the sandbox's default user.
 
-Owns that order and the giving away; the accounts are read by ``users``. An agent that may not give files away keeps them, unless
-the client asked for an owner by name. Called by whatever creates files.
+Owns that order and changing the owner; ``users`` reads the accounts. If the agent may not change owners, files stay its own; that is an
+error only if the client requested an owner. Called by everything that creates files.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from session_agent.agent.process.users import find_user
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A numeric user and group; ``asked``: it is an error when they cannot have it."""
+    """A uid and gid. ``asked``: the client requested them, so it is an error if the owner cannot be set."""
 
     uid: int
     gid: int
     asked: bool = True
 
     def give(self, target: int | str, *, directory: int | None = None) -> None:
-        """Make an open file, or a path whose final link is not followed, theirs. Raises ``OSError``."""
+        """Set the owner of an open file, or of a path, whose final link is not followed. Raises ``OSError``."""
         try:
             if isinstance(target, str):
                 os.chown(target, self.uid, self.gid, dir_fd=directory, follow_symlinks=False)
@@ -39,13 +39,13 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """``asked`` by the client; ``usual`` for what is new without such a request, None: the agent itself."""
+    """``asked``: the owner that the client requested; ``usual``: the default owner of new files, None for the agent itself."""
 
     asked: Owner | None = None
     usual: Owner | None = None
 
     def of(self, replaced: os.stat_result | None) -> Owner | None:
-        """Who gets a file that is new, or that replaces another."""
+        """The owner of a file that is new (None) or replaces another."""
         if self.asked is not None:
             return self.asked
         if replaced is not None:
@@ -53,14 +53,14 @@ class Ownership:
         return self.usual
 
     def give_new(self, target: int | str, *, directory: int | None = None) -> None:
-        """Give away something that is new. Raises ``OSError``."""
+        """Set the owner of a new file or directory. Raises ``OSError``."""
         owner = self.of(None)
         if owner is not None:
             owner.give(target, directory=directory)
 
 
 AGENT = Ownership()
-"""What is made stays the agent's."""
+"""New files belong to the agent's own user."""
 
 
 class _Settings(Protocol):
@@ -72,14 +72,14 @@ class _Settings(Protocol):
 
 
 class OwnerContext(Protocol):
-    """What is needed of the agent."""
+    """The parts of ``AgentContext`` that are used here."""
 
     @property
     def settings(self) -> _Settings: ...
 
 
 def owner_param(context: OwnerContext, params: dict[str, Any], key: str = "user") -> Ownership:
-    """The ownership that ``key`` names: a name or uid of the sandbox, either with ``:group``; the sandbox's own user when absent."""
+    """The ownership that ``key`` requests: a name or uid, optionally with ``:group``; without it the sandbox's default user."""
     value = params.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int) or value == ""):
         raise HoldfastError("invalid_argument", f"{key} must be a user name or a uid, not {type(value).__name__}")

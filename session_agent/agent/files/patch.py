@@ -1,9 +1,8 @@
-"""A diff applied to files: all of it or nothing.
+"""The channel kind ``patch``: applies a diff to files, completely or not at all.
 
-Owns which files a diff means and what they are to hold; ``atomic_replace`` puts it in place. The same strict applier serves every
-image: ``git apply`` is not used even where there is a git, because its answer would depend on the image's version, its
-configuration and the repository it finds above. Paths cannot leave ``cwd``. A diff that does not fit is a result, not an error.
-Called through ``transfers``.
+Owns which files the names in a diff refer to and their new content; ``atomic_replace`` replaces them. Every image gets the same strict
+behaviour: ``git apply`` is not used, because its result depends on the version and configuration of git in the image and on surrounding
+repositories. Paths cannot leave ``cwd``. A diff that does not apply gives a result, not an error. Used through ``transfers``.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _MOST_COMPLAINTS = 20
 def open_patch(context: TransferContext, channel: Channel) -> Handler:
     """``patch {cwd?, strip?, check?, user?}`` + a diff: Opened{}, Closed{success, exit_code, stdout, stderr, files}.
 
-    ``exit_code`` is 0, 1 where the diff does not fit, 128 where it is malformed. ``strip`` is found out when it is not given.
+    ``exit_code`` is 0, or 1 if the diff does not apply, or 128 if it is malformed. ``strip`` is determined from the diff by default.
     """
     params = channel.params
     cwd = absolute(context.workdir, path_param(params, "cwd", context.workdir))
@@ -59,7 +58,7 @@ class PatchSink:
         self._root: SafeRoot | None = None
         self._files: dict[str, NewFile] = {}
         self._bytes = 0
-        # What the part of the diff at hand began with, what it put in place, and what it takes away:
+        # Of the current part of the diff: the files before it, the paths that it has created, and the paths that it removes.
         self._before: dict[str, NewFile] = {}
         self._arrived: set[str] = set()
         self._leaving: set[str] = set()
@@ -108,7 +107,7 @@ class PatchSink:
             self._root.close()
             self._root = None
 
-    # Which file a name means ------------------------------------------------------------------------------------
+    # From names to paths ----------------------------------------------------------------------------------------
 
     def _plan(self, patches: list[FilePatch], notes: list[str]) -> None:
         depth = self._depth(patches) if self._strip is None else self._strip
@@ -131,7 +130,7 @@ class PatchSink:
             raise PatchError("\nerror: ".join(complaints[:_MOST_COMPLAINTS] + more) + "\nnothing was changed")
 
     def _blocked(self) -> list[str]:
-        """What is to be within something that the diff makes a file or a link: a link could lead it anywhere."""
+        """Complaints about paths below a path that the diff makes a file or a link: through a link they could leave the directory."""
         kept = {path for path, file in self._files.items() if file.changed and file.content is not None}
         found = []
         for path in sorted(kept):
@@ -142,7 +141,7 @@ class PatchSink:
         return found
 
     def _depth(self, patches: list[FilePatch]) -> int:
-        """What the prefixes give, unless only the other reading names files that are there."""
+        """The number of leading components to strip: by the prefixes, unless only the other choice (0 or 1) names existing files."""
         guess = prefix_depth(patches)
         sources = [p for p in patches if p.change != "create" and p.old is not None]
         for depth in (guess, 1 - guess):
@@ -182,7 +181,7 @@ class PatchSink:
             raise PatchError(f"{shown(path)} has no name left after {depth} leading components are stripped")
         return "/".join(parts)
 
-    # What it is to hold -----------------------------------------------------------------------------------------
+    # New content ------------------------------------------------------------------------------------------------
 
     def _one(self, patch: FilePatch, depth: int) -> list[str]:
         if patch.mode is not None and stat.S_IFMT(patch.mode) not in (stat.S_IFREG, stat.S_IFLNK):
@@ -231,7 +230,7 @@ class PatchSink:
         self._files[path] = NewFile(content, mode if mode is not None else file.mode, link, file.was, changed=True)
 
     def _original(self, path: str) -> NewFile:
-        """The file as it was before this part of the diff, whatever its sections did since: git writes them in any order."""
+        """The file as it was before this part of the diff: git writes the sections of renames and copies in any order."""
         if path in self._before:
             return self._before[path]
         changed = self._files.pop(path, None)
@@ -277,5 +276,5 @@ class PatchSink:
 
 
 def _starts_empty(patch: FilePatch) -> bool:
-    """``diff -N`` names a file that is new on both sides, with ``-0,0``."""
+    """Whether the diff creates the file although both sides name it: ``diff -N`` writes new files like this, with ``-0,0``."""
     return bool(patch.hunks) and all(not hunk.old and hunk.old_start == 0 for hunk in patch.hunks)

@@ -1,8 +1,8 @@
-"""One file, read as a stream with a running checksum.
+"""The channel kind ``read``: one file as a stream, with a checksum.
 
-Owns what can be read and how much of it: a regular file up to the size it had when it was opened, so that a growing log ends;
-a file of size 0 to its end, because files of /proc report 0; devices and FIFOs only when the client bounds the length, and without ever
-waiting for them. Called through ``transfers``.
+Owns what can be read and how much of it: a regular file up to the size it had when it was opened, so that reading a growing log ends; a
+file of size 0 to its end, because files in /proc report 0; devices and FIFOs only with a ``length``, and only bytes that are available at
+once. Used through ``transfers``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .file_user import acting
 from .transfers import Outgoing, TransferContext
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_PRETENDED_BYTES = 2**40  # a file that claims more without having a block of it is a window (/proc/kcore), not content
+_PRETENDED_BYTES = 2**40  # a file without blocks that reports a larger size is a view of memory, such as /proc/kcore
 
 
 def open_read(context: TransferContext, channel: Channel) -> Handler:
@@ -44,12 +44,12 @@ class FileSource:
         self._left = length
         self._file = -1
         self._sent = 0
-        self._end: int | None = None  # where the file must reach for all that was announced to be there
+        self._end: int | None = None  # the size that the file must keep for the announced bytes to exist
         self._sha256 = Sha256()
 
     def open(self) -> dict[str, Any]:
         try:
-            self._admit(os.stat(self._path))  # before opening: to open a device can have effects
+            self._admit(os.stat(self._path))  # before opening, because opening a device can have side effects
             self._file = os.open(self._path, _FLAGS)
             state = os.fstat(self._file)
             self._admit(state)
@@ -81,7 +81,7 @@ class FileSource:
             yield data
 
     def _check_end(self) -> None:
-        """Files of /sys claim a size that they do not fill, and keep to it; any other that ends early was cut."""
+        """Raise if the file was truncated. Files in /sys end before the size that they report, but keep reporting it."""
         if self._end is not None and os.fstat(self._file).st_size < self._end:
             raise HoldfastError("io_error", f"{shown(self._path)} was truncated while it was being read", hint="read it again")
 

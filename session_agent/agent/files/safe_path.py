@@ -1,9 +1,8 @@
-"""A directory, and operations that cannot leave it whatever symbolic links are created or replaced at the same time.
+"""Resolving untrusted relative paths inside a directory, without races with symbolic links that other processes create or replace.
 
-Owns the race-free resolution of hostile relative paths: ``openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)`` where the
-kernel has it (≥ 5.6), else a walk that holds a descriptor of every directory it passed, so that ``..`` climbs to what was
-really passed and never above the start. Links that stay inside are followed, all others are refused, alike in both. Called
-by archive extraction and patches; knows neither.
+Uses ``openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)`` if the kernel has it (5.6 or newer). Otherwise it walks the path and holds a
+descriptor of every directory, so that ``..`` returns to the directory that was really passed and never above the start. Both follow links
+that stay inside and refuse all others. Called by archives and patches.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Resolver = Callable[[int, str, int, int], int]
 
 
 def split(path: str) -> tuple[str, str]:
-    """``path`` as (parent, name), without ``.`` components, or ``invalid_path``: ``..`` never belongs in a hostile name."""
+    """``path`` as (parent, name), without ``.`` components. Raises ``invalid_path`` for ``..``."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise HoldfastError("invalid_path", f"{shown(path)}: '..' would leave the directory")
@@ -47,7 +46,7 @@ class SafeRoot:
         self._cached: tuple[str, int] | None = None
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the descriptors."""
         self._forget()
         if self._root >= 0:
             os.close(self._root)
@@ -110,7 +109,7 @@ class SafeRoot:
 
 
 def walk(root: int, path: str, flags: int, mode: int) -> int:
-    """``openat2(RESOLVE_BENEATH)`` by hand: the fallback, with the same answers."""
+    """The fallback for ``openat2(RESOLVE_BENEATH)``, with the same results."""
     if path.startswith("/"):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
     todo = _parts(path)
@@ -149,7 +148,7 @@ def walk(root: int, path: str, flags: int, mode: int) -> int:
 
 
 def _parts(path: str) -> list[str]:
-    """The components, last one first. A ``.`` or slash at the end stays: what is before it has to be a directory."""
+    """The components, last one first. A final ``.`` or slash is kept as ``.``: the component before it must be a directory."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.endswith(("/", "/.")):
         parts.append(".")
@@ -180,7 +179,7 @@ def _openat2(root: int, path: str, flags: int, mode: int) -> int:
 
 
 def _has_openat2(root: int) -> bool:
-    """Old kernels answer ENOSYS, and some seccomp filters EPERM for what they do not know."""
+    """Whether openat2 works: old kernels fail with ENOSYS, some seccomp filters with EPERM."""
     descriptor = _syscall(root, ".", _DIRECTORY, 0)
     if descriptor >= 0:
         os.close(descriptor)
@@ -191,7 +190,7 @@ _calls: Any = None
 
 
 def _syscall(root: int, path: str, flags: int, mode: int) -> int:
-    """The raw call: a descriptor, or minus errno. ctypes is loaded on first use: most sandboxes never get here."""
+    """The system call: a descriptor, or minus errno. Loads ctypes on first use, because most agents never need it."""
     global _calls
     import ctypes
 

@@ -1,8 +1,8 @@
-"""Finding files by name and lines by pattern, within bounds.
+"""The operation ``search`` of ``fs``: finding files by name and lines by text.
 
-Owns ``fs search``: a walk in a fixed order that never follows links, skips what is not text, and stops at stated limits. A
-pattern is plain text: a regular expression of Python's can run for years, and would hold the interpreter while it does; that is
-what ``grep -E`` in a command is for. Called by ``operations``.
+Owns a walk in a fixed order that does not follow links, skips binary files and stops at limits. The pattern is plain text: a Python regular
+expression can take exponential time and would block the interpreter meanwhile; clients can run ``grep -E`` instead. Called by
+``operations``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Search:
             yield self._path
             return
         glob, exclude = self._options.glob, self._options.exclude
-        waiting = [self._path]  # no recursion: a tree may be deeper than that goes
+        waiting = [self._path]  # no recursion, whose depth is limited
         while waiting:
             directory = waiting.pop()
             directories, links, files = _names(directory)
@@ -136,7 +136,7 @@ def _without(exclude: tuple[str, ...], names: list[str]) -> list[str]:
 
 
 def _names(directory: str) -> tuple[list[str], list[str], list[str]]:
-    """The directories in it, the links to directories, and all the rest; nothing where it cannot be read."""
+    """The directories in it, the links to directories, and all other names; empty if it cannot be read."""
     directories: list[str] = []
     links: list[str] = []
     files: list[str] = []

@@ -1,9 +1,8 @@
-"""The tar format, as far as both directions share it: members, and headers as bytes.
+"""The tar format: members, and their headers as bytes.
 
-Owns ``Member`` and the writing of ustar headers with PAX records where ustar cannot express it (POSIX.1-2017, ``pax``, "ustar
-Interchange Format" and "pax Header Block"). Reading is ``tar_reader``. The standard library's tarfile is not used: it pulls
-compressors into every idle agent, wants file objects where both of our directions are driven by credit, and resolves the
-hostile cases in its own way.
+Owns ``Member`` and writing ustar headers, with PAX records for values that ustar cannot express (POSIX.1-2017, ``pax``, "ustar Interchange
+Format" and "pax Header Block"). ``tar_reader`` reads. The standard library's tarfile is not used: it imports compressors into every agent,
+needs file objects, while both directions are driven by credit here, and has its own rules for hostile archives.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def padding(size: int) -> int:
 
 
 def header(member: Member) -> bytes:
-    """The blocks that announce ``member``: one, or three and more where it needs PAX records."""
+    """The header blocks of ``member``: one, or three and more if it needs PAX records."""
     records: list[tuple[bytes, bytes]] = []
     name = member.name + b"/" if member.kind == "directory" and not member.name.endswith(b"/") else member.name
     if _needs_record(name):
@@ -90,7 +89,8 @@ def _record(key: bytes, value: bytes) -> bytes:
 
 
 def _needs_record(name: bytes) -> bool:
-    """Too long, or text that is not ASCII. Other bytes are raw in the old field too, and GNU tar warns of ``hdrcharset``."""
+    """Whether a name needs a PAX record: it is too long or non-ASCII text. Bytes that are not UTF-8 stay in the ustar field, because for
+    a record they would need ``hdrcharset``, of which GNU tar warns."""
     return len(name) > 100 or (not name.isascii() and _is_utf8(name))
 
 

@@ -1,9 +1,8 @@
-"""A push parser for tar streams: bytes go in as they arrive, members and their content come out.
+"""An incremental parser for tar streams: it accepts bytes as they arrive and passes members and their content to a sink.
 
-Owns the syntax (v7, ustar, GNU long names and numbers, PAX) and the limits on entries and bytes; it opens no file, so the sink
-decides where a member may go (``extract``). Being pushed rather than pulling, it needs no thread that waits for
-the network and no buffer beyond one header. Whatever comes in, the only exception is ``HoldfastError`` with ``archive_invalid``
-or ``archive_limit``.
+Owns the syntax (v7, ustar, GNU long names and numbers, PAX) and the limits on entries and bytes. Opens no file: the sink (``extract``)
+decides where a member may go. It needs no thread that waits for input and no buffer beyond one header. For any input the only exception
+is ``HoldfastError`` with ``archive_invalid`` or ``archive_limit``.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _HAVE_NO_BODY = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))
 
 @dataclass(frozen=True, slots=True)
 class TarLimits:
-    """What one archive may hold: ``entries`` members and ``size_bytes`` of content."""
+    """Limits of one archive: ``entries`` members and ``size_bytes`` of content."""
 
     entries: int = 1_000_000
     size_bytes: int = 64 * 1024**3
 
 
-class PipeWriter(Protocol):
-    """Where members go. Content follows ``begin`` in pieces and is complete at ``end``."""
+class MemberSink(Protocol):
+    """Receives the members. The content follows ``begin`` in pieces and is complete at ``end``."""
 
     def begin(self, member: Member) -> None: ...
     def body(self, data: memoryview) -> None: ...
@@ -54,9 +53,9 @@ class PipeWriter(Protocol):
 
 
 class TarReader:
-    """Feed it bytes, then ``finish``. ``entries`` and ``size_bytes``: how far it got."""
+    """Call ``feed`` for all bytes, then ``finish``. ``entries`` and ``size_bytes`` are the counts so far."""
 
-    def __init__(self, sink: PipeWriter, limits: TarLimits | None = None) -> None:
+    def __init__(self, sink: MemberSink, limits: TarLimits | None = None) -> None:
         self._sink = sink
         self._limits = limits or TarLimits()
         self._header = bytearray()
@@ -103,7 +102,7 @@ class TarReader:
                     self._begin(block)
 
     def finish(self) -> None:
-        """The stream is over; raises when the archive is not."""
+        """The stream has ended; raises if the archive is incomplete."""
         if not self._ended:
             raise _invalid("it ends before its end marker", self.entries)
 
@@ -153,11 +152,11 @@ class TarReader:
             self._over[b"path"] = body.split(b"\0", 1)[0]
         elif kind == b"K":
             self._over[b"linkpath"] = body.split(b"\0", 1)[0]
-        elif kind != b"g":  # a global header names defaults no member of ours needs; git puts its commit there
+        elif kind != b"g":  # a global header has defaults that are not used here; git stores its commit in one
             self._over.update(_records(body, self.entries))
 
     def _check(self, block: bytes) -> None:
-        """The header's checksum, summed as unsigned or, as some old programs do, as signed bytes."""
+        """Check the header's checksum: a sum of unsigned bytes or, by some old programs, of signed ones."""
         field = block[148:156].strip(b"\0 ")
         body = block[:148] + b" " * 8 + block[156:]
         total = sum(body)
@@ -211,7 +210,7 @@ def _records(body: bytes, done: int) -> dict[bytes, bytes]:
         key, equals, value = record[:-1].partition(b"=")
         if end > len(body) or end <= space + 1 or not equals or record[-1:] != b"\n":
             raise _invalid("an extended header is malformed", done)
-        if key in _KNOWN:  # what is not needed is not kept: headers may follow each other without end
+        if key in _KNOWN:  # other keys are not stored, because any number of headers may follow each other
             found[key] = value
         elif key.startswith(b"GNU.sparse"):
             raise _invalid("it holds a sparse member, which is not supported: create it without --sparse", done)
@@ -220,7 +219,7 @@ def _records(body: bytes, done: int) -> dict[bytes, bytes]:
 
 
 def _number(field: bytes, what: str, done: int) -> int:
-    """Octal text, or GNU's base 256 where the first bit is set."""
+    """A number as octal text, or in GNU's base 256 if the first bit is set."""
     if field[0] & 0x80:
         value = int.from_bytes(field, "big", signed=True) if field[0] == 0xFF else int.from_bytes(field[1:], "big")
     else:

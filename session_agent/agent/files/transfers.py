@@ -1,10 +1,9 @@
-"""Bytes between a channel and a file, an archive or a listing: the pace of it, not the content.
+"""The handlers behind every file channel: they move bytes between a channel and a source or a sink.
 
-Owns the two handlers behind every file channel: ``Outgoing`` pulls chunks from a ``PipeReader`` as the client's credit allows,
-``Incoming`` pushes input into a ``PipeWriter`` and gives credit back once the sink has it. Sources and sinks are plain blocking code;
-each runs one step at a time on the loop's default thread pool, because a disk that is full, throttled or remote can hold a
-call for seconds and the agent must keep answering. A transfer holds at most ``AHEAD_BYTES`` read ahead, or one credit window; all of
-them that have no reader, few of them more than a piece.
+``Outgoing`` reads from a ``Source`` as the client's credit allows; ``Incoming`` writes input to a ``Sink`` and returns credit after the
+sink has taken it. Sources and sinks are blocking code. Each runs one step at a time on the loop's default thread pool, because a slow,
+throttled or remote disk can block a call for seconds while the agent has to keep answering. A transfer reads at most ``AHEAD_BYTES``
+ahead; ``ReadAheadQuota`` limits all transfers together.
 """
 
 from __future__ import annotations
@@ -46,66 +45,50 @@ class TransferContext(OwnerContext, Protocol):
 
     @property
     def read_ahead(self) -> ReadAheadQuota:
-        """What all transfers have read and not sent."""
+        """The limit on bytes that all transfers have read and not sent."""
         ...
 
 
 class Work(Protocol):
-    """What a channel does, a step at a time. Methods run on a thread, one after the other, and may block; ``close`` may come twice."""
+    """The file work of a channel. Methods run on a thread, one at a time, and may block; ``close`` is the last and may be called twice."""
 
     def open(self) -> dict[str, Any]:
-        """Get ready; returns the fields of ``Opened``."""
+        """Prepare; returns the fields of ``Opened``."""
         ...
 
     def close(self) -> None:
-        """Let go of everything, finished or not."""
+        """Release everything, and undo what was not finished."""
         ...
 
 
-class PipeReader(Protocol):
-    """Something to read. Methods run on a thread, one after the other, and may block; ``close`` comes last and may come twice."""
-
-    def open(self) -> dict[str, Any]:
-        """Get ready; returns the fields of ``Opened``."""
-        ...
+class Source(Work, Protocol):
+    """Work that reads."""
 
     def chunks(self) -> Iterator[bytes]:
-        """The content in pieces of at most ``DATA_BYTES``. An empty one ends a turn: others are served, then it is asked for the next."""
+        """The content in pieces of at most ``DATA_BYTES``. An empty piece ends a step, so that other transfers get the thread."""
         ...
 
     def result(self) -> dict[str, Any]:
         """The fields of ``Closed``, once ``chunks`` is exhausted."""
         ...
 
-    def close(self) -> None:
-        """Let go of everything, finished or not."""
-        ...
 
-
-class PipeWriter(Protocol):
-    """Something to write. As for ``PipeReader``."""
-
-    def open(self) -> dict[str, Any]:
-        """Get ready; returns the fields of ``Opened``."""
-        ...
+class Sink(Work, Protocol):
+    """Work that writes."""
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Accept the next bytes."""
         ...
 
     def finish(self) -> dict[str, Any]:
         """The input is complete: commit it; returns the fields of ``Closed``."""
         ...
 
-    def close(self) -> None:
-        """Let go of everything; what was not finished is undone."""
-        ...
-
 
 class Transfer(Handler):
-    """What both directions share: one step at a time on a thread, one final fact, and ``close`` after the last step.
+    """The common base: runs one step at a time on a thread, sends one final fact, and calls ``close`` after the last step.
 
-    With an ``actor`` every step is done as that user.
+    With an ``actor`` every step runs as that user.
     """
 
     def __init__(self, channel: Channel, work: Work, actor: Actor | None) -> None:
@@ -129,7 +112,7 @@ class Transfer(Handler):
         self._abort(Failed(self._channel.number, HoldfastError("cancelled", "the transfer was cancelled").to_map()))
 
     def drop(self) -> None:
-        self._last = None  # the channel's number may be another client's when the undoing is done
+        self._last = None  # the number may belong to another channel by the time the undo has finished
         self._abort(None)
 
     def _pump(self) -> None:
@@ -141,12 +124,12 @@ class Transfer(Handler):
         self._pump()
 
     def _end(self, fact: Closed | Failed) -> None:
-        """Report that the work is closed already."""
+        """Send the final fact; the work is closed already."""
         self._over = True
         self._channel.send(fact)
 
     def _abort(self, last: Closed | Failed | None) -> None:
-        """Undo first, then report: a client that reads ``last`` finds no trace of the transfer."""
+        """Undo the work, then send ``last``: when the client reads it nothing of the transfer is left."""
         if self._over:
             return
         self._over, self._last = True, last
@@ -163,6 +146,18 @@ class Transfer(Handler):
                 _quietly(self._work.close)
 
         _Job(self._loop, undo, undone).start()
+
+    def _send_ahead(self, ahead: deque[bytes]) -> int:
+        """Send pieces from the queue as far as there is room. Returns the number of bytes sent."""
+        channel, sent_bytes = self._channel, 0
+        while ahead and (room := channel.room()) > 0:
+            chunk = ahead.popleft()
+            if len(chunk) > room:
+                ahead.appendleft(chunk[room:])
+                chunk = chunk[:room]
+            sent_bytes += len(chunk)
+            channel.send(Output(channel.number, STDOUT, chunk))
+        return sent_bytes
 
     def _acting(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._actor is None else self._actor.switched()
@@ -192,7 +187,7 @@ class Transfer(Handler):
 class Outgoing(Transfer):
     """Sends a source to the client."""
 
-    def __init__(self, channel: Channel, source: PipeReader, quota: ReadAheadQuota, actor: Actor | None = None) -> None:
+    def __init__(self, channel: Channel, source: Source, quota: ReadAheadQuota, actor: Actor | None = None) -> None:
         self._source = source
         self._chunks: Iterator[bytes] | None = None
         self._ahead: deque[bytes] = deque()
@@ -205,27 +200,21 @@ class Outgoing(Transfer):
     def _pump(self) -> None:
         if self._over or not self._ready:
             return
-        channel, ahead = self._channel, self._ahead
-        while ahead and (room := channel.room()) > 0:
-            chunk = ahead.popleft()
-            if len(chunk) > room:
-                ahead.appendleft(chunk[room:])
-                chunk = chunk[:room]
-            self._ahead_bytes -= len(chunk)
-            self._read_ahead.add(-len(chunk))
-            channel.send(Output(channel.number, STDOUT, chunk))
+        sent_bytes = self._send_ahead(self._ahead)
+        self._ahead_bytes -= sent_bytes
+        self._read_ahead.add(-sent_bytes)
         if self._result is not None:
-            if not ahead:
-                self._end(Closed(channel.number, self._result))
+            if not self._ahead:
+                self._end(Closed(self._channel.number, self._result))
         elif not self._busy and self._may_read():
-            wanted = DATA_BYTES if self._quota.is_much else AHEAD_BYTES - self._ahead_bytes
+            wanted = DATA_BYTES if self._quota.is_exceeded else AHEAD_BYTES - self._ahead_bytes
             self._read_ahead.add(wanted)
             self._step(lambda: self._read(wanted), self._taken)
 
     def _may_read(self) -> bool:
-        if self._channel.crowded or self._ahead_bytes > AHEAD_BYTES // 2:
+        if self._channel.is_memory_full or self._ahead_bytes > AHEAD_BYTES // 2:
             return False
-        if self._quota.is_much and self._channel.room() <= 0:
+        if self._quota.is_exceeded and self._channel.room() <= 0:
             return False
         return self._quota.may_read(self)
 
@@ -269,9 +258,9 @@ class Outgoing(Transfer):
 
 
 class Incoming(Transfer):
-    """Takes the client's input into a sink."""
+    """Writes the client's input to a sink."""
 
-    def __init__(self, channel: Channel, sink: PipeWriter, actor: Actor | None = None) -> None:
+    def __init__(self, channel: Channel, sink: Sink, actor: Actor | None = None) -> None:
         self._sink = sink
         self._waiting: list[bytes] = []
         self._eof = False
@@ -279,7 +268,7 @@ class Incoming(Transfer):
         super().__init__(channel, sink, actor)
 
     def close(self, detach: bool) -> None:
-        if not self._finishing:  # what is about to count cannot be undone: the client gets its result
+        if not self._finishing:  # a commit in progress cannot be undone: the client gets its result
             super().close(detach)
 
     def write(self, data: bytes, eof: bool) -> None:
@@ -317,10 +306,10 @@ class Incoming(Transfer):
 
 
 class _Job(Generic[_T]):
-    """One step on the thread pool, done exactly once, its outcome reported on the loop.
+    """One step on the thread pool. It runs exactly once and reports its outcome on the loop.
 
-    A fork bomb in the sandbox can hold every pid there is, and then no thread starts. The pool keeps the job it could not start a
-    thread for, so a thread may still come by: the first of them does the work, be it the loop itself.
+    While a fork bomb in the sandbox uses all pids no thread can be started. The pool raises then, but keeps the job in its queue, where a
+    running thread may still take it. So the loop runs the job itself, and whichever is first takes the lock.
     """
 
     def __init__(
@@ -332,7 +321,7 @@ class _Job(Generic[_T]):
         self._taken = threading.Lock()
 
     def start(self) -> None:
-        """Have it done soon."""
+        """Queue it, or run it here if no thread can be started."""
         try:
             self._loop.run_in_executor(None, self)
         except RuntimeError:
@@ -346,7 +335,7 @@ class _Job(Generic[_T]):
             result = self._work()
         except BaseException as error:  # noqa: BLE001  raised where it is awaited
             problem = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the outcome is not needed any more
             self._loop.call_soon_threadsafe(self._done, result, problem)
 
 

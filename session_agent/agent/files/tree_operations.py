@@ -1,7 +1,7 @@
-"""Whole trees on their way: removed however deep they are, and moved where a rename does not reach.
+"""Removing directory trees of any depth, and moving files and trees to another file system.
 
-Owns going through a tree that others may change at the same time, without following links that they create in it. Paths are absolute; what
-cannot be done is an ``OSError`` that names the full path. Called by ``operations``.
+Other processes may change the tree at the same time; links that they create in it are not followed. Paths are absolute. Failures are an
+``OSError`` with the full path, or a ``HoldfastError``. Called by ``operations``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import errno
 import os
 import stat
 
+from holdfast_wire.errors import HoldfastError
+
+from .copying import Copying
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _Identity = tuple[int, int]
 
 
 def remove_tree(path: str) -> None:
-    """``rm -r`` of a directory. One descriptor at a time and no recursion: a tree may be deeper than either would go."""
+    """``rm -r`` of a directory, with one open descriptor and without recursion, so that the depth is not limited by either."""
     top, name = os.path.split(path.rstrip("/"))
     names: list[str] = []
     here = os.open(top or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -46,7 +50,7 @@ def remove_tree(path: str) -> None:
             above.pop()
             waiting.pop()
             if _identity(here) != above[-1]:
-                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # it was moved: what is here now is not ours to remove
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # the directory was moved: this is another parent
             os.rmdir(names.pop(), dir_fd=here)
     except OSError as error:
         within = [part for part in (top, *names, error.filename) if isinstance(part, str)]
@@ -56,7 +60,7 @@ def remove_tree(path: str) -> None:
 
 
 def _clear(directory: int) -> list[str]:
-    """Remove all that is no directory; the names of those that are."""
+    """Remove everything but directories; returns their names."""
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
@@ -71,24 +75,29 @@ def _identity(descriptor: int) -> _Identity:
 
 
 def move_across(path: str, to: str) -> None:
-    """Copy ``path`` beside ``to``, put it there in one step as a rename would, and remove what it was copied from."""
+    """Copy ``path`` to a temporary name beside ``to``, rename that to ``to``, and remove ``path``."""
     path, to = path.rstrip("/"), to.rstrip("/")
-    _check_place(path, to)
+    _check_target(path, to)
     beside = f"{os.path.dirname(to)}/.holdfast-{os.urandom(8).hex()}"
+    copying = Copying(path, beside)
     try:
-        _copy(path, beside)
+        for _ in copying.chunks():
+            pass
         os.rename(beside, to)
     except BaseException as problem:
         if os.path.lexists(beside):
             _remove(beside)
-        if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            raise OSError(problem.errno, problem.strerror, to) from None  # and not where the bytes came from
+        number = problem.detail.get("errno", 0) if isinstance(problem, HoldfastError) else 0
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise OSError(number, os.strerror(number), to) from None  # the error is about the target, not the source
         raise
+    finally:
+        copying.close()
     _remove(path)
 
 
-def _check_place(path: str, to: str) -> None:
-    """What the rename at the end would refuse is refused before everything is copied."""
+def _check_target(path: str, to: str) -> None:
+    """Raise before the copy what the rename after it would raise."""
     try:
         there = os.lstat(to)
     except FileNotFoundError:
@@ -110,42 +119,3 @@ def _remove(path: str) -> None:
         remove_tree(path)
     else:
         os.unlink(path)
-
-
-def _copy(path: str, to: str) -> None:
-    """All of it with owners, modes and times. Directories get theirs last: a read-only one would refuse its members."""
-    directories: list[tuple[str, str, os.stat_result]] = []
-    waiting = [(path, to)]
-    while waiting:
-        source, target = waiting.pop()
-        state = os.lstat(source)
-        if stat.S_ISDIR(state.st_mode):
-            os.mkdir(target, 0o700)
-            directories.append((source, target, state))
-            waiting += [(f"{source}/{name}", f"{target}/{name}") for name in os.listdir(source)]
-        else:
-            _copy_one(source, target, state)
-            _dress(source, target, state)
-    for source, target, state in reversed(directories):
-        _dress(source, target, state)
-
-
-def _copy_one(source: str, target: str, state: os.stat_result) -> None:
-    if stat.S_ISREG(state.st_mode):
-        import shutil  # brings compressors: only for those who need it
-
-        shutil.copyfile(source, target, follow_symlinks=False)
-    elif stat.S_ISLNK(state.st_mode):
-        os.symlink(os.readlink(source), target)
-    else:
-        os.mknod(target, state.st_mode, state.st_rdev)
-
-
-def _dress(source: str, target: str, state: os.stat_result) -> None:
-    import shutil
-
-    try:
-        os.chown(target, state.st_uid, state.st_gid, follow_symlinks=False)
-    except PermissionError:
-        pass  # only root gives files away; then they are the mover's, as with mv
-    shutil.copystat(source, target, follow_symlinks=False)  # after the owner, whose change takes privilege bits away

@@ -1,8 +1,8 @@
-"""The content of a unified diff, and applying it to bytes, strictly.
+"""The parts of a unified diff, and applying them strictly to bytes.
 
-Owns the parts of a diff and the placing of hunks; ``diff_parser`` reads them, ``patch`` knows the files. Strict means: every context and
-removed line must match byte for byte; a hunk whose line numbers are off is placed where it matches if that is exactly one place;
-nothing is guessed. The only exception is ``PatchError``.
+Owns finding the place of each hunk; ``diff_parser`` parses diffs, ``patch`` reads and writes files. Strict means: every context and removed
+line must match byte for byte, and a hunk with wrong line numbers is applied only if it matches at exactly one place. The only exception
+is ``PatchError``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _line_ends(hunk: Hunk, lines: list[bytes]) -> tuple[Hunk, str]:
-    """A diff that went through a mail or an editor may have other line ends than the file; the file's are kept."""
+    """The hunk with the line ends of the file, and a note: mail programs and editors may have changed those of the diff."""
     if not lines or not hunk.old:
         return hunk, ""
     crlf = [line.endswith(b"\r\n") for line in hunk.old + hunk.new if line.endswith(b"\n")]

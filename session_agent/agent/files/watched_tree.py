@@ -1,8 +1,8 @@
-"""What changes in a directory, or in all below it: events of the kernel as clients see them.
+"""Changes in a directory or a directory tree, as the events that clients get.
 
-Owns what is watched and what an event means: new directories are watched and what is found in them is reported, two halves of a move
-become one event, and what was lost is an event too. Memory is bounded: a tree that is not read reads nothing from the kernel, whose own
-queue then fills up and reports an overflow. Called by ``watching``, on a thread.
+Owns which directories are watched and the translation of kernel events: new directories are watched and their entries reported, the two
+events of a move become one, and lost events are reported. Memory is bounded: while the client reads nothing, nothing is read from the
+kernel, whose queue then overflows and reports that. Called by ``watching``, on a thread.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from .inotify import (
 )
 
 MOST_DIRECTORIES = 100_000
-"""Directories of one watch."""
+"""Most directories that one ``watch`` channel watches."""
 _BATCH_BYTES = 64 * 1024
 _PAIR_S = 0.01
-"""How long the second half of a move is waited for."""
+"""How long to wait for the second event of a move."""
 _PAIR_EVENTS = 64
-"""How many events may stand between the two."""
+"""How many events may be between the two events of a move."""
 _MOST_REPORTED = 10_000
-"""Names that were found and may be reported again by the kernel; further ones are reported twice."""
+"""Names found in new directories that are remembered, because the kernel may report them again; further ones may be reported twice."""
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG)
-"""Directories that cannot be watched that are ignored: removed by now, or not for this user to see."""
+"""Errors for which a directory is skipped: it was removed, or the user has no permission."""
 
 
 class _Node:
@@ -86,7 +86,7 @@ class WatchedTree:
         self._queue: deque[Event] = deque()
         self._events = self._translated()
         self.ended = False
-        """Whether what was watched is gone."""
+        """Whether the watched directory was removed."""
 
     @property
     def descriptor(self) -> int:
@@ -95,13 +95,13 @@ class WatchedTree:
         return self._inotify.descriptor
 
     def open(self) -> dict[str, Any]:
-        """Begin. Raises what is wrong with the path, ``session_limit`` where there is more than can be watched."""
+        """Start watching. Raises an error for the path, or ``session_limit`` for too many directories."""
         path = self._path
         try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):  # it may be replaced by another: its directory's events show it
+            if not stat.S_ISDIR(os.stat(path).st_mode):  # a file may be replaced, so its directory is watched
                 directory, self._only = os.path.split(os.path.realpath(path))
                 self._root.name, self._recursive = directory, False
-            os.listdir(self._root.name)  # a user who may not read it gets no events
+            os.listdir(self._root.name)  # raises if the user may not read it
             self._inotify = Inotify()
             self._watch(self._root)
             for event in self._grown(self._root, report=False):
@@ -114,7 +114,7 @@ class WatchedTree:
         return {"directories": len(self._nodes)}
 
     def take(self) -> tuple[list[bytes], bool]:
-        """The next events, packed, and whether there may be more of them now."""
+        """The next events, packed, and whether there may be more right now."""
         pack = msgpack.Packer(use_bin_type=True).pack
         pieces: list[bytes] = []
         size = 0
@@ -127,14 +127,14 @@ class WatchedTree:
         return pieces, True
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Stop watching."""
         if self._inotify is not None:
             self._inotify.close()
 
     # Events ------------------------------------------------------------------------------------------------------
 
     def _translated(self) -> Iterator[dict[str, Any] | None]:
-        """Events as clients see them; None where there are none just now."""
+        """The events for clients; None when there are none at the moment."""
         last = None
         while not self.ended:
             if not self._fill():
@@ -146,7 +146,7 @@ class WatchedTree:
                 yield None
                 continue
             for event in self._meaning(self._queue.popleft()):
-                if event["type"] != "modified" or event != last:  # repeated ones carry no more than one
+                if event["type"] != "modified" or event != last:  # equal events in a row are sent once
                     yield event
                 last = event
 
@@ -161,7 +161,7 @@ class WatchedTree:
         mask, node = event.mask, self._nodes.get(event.watch)
         if mask & OVERFLOW:
             yield _event("overflow", self._path)
-            if self._recursive:  # new directories had no watch yet
+            if self._recursive:  # directories may have been created without getting a watch
                 yield from self._grown(self._root, report=False)
             return
         if node is None:
@@ -170,7 +170,7 @@ class WatchedTree:
             self._forget(node)
         elif not event.name:
             if node is not self._root:
-                return  # its own directory reports it too
+                return  # the event of its parent directory has the same information
             if mask & (DELETE_SELF | MOVE_SELF | UNMOUNT):
                 self.ended = True
                 yield _event("deleted", self._path, is_directory=self._only is None)
@@ -201,7 +201,7 @@ class WatchedTree:
             yield _event("modified", path, is_directory=is_directory)
 
     def _moved(self, event: Event, node: _Node) -> Iterator[dict[str, Any]]:
-        """The first half of a move; where there is no second, it led out of what is watched."""
+        """The first event of a move. Without a second one, the target is not watched and the entry counts as deleted."""
         second = self._second(event.cookie)
         target = None if second is None else self._nodes.get(second.watch)
         is_directory = bool(event.mask & IS_DIRECTORY)
@@ -234,7 +234,7 @@ class WatchedTree:
         return None
 
     def _shown(self, node: _Node, name: str) -> str:
-        """The path relative to the watched directory."""
+        """The path of an entry as the client named the watched path."""
         return self._path if name == self._only else node.path(name)
 
     # Directories -------------------------------------------------------------------------------------------------
@@ -246,14 +246,14 @@ class WatchedTree:
         watch = self._inotify.add(node.path(), follow=node is self._root)
         known = self._nodes.get(watch)
         if known is not None and known is not node and known.parent is not None:
-            known.parent.children.pop(known.name, None)  # it was moved while events were lost
+            known.parent.children.pop(known.name, None)  # the directory was moved while events were lost
         if node.watch != watch and self._nodes.get(node.watch) is node:
-            del self._nodes[node.watch]  # it was another then
+            del self._nodes[node.watch]  # the name belonged to another directory before
         node.watch = watch
         self._nodes[watch] = node
 
     def _new(self, parent: _Node, name: str) -> Iterator[dict[str, Any]]:
-        """Watch a directory that has come, and report what is in it."""
+        """Watch a new directory and report its entries."""
         node = _Node(name, parent)
         try:
             self._watch(node)
@@ -265,7 +265,7 @@ class WatchedTree:
         yield from self._grown(node, report=True)
 
     def _grown(self, top: _Node, *, report: bool) -> Iterator[dict[str, Any]]:
-        """Go through a directory that is watched, and watch those below it."""
+        """Watch all directories below a watched one."""
         waiting = [top] if self._recursive else []
         while waiting:
             node = waiting.pop()
@@ -298,7 +298,7 @@ class WatchedTree:
                 waiting.append(inner)
 
     def _dropped(self, parent: _Node, name: str) -> None:
-        """A directory is no longer there: neither it nor what is below it is watched any more."""
+        """A directory was removed: stop watching it and everything below it."""
         assert self._inotify is not None
         gone = parent.children.pop(name, None)
         waiting = [] if gone is None else [gone]
@@ -310,7 +310,7 @@ class WatchedTree:
                 self._inotify.remove(node.watch)
 
     def _forget(self, node: _Node) -> None:
-        """The kernel watches it no longer."""
+        """The kernel has removed the watch of this directory."""
         del self._nodes[node.watch]
         node.watch = -1
         if node.parent is not None and node.parent.children.get(node.name) is node:

@@ -1,14 +1,14 @@
-"""The channel kind ``watch``: what changes in a directory, or in all below it, as events.
+"""The channel kind ``watch``: events for changes in a directory or a directory tree.
 
-Owns sending them as the client's credit allows, and when the next are asked for; what they are is ``watched_tree``'s. Work on the file
-system is done a step at a time on a thread, as transfers do.
+Owns sending them as the client's credit allows, and when the next ones are read from the kernel; ``watched_tree`` produces them. File
+system work runs one step at a time on a thread, as for transfers.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from holdfast_wire.frames import STDOUT, Closed, Failed, Output
+from holdfast_wire.frames import Closed, Failed
 
 from session_agent.agent.files.file_user import Actor, acting
 from session_agent.agent.request.params import boolean
@@ -43,18 +43,13 @@ class Watching(Transfer):
     def _pump(self) -> None:
         if self._over or not self._ready:
             return
-        channel, ahead = self._channel, self._ahead
-        while ahead and (room := channel.room()) > 0:
-            chunk = ahead.popleft()
-            if len(chunk) > room:
-                ahead.appendleft(chunk[room:])
-                chunk = chunk[:room]
-            channel.send(Output(channel.number, STDOUT, chunk))
-        if ahead or self._busy or self._listening:
+        channel = self._channel
+        self._send_ahead(self._ahead)
+        if self._ahead or self._busy or self._listening:
             return
         if self._tree.ended and not self._more:
             self._end(Closed(channel.number, {}))
-        elif channel.room() > 0 and not channel.crowded:
+        elif channel.room() > 0 and not channel.is_memory_full:
             if self._more:
                 self._read()
             else:
@@ -62,7 +57,7 @@ class Watching(Transfer):
                 self._loop.add_reader(self._tree.descriptor, self._readable)
 
     def _readable(self) -> None:
-        self._deafen()
+        self._stop_listening()
         self._read()
 
     def _read(self) -> None:
@@ -74,17 +69,17 @@ class Watching(Transfer):
             self._ahead.append(b"".join(pieces))
         self._pump()
 
-    def _deafen(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listening:
             self._listening = False
             self._loop.remove_reader(self._tree.descriptor)
 
     def _end(self, fact: Closed | Failed) -> None:
-        self._deafen()
+        self._stop_listening()
         self._tree.close()
         super()._end(fact)
 
     def _abort(self, last: Closed | Failed | None) -> None:
-        self._deafen()
+        self._stop_listening()
         self._ahead.clear()
         super()._abort(last)

@@ -1,8 +1,8 @@
-"""One file, written as a stream: whole or not at all.
+"""The channel kind ``write``: writes one file atomically.
 
-Owns the temporary file beside the target, what the target keeps (mode, owner) and what it gets, resuming at an offset, and the
-checksum of the whole. A final symbolic link is followed, as ``cp`` does. ``atomic=False`` writes into the existing file, for
-devices, /proc/sys and files that something else holds open. Called through ``transfers``.
+Owns the temporary file beside the target, the mode and owner of the result, resuming at an offset, and the checksum of the whole file. A
+final symbolic link is followed, as by ``cp``. ``atomic=False`` writes into the existing file, for devices, /proc/sys, and files that
+other processes have open. Used through ``transfers``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .ownership import AGENT, Ownership
 from .transfers import Incoming, TransferContext
 
 NEW_MODE = 0o644
-"""Mode of a file that is new and has none asked for."""
+"""Mode of a new file if the request has none."""
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _IN_PLACE = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -36,11 +36,13 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a client may ask of a write. ``offset`` keeps that many bytes of the existing file and replaces the rest;
-    ``size`` and ``sha256`` are checked against the whole resulting file. Without a digest to check, an append in place
-    does not read what it keeps, and its result has none. ``append``: in place, and at the end wherever that is when the bytes come, so
-    that other writers lose nothing; ``offset`` is ignored then. ``writer`` is the user whose permissions hold: what that one may not
-    write is not replaced, and what another owns, or lies where nothing may be made, is written in place."""
+    """The options of a write.
+
+    ``offset`` keeps that many bytes of the existing file and replaces the rest. ``size`` and ``sha256`` are checked for the whole resulting
+    file; if a write in place at an offset has no ``sha256``, the kept bytes are not read and the result has no digest. ``append`` writes in
+    place with O_APPEND, so that other writers lose nothing; ``offset`` is then ignored. ``writer`` is the uid whose permissions apply: a
+    file that it may not write is not replaced, and one that belongs to another user, or is in a directory that ``writer`` may not write, is
+    written in place."""
 
     mode: int | None = None
     offset: int = 0
@@ -79,7 +81,7 @@ def open_write(context: TransferContext, channel: Channel) -> Handler:
 
 
 def make_parents(directory: str, owner: Ownership) -> None:
-    """``mkdir -p``; what is new is given away. Raises ``OSError``."""
+    """``mkdir -p``; new directories get the owner. Raises ``OSError``."""
     missing: list[str] = []
     while directory not in ("", "/") and not os.path.isdir(directory):
         missing.append(directory)
@@ -94,8 +96,15 @@ def make_parents(directory: str, owner: Ownership) -> None:
         owner.give_new(path)
 
 
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of ``data``, with several calls if the kernel accepts it in parts."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
 class FileSink:
-    """Writes ``path``. Nothing of it is to be seen before ``finish``, unless it is written in place."""
+    """Writes ``path``. The content is visible only after ``finish``, unless it is written in place."""
 
     def __init__(self, path: str, options: WriteOptions) -> None:
         self._path = path
@@ -119,10 +128,8 @@ class FileSink:
         wanted = self._options.size
         if wanted is not None and self._size + len(data) > wanted:
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: more than the announced {wanted} bytes arrived")
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._file, view) :]
+            write_all(self._file, data)
         except OSError as error:
             raise os_failure(error, self._path) from None
         self._sha256.update(data)
@@ -136,7 +143,7 @@ class FileSink:
         if options.sha256 not in (None, digest):
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: the bytes hash to {digest}, not to {options.sha256}")
         try:
-            self._settle()
+            self._commit()
         except OSError as error:
             raise os_failure(error, self._path) from None
         return {"size": self._size, "sha256": digest} if self._digested else {"size": self._size}
@@ -169,7 +176,7 @@ class FileSink:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if state is not None and stat.S_ISLNK(state.st_mode):  # a loop: any other link was followed above
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if options.atomic and not self._stays(state):
+        if options.atomic and not self._keeps_owner(state):
             if state is not None and not stat.S_ISREG(state.st_mode):
                 how = "a command" if stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode) else "atomic=False"
                 raise HoldfastError("not_a_file", f"{shown(self._path)} is a special file", hint=f"write to it with {how}")
@@ -187,8 +194,8 @@ class FileSink:
         else:
             self._open_in_place(state)
 
-    def _stays(self, state: os.stat_result | None) -> bool:
-        """Whether the file that is there is another user's, and is not to become the writer's. Raises where it may not be written."""
+    def _keeps_owner(self, state: os.stat_result | None) -> bool:
+        """Whether the existing file belongs to another user than the writer and is written in place. Raises if it may not be written."""
         if self._options.writer is None or state is None or not stat.S_ISREG(state.st_mode):
             return False
         os.close(os.open(self._name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory))
@@ -222,7 +229,7 @@ class FileSink:
                 self._keep(self._file, -1)
             else:
                 self._size = os.fstat(self._file).st_size
-                self._kept(self._size >= options.offset)
+                self._check_offset(self._size >= options.offset)
                 self._size = os.lseek(self._file, options.offset, os.SEEK_SET)
                 self._digested = False
             os.ftruncate(self._file, options.offset)
@@ -240,25 +247,23 @@ class FileSink:
             options.owner.give_new(self._file)
 
     def _keep(self, source: int, target: int) -> None:
-        """Hash, and copy where there is a target, the first ``offset`` bytes."""
+        """Hash the first ``offset`` bytes, and copy them if there is a target."""
         left = self._options.offset
         while left:
             data = os.read(source, min(DATA_BYTES, left))
-            self._kept(bool(data))
+            self._check_offset(bool(data))
             if target >= 0:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(target, view) :]
+                write_all(target, data)
             self._sha256.update(data)
             self._size += len(data)
             left -= len(data)
 
-    def _kept(self, is_there: bool) -> None:
-        if not is_there:
+    def _check_offset(self, is_within: bool) -> None:
+        if not is_within:
             message = f"{shown(self._path)} has {self._size} bytes: it cannot be resumed at {self._options.offset}"
             raise HoldfastError("invalid_argument", message)
 
-    def _settle(self) -> None:
+    def _commit(self) -> None:
         options = self._options
         if not self._temporary:
             if options.owner.asked is not None:
@@ -271,7 +276,7 @@ class FileSink:
         if owner is not None:
             owner.give(self._file)
         mode = options.mode
-        if mode is None:  # a kept set-user-id bit would bless new content
+        if mode is None:  # set-user-id and set-group-id bits are removed: they were set for the old content
             mode = state.st_mode & 0o1777 if state is not None else NEW_MODE
         os.fchmod(self._file, mode)
         try:
@@ -279,20 +284,18 @@ class FileSink:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            self._pour()  # /etc/hosts and /etc/resolv.conf are mounts in most containers
+            self._copy_to_target()  # /etc/hosts and /etc/resolv.conf are mounts in most containers
         else:
             self._temporary = ""
 
-    def _pour(self) -> None:
-        """Copy the finished temporary file into a target that cannot be replaced."""
+    def _copy_to_target(self) -> None:
+        """Copy the complete temporary file into a target that cannot be replaced."""
         target = os.open(self._name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
         try:
             source = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
             try:
                 while data := os.read(source, DATA_BYTES):
-                    view = memoryview(data)
-                    while view:
-                        view = view[os.write(target, view) :]
+                    write_all(target, data)
             finally:
                 os.close(source)
         finally:

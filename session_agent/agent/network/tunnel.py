@@ -1,7 +1,7 @@
-"""A TCP connection made inside the sandbox, carried as one channel.
+"""The channel kind ``tunnel``: a TCP connection to a port inside the sandbox.
 
-Owns the socket: connecting, both half-closes, resets, and back-pressure in both directions (no read without the client's credit,
-no credit for what the socket has not taken). It interprets no byte. Called by the channel table.
+Owns the socket: connecting, half-close in both directions, resets, and backpressure in both directions: it reads only as the client's
+credit allows, and returns credit only for bytes that the socket has accepted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ_BYTES = 64 * 1024
 def open_tunnel(context: TransferContext, channel: Channel) -> Handler:
     """``tunnel {port, host?}``: Opened{host, port}, Write and Output both ways, Closed{sent, received}.
 
-    Without a host it is the sandbox's own loopback, IPv4 first, then IPv6: some servers listen on one only.
+    The default host is loopback, first IPv4 and then IPv6, because some servers listen on only one of them.
     """
     port = integer(channel.params, "port", None, least=1, most=65535)
     if port is None:
@@ -44,10 +44,10 @@ class Tunnel(Handler, asyncio.BufferedProtocol):
         self._port = port
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(_READ_BYTES))
-        self._waiting: list[bytes] = []  # input that came before the connection was there
+        self._waiting: list[bytes] = []  # input that arrived before the connection was made
         self._unconsumed = 0
-        self._paused = False  # the socket takes no more for now
-        self._stalled = False  # the client takes no more for now
+        self._paused = False  # the socket's buffer is full
+        self._stalled = False  # the client has given no credit
         self._input_ended = False
         self._output_ended = False
         self._over = False
@@ -65,7 +65,7 @@ class Tunnel(Handler, asyncio.BufferedProtocol):
         if self._transport is None:
             self._waiting.append(data)
             return
-        self._pass_on(data)
+        self._write(data)
         if eof:
             self._end_input()
 
@@ -93,7 +93,7 @@ class Tunnel(Handler, asyncio.BufferedProtocol):
         self._channel.send(Opened(self._channel.number, {"host": host, "port": port}))
         waiting, self._waiting = self._waiting, []
         for data in waiting:
-            self._pass_on(data)
+            self._write(data)
         if self._input_ended:
             self._end_input()
         self._stall()
@@ -112,7 +112,7 @@ class Tunnel(Handler, asyncio.BufferedProtocol):
         if not self._over:
             self._output_ended = True
             self._channel.send(Output(self._channel.number, STDOUT, b""))
-            self._settle()
+            self._close_if_done()
         return True
 
     def pause_writing(self) -> None:
@@ -120,8 +120,8 @@ class Tunnel(Handler, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._give_back(0)
-        self._settle()
+        self._return_credit(0)
+        self._close_if_done()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None:
@@ -151,15 +151,15 @@ class Tunnel(Handler, asyncio.BufferedProtocol):
         error = HoldfastError("port_unreachable", message, hint=f"is anything listening on port {self._port}?")
         self._finish(Failed(self._channel.number, error.to_map()))
 
-    def _pass_on(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         assert self._transport is not None
         if data:
             self._sent += len(data)
             self._transport.write(data)
-        self._give_back(len(data))
+        self._return_credit(len(data))
 
-    def _give_back(self, size_bytes: int) -> None:
-        """Credit for what the socket took; while it takes no more, the client gets none."""
+    def _return_credit(self, size_bytes: int) -> None:
+        """Return credit for accepted bytes, unless the socket's buffer is full."""
         self._unconsumed += size_bytes
         if not self._paused and self._unconsumed and not self._over:
             self._channel.consume(self._unconsumed)
@@ -169,15 +169,15 @@ class Tunnel(Handler, asyncio.BufferedProtocol):
         assert self._transport is not None
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
-        self._settle()
+        self._close_if_done()
 
     def _stall(self) -> None:
         if not self._stalled and self._channel.room() <= 0 and self._transport is not None and not self._transport.is_closing():
             self._stalled = True
             self._transport.pause_reading()
 
-    def _settle(self) -> None:
-        """Both halves have ended: close, which first sends what is still buffered."""
+    def _close_if_done(self) -> None:
+        """Close the socket if both directions have ended; buffered bytes are still sent."""
         if self._input_ended and self._output_ended and self._transport is not None:
             self._transport.close()
 

@@ -1,1 +1,1 @@
-"""What a command wrote and how it ended, kept while a client may still ask for it."""
+"""Output and results of commands: reading them from pipes, and keeping them while a client may still request them."""

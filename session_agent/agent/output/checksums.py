@@ -1,7 +1,8 @@
-"""SHA-256 of what comes in pieces: output of commands, files.
+"""SHA-256 of streams: output of commands, and files.
 
-OpenSSL's is seven times as fast as CPython's own, but libcrypto costs an agent 4 MiB, and most agents only ever hash handshakes and short
-output. So the bundle's agent imports ``hashlib`` without OpenSSL (``bundle.entry``), which is loaded here when a stream becomes long.
+OpenSSL's implementation is seven times as fast as CPython's own, but libcrypto takes 4 MiB of memory, and most agents hash only handshakes
+and short output. Therefore the bundle's agent imports ``hashlib`` without OpenSSL (``bundle.entry``), and this module loads OpenSSL when
+a stream becomes longer than ``SHORT_BYTES``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SHORT_BYTES = 4096
 
 
 class Sha256:
-    """One stream's. ``end`` frees what is kept for a stream that may become long."""
+    """The hash of one stream. ``end`` frees the buffer of a short stream that will not grow any more."""
 
     __slots__ = ("_hash", "_kept")
 
@@ -49,6 +50,6 @@ def _openssl(data: bytes) -> _Hash:
         del sys.modules["_hashlib"]
     try:
         from _hashlib import openssl_sha256
-    except (ImportError, OSError):  # as while there is no descriptor left to open it with
+    except (ImportError, OSError):  # not installed, or no free descriptor to load it
         return hashlib.sha256(data)
     return openssl_sha256(data)

@@ -1,7 +1,7 @@
-"""How a command, a run in a shell or a terminal ended.
+"""The result of a command, of a run in a shell or of a terminal.
 
-Owns what becomes of an exit status where its caller or a time-out had wanted the end, or memory ran out. Called by those three;
-``records`` keeps the answer.
+Owns the decision between exit status, time-out, cancellation and out-of-memory kill, and the map that is sent as ``Exited.result``. Called
+when a process has ended; ``records`` keeps the result.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from .spool import Spool
 
 TIMEOUT_EXIT_CODE = 124
-"""As timeout(1) has it."""
+"""The exit code of timeout(1)."""
 _KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(slots=True)
 class Ending:
-    """How a command ended, in the form of ``Exited.result``."""
+    """How a command ended: the fields of ``Exited.result`` that do not depend on the reader."""
 
     exit_code: int | None
     duration_s: float
@@ -37,7 +37,7 @@ class Ending:
     shell: dict[str, Any] | None = None
 
     def result(self, spool: Spool, reported: list[int] | None = None) -> dict[str, Any]:
-        """The map of ``Exited``. ``reported``: bytes reported to its reader as lost, per stream; None for one that reads nothing."""
+        """The map of ``Exited``. ``reported``: bytes per stream that were reported to the reader as gaps; None if it reads no output."""
         streams = spool.streams()
         out, err = streams[1], streams[2]
         if reported is not None:
@@ -66,12 +66,12 @@ def ending_of(
     oom_killed: Callable[[], bool],
     shell: dict[str, Any] | None = None,
 ) -> Ending:
-    """How ``what`` ended. ``abort``: ``timeout``, another word where its caller wanted the end, or nothing; ``name``: of a signal."""
+    """The result of ``what``. ``abort``: ``timeout``, another word if a client ended it, or empty; ``name``: the signal that killed it."""
     if abort == "timeout":
-        cause = workload_cause("timeout", f"the {what} ran into its time-out and was killed with all it started")
+        cause = workload_cause("timeout", f"the {what} exceeded its time limit and was killed with all processes that it had started")
         return Ending(TIMEOUT_EXIT_CODE, duration_s, None, True, cause, shell)
     if abort:
-        cause = workload_cause("cancelled", f"the {what} was cancelled by its caller")
+        cause = workload_cause("cancelled", f"the {what} was cancelled by a client")
         return Ending(_KILLED, duration_s, signal_name(signal.SIGKILL), False, cause, shell)
     if exit_code == _KILLED and oom_killed():
         cause = workload_cause("oom", f"the sandbox ran out of memory, and the kernel killed the {what} or what it ran")
@@ -80,7 +80,7 @@ def ending_of(
 
 
 def workload_cause(reason: str, message: str) -> dict[str, str]:
-    """A cause that the code in the sandbox answers for."""
+    """A cause with the fault ``workload``: the code in the sandbox is responsible."""
     return {"fault": "workload", "reason": reason, "message": message}
 
 

@@ -1,8 +1,8 @@
-"""Moving bytes between pipes and the agent without ever blocking its loop.
+"""Reading and writing pipes without blocking the event loop.
 
-Owns three small pumps: ``PipeReader`` fills a spool from a pipe and stops reading while the spool is full, ``PipeWriter`` feeds a
-process's input
-from bounded pieces, ``discard`` drains a pipe that has no reader left, so that what still writes there neither blocks nor dies.
+``PipeReader`` reads a pipe into a spool and stops while the spool is full, so the writing process blocks (backpressure). ``PipeWriter``
+writes a process's standard input; its queue is bounded by the credit of clients. ``discard`` reads and drops what is written to a pipe
+that has no other reader, so that the writing process neither blocks nor gets SIGPIPE.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ CHUNK_BYTES = 64 * 1024
 _WIDE_PIPE_BYTES = 256 * 1024
 MERGE_BYTES = 16 * 1024
 _HELD_BYTES = 1024 * 1024
-"""As much as any pipe or terminal holds."""
+"""More than a pipe or a terminal buffers."""
 _DISCARD_PAUSE_S = 0.01
-"""How long a pipe that gave a whole chunk is left alone: some 6 MB/s are read of a process whose output goes nowhere."""
+"""Pause after a full chunk was discarded: limits the reading of discarded output to about 6 MB/s."""
 
 
 class PipeReader:
-    """Reads one stream of a process into its spool: as it comes once it is watched, else when it is drained."""
+    """Reads one stream of a process into its spool: as it arrives once ``watch`` was called, else all at once by ``drain``."""
 
     def __init__(self, descriptor: int, stream: int, spool: Spool, *, arrived: Callable[[], None], ended: Callable[[], None]) -> None:
         self.descriptor = descriptor
@@ -40,7 +40,7 @@ class PipeReader:
         os.set_blocking(descriptor, False)
 
     def watch(self) -> None:
-        """Read what comes from now on."""
+        """Read output as it arrives from now on."""
         if self.open and not self._watched:
             self._watched = True
             self._loop.add_reader(self.descriptor, self._readable)
@@ -50,7 +50,7 @@ class PipeReader:
             data = os.read(self.descriptor, CHUNK_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # a terminal whose last process is gone
+        except OSError:  # a terminal that no process has open any more
             data = b""
         if not data:
             self.close()
@@ -70,11 +70,11 @@ class PipeReader:
             self._loop.add_reader(self.descriptor, self._readable)
 
     def drain(self) -> bool:
-        """Take what is in the pipe now, even when the spool is full. True at its end, False while it may have writers."""
+        """Read what is in the pipe now, even if the spool is full. True at end of file, False while other processes may write."""
         most_bytes = self._spool.size + _HELD_BYTES
         while self.open:
             if self._spool.size > most_bytes:
-                return False  # a writer is as fast as this reader
+                return False  # a process writes as fast as this reads
             try:
                 data = os.read(self.descriptor, CHUNK_BYTES)
             except BlockingIOError:
@@ -88,7 +88,7 @@ class PipeReader:
         return True
 
     def close(self) -> None:
-        """Stop reading; a process that still writes gets SIGPIPE."""
+        """Stop reading and close the pipe; a process that still writes gets SIGPIPE."""
         if self.open:
             self.open = False
             if self._watched:
@@ -96,7 +96,7 @@ class PipeReader:
             os.close(self.descriptor)
 
     def release(self) -> int:
-        """Stop reading and hand the descriptor back to the caller."""
+        """Stop reading and return the descriptor, which the caller has to close."""
         self.open = False
         if self._watched:
             self._loop.remove_reader(self.descriptor)
@@ -104,7 +104,7 @@ class PipeReader:
 
 
 class PipeWriter:
-    """A process's standard input. Holds at most what the credit of its clients allows, and gives each its own back."""
+    """Writes a process's standard input. The queue is bounded by the credit of its clients, which each ``consumed`` gives back."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -116,14 +116,14 @@ class PipeWriter:
         os.set_blocking(descriptor, False)
 
     def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Queue bytes, and with ``eof`` the end of the input after them. ``consumed`` is called with how many of them were used."""
+        """Queue bytes, and with ``eof`` the end of the input. ``consumed`` is called with the number of bytes that were written."""
         if not self.open or self._eof:
             consumed(len(data))
             return
         self._eof = eof
         waiting = self._waiting
         if waiting and waiting[-1][1] == consumed and len(waiting[-1][0]) + len(data) <= MERGE_BYTES:
-            waiting[-1] = waiting[-1][0] + data, consumed  # a million unread keys take their bytes, and not a million pieces
+            waiting[-1] = waiting[-1][0] + data, consumed  # merged, so that a million single bytes are not a million queue entries
         elif data:
             waiting.append((data, consumed))
         if not self._writing:
@@ -139,7 +139,7 @@ class PipeWriter:
                     self._writing = True
                     self._loop.add_writer(self._descriptor, self._pump)
                 return
-            except OSError:  # the reader is gone
+            except OSError:  # the process has closed its input
                 self.close()
                 return
             if written == len(data):
@@ -154,7 +154,7 @@ class PipeWriter:
             self.close()
 
     def close(self) -> None:
-        """Close it; bytes that were not taken count as used."""
+        """Close the pipe; bytes that were not written count as consumed."""
         if not self.open:
             return
         self.open = False
@@ -169,7 +169,7 @@ class PipeWriter:
 
 
 def discard(descriptor: int) -> None:
-    """Read and forget until the other side closes; a flood of it at a pace that leaves the loop to others."""
+    """Read and drop until end of file, at a limited rate."""
     loop = asyncio.get_running_loop()
     widen(descriptor)
 
@@ -192,7 +192,7 @@ def discard(descriptor: int) -> None:
 
 
 def widen(descriptor: int) -> None:
-    """Give a busy pipe more room; a refusal (the user's share is used up) is fine."""
+    """Enlarge the buffer of a busy pipe, unless the user's limit for pipe buffers is reached."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _WIDE_PIPE_BYTES)
     except OSError:

@@ -1,7 +1,7 @@
-"""How much the file transfers of a sandbox may read before they can send it, all together.
+"""A limit on how many bytes all file transfers of a sandbox may read before they can send them.
 
-Owns the count and the turns: beyond ``MUCH_BYTES`` nothing is read that cannot be sent at once, and at most ``READERS`` read a piece at a
-time. One for each agent, in its context; ``files.transfers`` asks it.
+Owns the byte count and the queue of readers. Above ``LIMIT_BYTES`` a transfer reads only what it can send at once, and at most ``READERS``
+transfers read at the same time. One instance per agent, in its context; ``files.transfers`` uses it.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from typing import Protocol
 
 from holdfast_wire.halves import ByteCounter
 
-MUCH_BYTES = 16 * 1024 * 1024
+LIMIT_BYTES = 16 * 1024 * 1024
 READERS = 16
 
 
 class WaitingReader(Protocol):
-    """A transfer that waits for its turn to read."""
+    """A transfer that waits until it may read."""
 
     def writable(self) -> None:
-        """It may read."""
+        """It may try again to read."""
         ...
 
 
 class ReadAheadQuota:
-    """See the module."""
+    """The bytes that transfers have read ahead, and the transfers that wait to read."""
 
     def __init__(self) -> None:
         self.whole = ByteCounter()
-        """What all transfers have read ahead, or are about to."""
+        """Bytes that all transfers together have read ahead or are reading."""
         self._reading: set[WaitingReader] = set()
         self._waiting: dict[WaitingReader, None] = {}
 
     @property
-    def is_much(self) -> bool:
-        """Whether transfers take turns."""
-        return self.whole.held > MUCH_BYTES
+    def is_exceeded(self) -> bool:
+        """Whether the number of transfers that read at the same time is limited."""
+        return self.whole.held > LIMIT_BYTES
 
     def may_read(self, reader: WaitingReader) -> bool:
-        """Whether it is the turn of ``reader``, which has room to send; its ``writable`` is called when it is."""
-        if not self.is_much:
+        """Whether ``reader`` may read now. If not, its ``writable`` is called later."""
+        if not self.is_exceeded:
             return True
         if len(self._reading) < READERS:
             self._reading.add(reader)
@@ -47,7 +47,7 @@ class ReadAheadQuota:
         return False
 
     def done(self, reader: WaitingReader) -> None:
-        """``reader`` has read: others first."""
+        """``reader`` has read a piece: let waiting ones read."""
         self._reading.discard(reader)
         while self._waiting and len(self._reading) < READERS:
             other = next(iter(self._waiting))
@@ -55,6 +55,6 @@ class ReadAheadQuota:
             other.writable()
 
     def forget(self, reader: WaitingReader) -> None:
-        """``reader`` will not read any more."""
+        """Remove ``reader``, which has ended."""
         self._waiting.pop(reader, None)
         self.done(reader)

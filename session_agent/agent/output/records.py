@@ -1,8 +1,8 @@
-"""The dedup table: what every command id of this sandbox stands for, and how it ended.
+"""The records of all commands of a sandbox, by command id; they make sure that a command runs at most once.
 
-Owns get-or-create by id, fingerprints, exit records and their pruning (PROTOCOL: at most once, kept until acknowledged plus five
-minutes). An id that was pruned is remembered as such: it never runs again. It knows no process and no clock; times come in as
-arguments. Called by ``command`` and ``shell``.
+Owns get-or-create by id, the fingerprints that tell a repeated request from a conflicting one, and the pruning of records: a record is
+kept until its result was delivered and five more minutes. The id of a pruned record is remembered, so that it never runs again. Knows no
+process and no clock: times are arguments. Called by ``command`` and ``shell``.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ log = logging.getLogger("session_agent.agent.output.records")
 
 _NAME = itemgetter(0)
 _PACKER_BYTES = 1024
-"""Room for most requests; a packer grows as it needs to, and a large one of its own costs three times as much."""
+"""Initial buffer of the packer, enough for most requests. The default size takes three times as long to allocate."""
 
 _PRUNED_IDS = 200_000
-_KEEPING_BYTES = 1 * KIB
-"""What keeping any output takes besides its bytes."""
+_RECORD_OVERHEAD_BYTES = 1 * KIB
+"""Memory that a record with output takes besides the bytes of the output."""
 
 
 class Owner(Protocol):
-    """What runs a live command."""
+    """The object that runs a live command: a ``Command`` or a ``Shell``."""
 
     def signal_command(self, command_id: str, name: str) -> None:
         """Signal it."""
         ...
 
     def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Give it input; ``consumed`` is called with what was used."""
+        """Write to its standard input; ``consumed`` is called with the number of bytes that were used."""
         ...
 
     def cancel_command(self, command_id: str) -> None:
-        """Stop it and everything it started."""
+        """Kill it and every process that it started."""
         ...
 
 
 class Record:
-    """One command: waiting, starting or running while ``ending`` is None, an exit record afterwards; with an ``error`` it is neither."""
+    """One command. ``ending`` is None until it has ended; ``error`` is set instead if it could not be started."""
 
     __slots__ = ("command_id", "ended_at", "ending", "error", "fingerprint", "followers", "info", "lasting", "owner", "spool", "started")
 
@@ -63,7 +63,7 @@ class Record:
         self.owner: Owner | None = None
         self.started = False
         self.lasting = False
-        """Whether it stays, with its output, for everyone who may ask, as long as the sandbox lives."""
+        """Whether the record and its output are kept as long as the sandbox lives."""
         self.info: dict[str, Any] = {}
         self.ending: Ending | None = None
         self.error: HoldfastError | None = None
@@ -71,7 +71,7 @@ class Record:
         self.followers: list[Callable[[], None]] = []
 
     def notify(self) -> None:
-        """Tell everyone who presents this command to a client that there is news."""
+        """Notify all followers: the record or its output has changed."""
         for follower in self.followers[:]:
             try:
                 follower()
@@ -94,7 +94,7 @@ class Records:
         self._refused: HoldfastError | None = None
         self._interrupted: set[str] = set()
         self.latest_end = 0.0
-        """When a command ended last."""
+        """When a command ended most recently."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -125,11 +125,11 @@ class Records:
         return bool(self._unacknowledged)
 
     def refuse(self, why: HoldfastError) -> None:
-        """Nothing new begins from now on."""
+        """Refuse all new commands from now on, with this error."""
         self._refused = why
 
     def interrupt(self) -> None:
-        """What runs now is about to be ended because the sandbox is: its end is not the outcome it would have had, so it is not sent."""
+        """The sandbox is being stopped: the results of commands that run now are not sent, because the stop is what ends them."""
         self._interrupted = {command_id for command_id, record in self._records.items() if record.ending is None}
 
     def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:
@@ -140,28 +140,28 @@ class Records:
         return record
 
     def keep(self, record: Record) -> None:
-        """It is never removed, whatever its result and whether or not it was delivered."""
+        """Never prune the record, even after its result was delivered."""
         record.lasting = True
         self._unacknowledged.pop(record.command_id, None)
 
     def forget(self, record: Record) -> None:
-        """It never started: the id may be used again."""
+        """Remove a command that never started; its id may be used again."""
         if self._records.get(record.command_id) is record:
             del self._records[record.command_id]
         record.spool.release()
 
     def fail(self, record: Record, error: HoldfastError) -> None:
-        """It could not be started, which is known only now: as ``forget``, and its followers get the error."""
+        """Remove a command whose start failed after ``create``, and pass the error to its followers."""
         record.owner = None
         record.error = error
         self.forget(record)
         record.notify()
 
     def finish(self, record: Record, ending: Ending, now: float) -> None:
-        """Store the exit before the resources of the command are released, then notify its followers."""
+        """Store the result before the resources of the command are released, then notify its followers."""
         if record.command_id in self._interrupted:
             record.owner = None
-            record.notify()  # its last output may leave
+            record.notify()  # its last output is still sent
             return
         self.latest_end = now
         record.ending = ending
@@ -174,7 +174,7 @@ class Records:
         self.prune(now)
 
     def delivered(self, command_id: str, now: float) -> None:
-        """A client has the exit: the record may go in a while, and what is much of its output now, unless it was to be asked for later."""
+        """A client has received the result: the record may be pruned later. Large output is freed now, unless ``yields`` keeps it."""
         record = self._unacknowledged.pop(command_id, None)
         if record is None:
             return
@@ -184,13 +184,13 @@ class Records:
             if not record.spool.yields:
                 record.spool.release()
         elif held_bytes:
-            self._kept.append((record, held_bytes + _KEEPING_BYTES))
-            self._kept_bytes += held_bytes + _KEEPING_BYTES
+            self._kept.append((record, held_bytes + _RECORD_OVERHEAD_BYTES))
+            self._kept_bytes += held_bytes + _RECORD_OVERHEAD_BYTES
             while self._kept_bytes > KEPT_SANDBOX_BYTES:
-                self._let_go()
+                self._free_oldest_output()
 
     def prune(self, now: float) -> None:
-        """Let go of what is old, and of the oldest acknowledged when there are too many."""
+        """Remove old records, and if there are too many also newer ones, those with delivered results first."""
         delivered, waiting = self._delivered, self._unacknowledged
         while delivered and (delivered[0][0] + self._timing.record_ttl_s <= now or len(self._records) > self._most):
             self._remove(delivered.popleft()[1])
@@ -206,30 +206,30 @@ class Records:
             return
         del self._records[record.command_id]
         if self._kept and self._kept[0][0] is record:
-            self._let_go()
+            self._free_oldest_output()
         record.spool.release()
         self._pruned[_digest(record.command_id)] = None
         if len(self._pruned) > _PRUNED_IDS:
             del self._pruned[next(iter(self._pruned))]
 
-    def _let_go(self) -> None:
+    def _free_oldest_output(self) -> None:
         oldest, kept_bytes = self._kept.popleft()
         self._kept_bytes -= kept_bytes
         oldest.spool.release()
 
 
 def check_id(command_id: object) -> str:
-    """A usable command id, or ``invalid_argument``."""
+    """The id as text. Raises ``invalid_argument``."""
     if not isinstance(command_id, str) or not 0 < len(command_id.encode(errors="replace")) <= ID_BYTES:
         raise HoldfastError("invalid_argument", f"a command id is text of 1 to {ID_BYTES} bytes")
     return command_id
 
 
 def fingerprint(kind: str, params: dict[str, Any]) -> bytes:
-    """What makes two requests with one id the same request."""
+    """A digest of the parameters: equal for a repeated request, different for another request with the same id."""
     try:
         items = sorted(params.items(), key=_NAME)
-    except TypeError:  # names of several types
+    except TypeError:  # keys of different types
         items = sorted(params.items(), key=lambda item: str(item[0]))
     packed = msgpack.Packer(use_bin_type=True, buf_size=_PACKER_BYTES).pack([kind, items])
     return hashlib.blake2b(packed, digest_size=16).digest()

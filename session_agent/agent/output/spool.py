@@ -1,11 +1,10 @@
-"""The output of one command for as long as a client may ask for it.
+"""The spool: the output of one command, kept while a client may request it.
 
-Owns the bytes, their order over both streams, absolute offsets per stream, what was dropped, and the digests. Every reader has a
-cursor of its own. Bytes go when all readers took them, except the last window's worth, which a client may not have received yet; that
-goes with ``release``, some time after the exit was delivered. A reader that keeps leaves them for others while there is room. Readers
-whose client is away hold up no connected reader: they find a gap when they were a whole spool behind. It does not read pipes nor send
-(``pipes``, ``command``). Bounds: ``limits.SPOOL_*``; a full spool stops the reading (``block``) or drops the oldest with an exact count
-(``tail``). When all spools together are full, ``Budget`` takes back what is wanted least, in the order of the ranks below.
+Owns the bytes of both streams in their order, absolute offsets per stream, counts of dropped bytes, and digests. Each reader has its own
+cursor. Bytes that all readers have taken are freed, except the last window, which a client may not have received; ``release`` frees that
+too. Readers without a connected client do not delay connected ones; if they fall behind by a whole spool they get a gap. A full spool
+stops the reading of the pipe (``block``) or drops the oldest bytes and counts them (``tail``); limits are ``limits.SPOOL_*``. If all
+spools together are full, ``Budget`` reclaims output in the order of the ranks below.
 """
 
 from __future__ import annotations
@@ -20,21 +19,20 @@ from .checksums import Sha256
 
 EMPTY_SHA256 = Sha256().hexdigest()
 ATTACHED_BYTES = 2 * MIB
-"""What is held for a client that is connected but slow: beyond it the process itself has to wait."""
+"""Bytes held for a client that is connected but slow; beyond it the process has to wait."""
 RECEIVED, READ, UNREAD = range(3)
-"""What is reclaimed before a spool has to wait, in this order, of each the oldest first: output that is complete and that a reader
-received whole; of other output what all its readers had; output that ended unread, of a command whose output is asked for later."""
+"""Ranks of output that is reclaimed before a spool has to wait, in this order, oldest first: complete output that a reader has received;
+the part of other output that all readers have taken; complete output that was never read, of a spool that ``yields``."""
 _MERGE_BYTES = 16 * 1024
 _SEGMENT_BYTES = 128
-"""What keeping a piece takes besides its bytes."""
+"""Memory that a segment takes besides its bytes."""
 _NONE: deque[tuple[int, bytes]] = deque(maxlen=0)
-"""The segments of all spools that hold none: an empty deque takes 760 bytes, and records of commands are kept by the thousand."""
+"""The shared value of ``segments`` of all empty spools: a deque takes 760 bytes, and thousands of records are kept."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What all spools of the sandbox hold together, bytes with what keeping them takes; which of them wait for there to be less, and
-    what may be ``reclaimable`` before, by rank."""
+    """The memory of all spools of a sandbox, with overhead; the spools that wait for room, and those that are ``reclaimable``, by rank."""
 
     limit_bytes: int = SPOOL_SANDBOX_BYTES
     held_bytes: int = 0
@@ -44,11 +42,11 @@ class Budget:
 
     @property
     def is_full(self) -> bool:
-        """Whether the spools hold all they may, without reclaiming anything."""
+        """Whether the limit is reached, before anything is reclaimed."""
         return self.held_bytes >= self.limit_bytes
 
     def is_short(self) -> bool:
-        """Whether nothing more may be held, after all was reclaimed that may be."""
+        """Reclaim until the limit is not reached any more. True if it still is."""
         for spools in self.reclaimable:
             while self.held_bytes >= self.limit_bytes and spools:
                 next(iter(spools)).reclaim()
@@ -56,24 +54,24 @@ class Budget:
         return self.held_bytes >= self.limit_bytes
 
     def offer(self, spool: Spool, rank: int) -> None:
-        """Something of ``spool`` may be reclaimed: spools that had to wait try again."""
+        """Some output of ``spool`` may be reclaimed: let waiting spools try again."""
         self.reclaimable[rank][spool] = None
         if self._short:
-            self._call()
+            self._resume_waiting()
 
     def shrunk(self) -> None:
-        """Less is held: spools that waited for room go on, also those without readers."""
+        """Bytes were freed: let waiting spools try again."""
         if self._short and self.held_bytes < self.limit_bytes:
             self._short = False
-            self._call()
+            self._resume_waiting()
 
-    def _call(self) -> None:
+    def _resume_waiting(self) -> None:
         for spool in list(self.waiting):
             spool.resume()
 
 
 class Spool:
-    """Append at one end, any number of readers at the other."""
+    """The output of one command, with one writer and any number of readers."""
 
     __slots__ = (
         "_digests", "_dropped", "_ended", "_had", "_paused", "_rank", "_seen", "base", "budget", "first", "held_bytes",
@@ -81,33 +79,34 @@ class Spool:
     )  # fmt: skip
 
     def __init__(self, budget: Budget, *, tail: bool = False, yields: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES) -> None:
-        """``yields``: as ``tail`` while it has no reader, so that a command whose output is asked for later never waits for that."""
+        """``tail``: drop the oldest bytes instead of blocking. ``yields``: do so while no reader is attached, so that a command whose
+        output is requested later never blocks on it."""
         self.budget = budget
         self.tail = tail
         self.yields = yields
         self.limit_bytes = limit_bytes
         self.readers: list[SpoolReader] = []
         self.released = False
-        """Whether bytes go as soon as the present readers have them."""
+        """Whether bytes are freed as soon as the present readers have taken them."""
         self.size = 0
-        """Bytes seen on both streams."""
+        """Bytes appended so far, of both streams."""
         self.held_bytes = 0
-        """Bytes that are kept, of both streams."""
+        """Bytes that are held now, of both streams."""
         self.first = 0
-        """The number of the oldest segment kept."""
+        """The number of the oldest segment held."""
         self.base = [0, 0, 0]
-        """Each stream's offset at the oldest segment kept."""
+        """Each stream's offset at the start of the oldest segment held."""
         self._paused: tuple[Callable[[], None], ...] = ()
         self.segments = _NONE
         self._seen = [0, 0, 0]
         self._dropped = [0, 0, 0]
-        self._had = [0, 0, 0]  # as far as readers came that are gone
+        self._had = [0, 0, 0]  # the highest offsets of readers that have detached
         self._digests: list[Sha256 | None] = [None, None, None]
         self._ended = False
         self._rank: int | None = None
 
     def append(self, stream: int, data: bytes) -> None:
-        """Take bytes of a stream. Never refuses: the reader of the pipe checks ``full`` before the next read."""
+        """Append bytes of a stream, always: the reader of the pipe checks ``full`` before it reads again."""
         size, budget = len(data), self.budget
         self.size += size
         self._seen[stream] += size
@@ -126,7 +125,7 @@ class Spool:
         else:
             segments.append((stream, data))
             budget.held_bytes += size + _SEGMENT_BYTES
-        if (self.tail or self.yields) and self._gives_way():
+        if (self.tail or self.yields) and self._drops_oldest():
             is_short = budget.is_full and budget.is_short()
             while len(segments) > 1 and (self.held_bytes > self.limit_bytes or is_short):
                 self._drop_first(lost=True)
@@ -137,8 +136,8 @@ class Spool:
 
     @property
     def full(self) -> bool:
-        """Whether reading the process has to wait."""
-        if self._gives_way():
+        """Whether the pipe must not be read for now."""
+        if self._drops_oldest():
             return False
         untaken = self._untaken()
         if untaken >= self.limit_bytes or (untaken > 0 and self.budget.is_short()):
@@ -148,12 +147,12 @@ class Spool:
         return untaken + self._untaken_segments() * _SEGMENT_BYTES >= ATTACHED_BYTES
 
     def pause(self, resume: Callable[[], None]) -> None:
-        """It is full: ``resume`` is called, once, when it no longer is."""
+        """The spool is full: call ``resume`` once when it is not any more."""
         self._paused = (*self._paused, resume)
         self.budget.waiting[self] = None
 
     def resume(self) -> None:
-        """Resume the pipes that wait for room, where there is some."""
+        """Resume the paused pipes, unless the spool is still full."""
         if self._paused and not self.full:
             paused, self._paused = self._paused, ()
             self.budget.waiting.pop(self, None)
@@ -161,14 +160,14 @@ class Spool:
                 resume()
 
     def attach(self, attached: Callable[[], bool], starts: dict[int, int] | None = None, *, keep: bool = False) -> SpoolReader:
-        """A reader from per-stream offsets (default: the oldest kept; older ones become a gap)."""
+        """Attach a reader at per-stream offsets (default: the oldest byte held; what is missing before it is reported as a gap)."""
         position = [0, 0, 0] if starts is None else [0, *(max(0, min(starts.get(s, 0), self._seen[s])) for s in (1, 2))]
         reader = SpoolReader(self, attached, position, keep=keep)
         self.readers.append(reader)
         return reader
 
     def detach(self, reader: SpoolReader) -> None:
-        """The reader is gone; what it did not take stays for the next one."""
+        """Remove a reader; bytes that it has not taken stay for the next one."""
         if reader in self.readers:
             self.readers.remove(reader)
             self._had = [*map(max, self._had, reader.position)]
@@ -178,7 +177,7 @@ class Spool:
                 self.resume()
 
     def end(self) -> None:
-        """It grows no more."""
+        """The output is complete."""
         self._ended = True
         for digest in self._digests:
             if digest is not None:
@@ -187,7 +186,7 @@ class Spool:
             self._offer(UNREAD if self._rank is None else self._rank)
 
     def received(self, reader: SpoolReader) -> None:
-        """It is complete and ``reader``, which leaves, received all of it."""
+        """The output is complete and was sent to ``reader``, which is removed."""
         if self.held_bytes > WINDOW_BYTES or self.budget.is_full:
             self.taken()
         self.detach(reader)
@@ -195,7 +194,7 @@ class Spool:
             self._offer(RECEIVED)
 
     def release(self) -> None:
-        """No other client will ask for it: free the bytes but those that readers have yet to take, keep the counts."""
+        """Free all bytes that no present reader has still to take; the counts are kept. No other client will request the output."""
         self.released = True
         self._withdraw()
         wanted = min((reader.index for reader in self.readers if not reader.at_end), default=None)
@@ -207,7 +206,7 @@ class Spool:
         self.budget.shrunk()
 
     def reclaim(self) -> None:
-        """Free what may go before another spool has to wait."""
+        """Free the output that this spool has offered (see the ranks)."""
         if self._rank != READ:
             self.release()
             return
@@ -217,7 +216,7 @@ class Spool:
             self._offer(UNREAD)
 
     def streams(self) -> dict[int, list[int | str]]:
-        """Per stream: bytes seen, bytes that went before any reader had them, SHA-256 of all that was seen."""
+        """Per stream: bytes appended, bytes dropped before any reader had taken them, SHA-256 of all bytes appended."""
         seen, dropped, (_, out, err) = self._seen, self._dropped, self._digests
         return {
             1: [seen[1], dropped[1], EMPTY_SHA256 if out is None else out.hexdigest()],
@@ -230,7 +229,7 @@ class Spool:
         return bool(self._dropped[1] or self._dropped[2])
 
     def taken(self) -> None:
-        """A reader moved on, or came or went: free what all have, and resume the process if it waited."""
+        """A reader has taken bytes, or was attached or detached: free what all have taken, and resume paused pipes."""
         self._trim(0 if self.released or self.budget.is_full else WINDOW_BYTES)
         if self.segments and self._rank is None:
             self._offer(READ)
@@ -238,11 +237,11 @@ class Spool:
             self.resume()
 
     def held(self, stream: int) -> bytes:
-        """All that is kept of a stream."""
+        """All bytes of a stream that are held."""
         return b"".join(data for number, data in self.segments if number == stream)
 
     def _offer(self, rank: int) -> None:
-        """Let it be reclaimed as the newest of a rank."""
+        """Offer output to the budget, as the newest entry of a rank."""
         if self._rank is not None:
             self._withdraw()
         self._rank = rank
@@ -253,7 +252,8 @@ class Spool:
         if rank is not None:
             self.budget.reclaimable[rank].pop(self, None)
 
-    def _gives_way(self) -> bool:
+    def _drops_oldest(self) -> bool:
+        """Whether a full spool drops its oldest bytes instead of blocking."""
         return self.tail or (self.yields and not any(reader.attached() for reader in self.readers))
 
     def _untaken(self) -> int:
@@ -262,12 +262,12 @@ class Spool:
         return max(self.size - sum(reader.position) for reader in self._present())
 
     def _untaken_segments(self) -> int:
-        """Pieces that a reader has yet to take: one that is being taken, or may still grow, does not count."""
+        """Segments that the slowest reader has not begun to take, without the last one, which may still grow."""
         last = self.first + len(self.segments) - 1
         return max(0, last - max(self.first, min((reader.index for reader in self._present()), default=0)))
 
     def _present(self) -> list[SpoolReader]:
-        """The readers that decide how far things are: those whose client is connected; where there is none, all."""
+        """The readers with a connected client; if there are none, all readers."""
         return [reader for reader in self.readers if reader.attached()] or self.readers
 
     def _trim(self, keep: int) -> None:
@@ -278,14 +278,14 @@ class Spool:
         taken = self.held_bytes - self._untaken()
         while self.first < oldest and (taken := taken - len(self.segments[0][1])) >= keep:
             if self.first >= wanted and self.held_bytes <= self.limit_bytes and not self.budget.is_full:
-                break  # kept for a reader who may come back, as long as there is room
+                break  # kept, while there is room, for a reader that may resume
             self._drop_first(lost=False)
         self.budget.shrunk()
 
     def _drop_first(self, *, lost: bool) -> None:
         stream, data = self.segments.popleft()
         self.first += 1
-        if lost:  # but not to a reader that had it
+        if lost:  # count only bytes that no reader has taken
             had = max(self.base[stream], self._had[stream], *(reader.position[stream] for reader in self.readers))
             self._dropped[stream] += max(0, self.base[stream] + len(data) - had)
         self.base[stream] += len(data)
@@ -294,9 +294,9 @@ class Spool:
 
 
 class SpoolReader:
-    """One cursor. ``position`` are the per-stream offsets up to which bytes or gaps were delivered.
+    """A cursor. ``position``: per-stream offsets up to which bytes or gaps were taken; ``missed``: how many bytes per stream were gaps.
 
-    ``missed`` is how many of each stream were gaps. ``keep``: what it takes stays for others, as long as there is room.
+    ``keep``: bytes that it takes are kept for other readers while there is room.
     """
 
     __slots__ = ("_spool", "_walk", "attached", "index", "keep", "missed", "position")
@@ -311,7 +311,7 @@ class SpoolReader:
         self._walk = spool.base[:]  # the offsets at the start of segment ``index``
 
     def gap(self) -> tuple[int, int] | None:
-        """``(stream, bytes)`` that are gone before the next bytes; ask until None."""
+        """``(stream, bytes)`` that were dropped before the next bytes. Call until it returns None."""
         spool = self._spool
         first, base = spool.first, spool.base
         if self.index < first:
@@ -327,7 +327,7 @@ class SpoolReader:
         return None
 
     def take(self, room: int) -> tuple[int, bytes] | None:
-        """The next bytes, at most ``room`` and a frame's worth; None when there are none or no room."""
+        """``(stream, bytes)``: the next bytes, at most ``room`` and one frame; None if there are none or no room."""
         if room <= 0:
             return None
         segments = self._spool.segments
@@ -349,5 +349,5 @@ class SpoolReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything there is was taken."""
+        """Whether all bytes appended so far were taken."""
         return self.position[1] + self.position[2] >= self._spool.size

@@ -1,1 +1,1 @@
-"""Processes: fork, privileges, limits, process trees and the reaper. Knows no session."""
+"""Starting, watching, killing and reaping processes; their users, limits and privileges. Imports nothing of sessions or commands."""

@@ -1,8 +1,9 @@
-"""The sandbox's control groups, as far as the agent may touch them.
+"""The control groups of a sandbox, used through descriptors that the node opened.
 
-Owns the descriptors the node hands over: files that move a process among the commands, apart from the agent, and the counts of
-out-of-memory kills. They were opened by the node, so a write is judged by its rights and cannot be turned on another group.
-A pod's agent finds the counts by itself and moves nothing; where there are no control groups, nothing here does anything.
+Owns two kinds of descriptors: ``cgroup.procs`` files, which move a process into the group of the commands (the agent stays outside of
+it), and files that count out-of-memory kills. The kernel checks a write against the rights of the process that opened the file, so the
+agent needs no permission on the groups themselves. In a pod the agent opens the counters itself and moves no process. Without control
+groups every method does nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ class Groups:
         self._events_fds = tuple(events_fds)
 
     def join(self, pid: int) -> None:
-        """Move a process that will live for long, a shell or a terminal, and so whatever it starts from then on.
+        """Move a long-lived process (a shell or a terminal); processes that it starts later are members too.
 
-        A move can wait 10 ms for the kernel, so it happens on a thread. One-off commands move themselves where groups hold
-        threads (``fork``), and are under the sandbox's outer limits elsewhere.
+        A move can wait 10 ms for the kernel, so it runs on a thread. One-off commands are not moved here: with cgroup v1 they move
+        themselves (``fork``), otherwise only the limits of the whole sandbox apply to them.
         """
         if self._join_fds:
             asyncio.get_running_loop().run_in_executor(None, self._join, pid)
 
     def oom_kills(self) -> int:
-        """Processes of the sandbox that the kernel has killed for want of memory so far."""
+        """How many processes of the sandbox the kernel has killed so far because memory ran out."""
         return sum(_oom_kills(descriptor) for descriptor in self._events_fds)
 
     def _join(self, pid: int) -> None:
@@ -38,11 +39,11 @@ class Groups:
             try:
                 os.pwrite(descriptor, text, 0)
             except OSError:
-                continue  # it has ended already, or the group is full: the outer limits hold
+                continue  # the process has ended, or the group is full: the limits of the whole sandbox still apply
 
 
 def container_events(root: str = "/sys/fs/cgroup") -> tuple[int, ...]:
-    """What ``events_fds`` is in a container, which sees its own group only: cgroup v2, else v1 (its ``oom_kill`` is of Linux 4.13)."""
+    """The ``events_fds`` of a container, which sees only its own group: cgroup v2, else v1 (``oom_kill`` since Linux 4.13)."""
     for path in (f"{root}/memory.events", f"{root}/memory/memory.oom_control"):
         try:
             return (os.open(path, os.O_RDONLY | os.O_CLOEXEC),)

@@ -1,7 +1,8 @@
-"""Commands that have just begun: most end within a moment, and are read once, at their end.
+"""A delay before the event loop watches a new command.
 
-Owns the moment and one timer for all of them. A command that runs longer is watched from then on: its start is reported, and its output
-is sent as it comes. Watching each from its beginning costs four turns of the event loop, which is more than a short command itself.
+Owns the delay and one timer for all commands. Most commands end within the delay; their output is read once, when they end. A command
+that runs longer is watched from then on: its start is reported and its output is sent as it arrives. Watching every command from its
+start would cost four iterations of the event loop, which is more than a short command takes.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ class Watchable(Protocol):
 
 
 class DelayedWatch:
-    """See the module. One for each agent."""
+    """The commands that are not watched yet. One instance per agent."""
 
     def __init__(self) -> None:
         self._waiting: dict[Watchable, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, process: Watchable) -> None:
-        """Watch ``process`` when ``DELAY_S`` have passed, unless it is removed before."""
+        """Watch ``process`` after ``DELAY_S``, unless it is removed before."""
         loop = asyncio.get_running_loop()
         due = loop.time() + DELAY_S
         self._waiting[process] = due
@@ -36,7 +37,7 @@ class DelayedWatch:
             self._timer = loop.call_at(due, self._fire, loop)
 
     def remove(self, process: Watchable) -> None:
-        """It has ended, or is watched already."""
+        """Do not watch ``process`` later: it has ended, or it is watched already."""
         self._waiting.pop(process, None)
 
     def cancel(self) -> None:

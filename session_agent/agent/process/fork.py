@@ -1,9 +1,9 @@
-"""Where the agent forks, so that what it starts runs among the commands, and the agent waits for nothing that does.
+"""Starting a child process for a command, a shell or a terminal.
 
-Owns the two ways in which a child comes to be. Where the node passes cgroups of version 1, the child is a ``stub`` first: started
-in the agent's group, so that the loop goes on at once, it moves itself among the commands and becomes the command there, which is as slow
-as they are; how that went is read from a pipe. A process may move itself in microseconds, another waits 10 ms for the kernel to do it.
-Elsewhere the child is forked by ``subprocess``, which waits for its exec. Used by ``processes``.
+Owns the two ways to start one. Where the node passes cgroup v1 files, a user namespace or resource limits, the child first runs a
+``stub``: it moves itself into the control groups of the commands, sets itself up and executes the program, while the event loop goes on
+without waiting; failures are read from a pipe. A process moves itself in microseconds, moving another process can take 10 ms.
+Otherwise ``subprocess`` forks the child and waits for its exec. Used by ``processes``.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ import os
 import signal
 import subprocess
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass, field, replace
 
 from .privileges import CommandNamespace
 from .stub import Call, Report, assemble, execs, supported
-from .ulimits import Ulimits, arguments_of, set_own
+from .ulimits import Ulimits, apply_ulimits, ulimit_arguments
 
-_NO_PROGRAM = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
-"""What is wrong with the program that was named, not with the sandbox."""
-_NO_STUBS = (errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOENT, errno.ENOEXEC, errno.EINVAL)
-"""What a kernel or policy answers where executing a file in memory is forbidden."""
-_HIGH = 64
-"""Descriptors from here on are in the way of none that a child is given."""
-_ROOM = 16
-"""Processes that a command must be able to start, else it is started where there are some to spare."""
+_PROGRAM_ERRORS = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
+"""Errors of exec that are caused by the program that was named, not by the sandbox."""
+_STUB_REFUSED_ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOENT, errno.ENOEXEC, errno.EINVAL)
+"""Errors of exec where the kernel or a security policy forbids executing a memory file."""
+_FIRST_HIGH_FD = 64
+"""Descriptors from this number on do not collide with the numbers that a child is given."""
+_SPARE_PIDS = 16
+"""Processes that a command must still be able to start in the commands' group; if the group has fewer left it is not joined."""
 _MFD_EXEC = 0x10
 _REPORT_BYTES = 4096
 _NAME_BYTES = 255
-"""Longer names no file has."""
-_FEW_PATHS = 64
-"""Folders in ``PATH`` up to which what was made for one command is kept for the next."""
+"""Longest file name that Linux allows."""
+_CACHED_PATHS = 64
+"""Stubs with at most this many candidate paths are cached for the next command."""
 _LIBRARY_SIGNALS = (32, 33)
-"""What glibc uses itself and leaves ignored in what it spawns."""
-_Who = tuple[CommandNamespace, int, int, int, tuple[int, ...]]
-"""The namespace of commands with its descriptor in the child, and the user, group and further groups there."""
+"""Signals that glibc uses internally; its posix_spawn leaves them ignored in the child."""
+_NamespaceUser = tuple[CommandNamespace, int, int, int, tuple[int, ...]]
+"""The namespace of commands, its descriptor in the child, and the uid, gid and supplementary groups there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Where and as whom a process runs. ``env`` is complete: nothing of the agent's own environment is added."""
+    """Working directory, environment and user of a process. ``env`` is complete: the agent's own environment is not added."""
 
     cwd: str
     env: dict[str, str]
@@ -75,18 +75,18 @@ class CannotExecuteError(Exception):
 
 
 class Starting:
-    """A child that has yet to become its program. ``descriptor`` is to be read until ``settle`` answers that it is over."""
+    """A child whose exec has not been confirmed yet. Call ``read_report`` when ``descriptor`` is readable, until it returns True."""
 
     def __init__(self, descriptor: int, calls: Sequence[Call], program: str, launch: Launch) -> None:
         self.descriptor = descriptor
         self.watched = False
         """Whether the event loop reads ``descriptor``."""
         self._report = Report(calls)
-        self._program = program
+        self._stub_image = program
         self._launch = launch
 
-    def settle(self) -> bool:
-        """Read what there is. True when the child has become its program or never will."""
+    def read_report(self) -> bool:
+        """Read the stub's report as far as it has arrived. True once the exec has succeeded or failed."""
         while True:
             try:
                 data = os.read(self.descriptor, _REPORT_BYTES)
@@ -97,24 +97,26 @@ class Starting:
             self._report.feed(data)
 
     def error(self) -> Exception | None:
-        """Why it did not become its program: ``CannotExecuteError`` or ``HoldfastError``."""
+        """Why the program was not executed (``CannotExecuteError`` or ``HoldfastError``), or None."""
         failed, number = self._report.failed, self._report.errno
         if failed is None:
             return None
         if failed.name != "execve":
-            return HoldfastError("spawn_failed", f"cannot start {self._program!r:.200}: {failed.name}: {os.strerror(number)}")
-        return explain(OSError(number, os.strerror(number), self._program), self._program, self._launch)
+            return HoldfastError("spawn_failed", f"cannot start {self._stub_image!r:.200}: {failed.name}: {os.strerror(number)}")
+        return explain(OSError(number, os.strerror(number), self._stub_image), self._stub_image, self._launch)
 
     def close(self) -> None:
-        """No caller waits for it any more."""
+        """Close the pipe of the report."""
         os.close(self.descriptor)
 
 
 class Forker:
-    """``task_fds`` are open ``tasks`` files of the commands' groups: a process that writes 0 there moves itself.
+    """Starts children.
 
-    ``pids_fds`` are ``tasks`` of the one that limits their number, its ``pids.current`` and its ``pids.max``. ``namespace`` is where
-    commands run, where they have a user namespace of their own: every child is a stub then, as only a process itself can enter one.
+    ``task_fds`` are open ``tasks`` files of the commands' groups: a process that writes 0 to one moves itself into that group.
+    ``pids_fds`` are the ``tasks``, ``pids.current`` and ``pids.max`` files of the group that limits the number of processes.
+    ``namespace`` is the user namespace of commands, where they have one of their own: then every child runs a stub, because only a
+    process itself can enter a user namespace.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class Forker:
         ulimits: Ulimits | None = None,
     ) -> None:
         self._ulimits = ulimits or {}
-        self._limits = tuple(arguments_of(self._ulimits))
+        self._limits = tuple(ulimit_arguments(self._ulimits))
         self._task_fds = tuple(task_fds)
         self._pids_fds = tuple(pids_fds)
         self._namespace = namespace
@@ -134,19 +136,17 @@ class Forker:
         self._memory_flags = os.MFD_CLOEXEC | _MFD_EXEC
 
     def start(self) -> None:
-        """See to it that no child inherits by accident."""
+        """Set close-on-exec on all open descriptors: posix_spawn closes nothing by itself."""
         if self._stubs:
-            for name in os.listdir("/proc/self/fd"):
-                if int(name) > 2:
-                    _keep_to_ourselves(int(name))
+            _set_close_on_exec(keep=())
 
     def fork(
         self, argv: Sequence[str], launch: Launch, stdio: Stdio, *, tty: bool = False, place: dict[int, int] | None = None
     ) -> tuple[int, Starting | None]:
-        """A child in a session of its own, and what is to be waited for where it is not known yet whether it could be started.
+        """Start a child in a new session. Returns its pid and, while its exec is not confirmed, a ``Starting``.
 
-        ``tty`` makes descriptor 0 the controlling terminal. ``place`` gives the child descriptors under numbers of its own (target → ours).
-        Raises ``CannotExecuteError`` for the program, ``HoldfastError`` for everything else.
+        ``tty`` makes descriptor 0 the controlling terminal. ``place`` maps descriptor numbers in the child to descriptors of the agent.
+        Raises ``CannotExecuteError`` if the program cannot be executed, ``HoldfastError`` for any other failure.
         """
         if not argv[0]:
             raise CannotExecuteError(127, "'': command not found")
@@ -168,66 +168,66 @@ class Forker:
     def _fork_stub(
         self, argv: Sequence[str], launch: Launch, stdio: Stdio, tty: bool, place: dict[int, int]
     ) -> tuple[int, Starting] | None:
-        """None where there can be no stubs."""
-        borrowed: list[int] = []
-        ours = -1
+        """None if this kernel cannot execute stubs; later calls do not try again."""
+        temporary: list[int] = []
+        report_read = -1
 
-        def lend(descriptor: int, least: int) -> int:
-            """The descriptor, or a copy that is not in the way of those the child is given."""
-            if descriptor < least:
-                borrowed.append(descriptor := fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH))
+        def relocate(descriptor: int, lowest: int) -> int:
+            """The descriptor, or a temporary copy above the numbers that the child is given."""
+            if descriptor < lowest:
+                temporary.append(descriptor := fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD))
             return descriptor
 
         try:
-            ours, theirs = os.pipe()
-            borrowed.append(theirs)
-            os.set_blocking(ours, False)
-            least = max((2, *place)) + 1
-            theirs = lend(theirs, least)
-            tasks = [lend(descriptor, least) for descriptor in self._groups()]
-            who: _Who | None = None
+            report_read, report_write = os.pipe()
+            temporary.append(report_write)
+            os.set_blocking(report_read, False)
+            lowest = max((2, *place)) + 1
+            report_write = relocate(report_write, lowest)
+            tasks = [relocate(descriptor, lowest) for descriptor in self._groups_to_join()]
+            user: _NamespaceUser | None = None
             entered = []
             if self._namespace is not None:
-                entered.append(lend(self._namespace.fd, least))
-                who = self._namespace, entered[0], launch.uid or 0, launch.gid or 0, tuple(launch.groups)
-            borrowed.append(file := self._memory_file())
-            file = lend(file, least)
-            paths = _paths(argv[0], launch.env.get("PATH"))
-            make = _program if len(paths) <= _FEW_PATHS else _program.__wrapped__
-            calls, image = make(tuple(tasks), tty, who, self._limits, file, theirs, paths)
+                entered.append(relocate(self._namespace.fd, lowest))
+                user = self._namespace, entered[0], launch.uid or 0, launch.gid or 0, tuple(launch.groups)
+            temporary.append(file := self._memory_file())
+            file = relocate(file, lowest)
+            paths = _candidate_paths(argv[0], launch.env.get("PATH"))
+            make = _stub_image if len(paths) <= _CACHED_PATHS else _stub_image.__wrapped__
+            calls, image = make(tuple(tasks), tty, user, self._limits, file, report_write, paths)
             os.write(file, image)
-            keep = (*stdio.keep, theirs, file, *tasks, *entered)
-            stdio = Stdio(lend(stdio.stdin, 3), lend(stdio.stdout, 3), lend(stdio.stderr, 3), keep)
+            keep = (*stdio.keep, report_write, file, *tasks, *entered)
+            stdio = Stdio(relocate(stdio.stdin, 3), relocate(stdio.stdout, 3), relocate(stdio.stderr, 3), keep)
             path = f"/proc/self/fd/{file}"
             try:
                 if launch.uid is None or entered:
                     pid = _spawn(path, argv, launch, stdio, place)
-                else:  # the stub has none of the agent's rights, so who it is has to be settled before
+                else:  # posix_spawn cannot change the user, and the stub would no longer have the right to
                     pid = _fork_and_wait(argv, launch, stdio, False, place, path)
             except OSError as error:
-                if error.filename not in (None, path) or error.errno not in _NO_STUBS:
+                if error.filename not in (None, path) or error.errno not in _STUB_REFUSED_ERRORS:
                     raise
                 self._stubs = False
                 return None
-            starting = Starting(ours, calls, argv[0], launch)
-            ours = -1
+            starting = Starting(report_read, calls, argv[0], launch)
+            report_read = -1
             return pid, starting
         finally:
-            for descriptor in borrowed:
+            for descriptor in temporary:
                 os.close(descriptor)
-            if ours >= 0:
-                os.close(ours)
+            if report_read >= 0:
+                os.close(report_read)
 
-    def _groups(self) -> tuple[int, ...]:
-        """Where a child is to go. Not among so many that it could start nothing itself: a sandbox full of processes can be looked into.
+    def _groups_to_join(self) -> tuple[int, ...]:
+        """The ``tasks`` files of the groups that a child joins. The group that limits processes is left out while it is almost full.
 
-        By its owner alone, as nothing in it asks the agent; and the outer group has a limit as well.
+        So the owner of a sandbox that is full of processes can still run commands in it. The outer group has a limit too.
         """
         if not self._pids_fds:
             return self._task_fds
         tasks, current, most = self._pids_fds
         try:
-            full = int(os.pread(current, 32, 0)) + _ROOM > int(os.pread(most, 32, 0))
+            full = int(os.pread(current, 32, 0)) + _SPARE_PIDS > int(os.pread(most, 32, 0))
         except (OSError, ValueError):  # "max" where there is no limit
             full = False
         return self._task_fds if full else (*self._task_fds, tasks)
@@ -243,11 +243,11 @@ class Forker:
 
 
 def _spawn(path: str, argv: Sequence[str], launch: Launch, stdio: Stdio, place: dict[int, int]) -> int:
-    """As ``_fork_and_wait``, in a quarter of the time, which a child without a user of its own can be started in."""
+    """Start a child that keeps the agent's user, by posix_spawn: a quarter of the time of ``_fork_and_wait``."""
     given = {0: stdio.stdin, 1: stdio.stdout, 2: stdio.stderr} | place | {descriptor: descriptor for descriptor in stdio.keep}
     back = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.chdir(launch.cwd)  # nothing else of the agent goes by where it is
+        os.chdir(launch.cwd)  # posix_spawn cannot set it; no other code of the agent uses the working directory
         try:
             return os.posix_spawn(
                 path,
@@ -264,25 +264,27 @@ def _spawn(path: str, argv: Sequence[str], launch: Launch, stdio: Stdio, place: 
 
 
 @functools.lru_cache(maxsize=8)
-def _program(
+def _stub_image(
     tasks: tuple[int, ...],
     tty: bool,
-    who: _Who | None,
+    user: _NamespaceUser | None,
     limits: tuple[tuple[int, bytes], ...],
     file: int,
     report: int,
     paths: tuple[bytes, ...],
 ) -> tuple[Sequence[Call], bytes]:
-    """What a child calls until it is the first of ``paths`` that there is, and the program that does: one command after another gets
-    the same descriptors, so most need no new one. All of these are numbers in the child."""
+    """The system calls of a stub and its ELF image. Descriptors are numbers in the child.
+
+    Consecutive commands get the same descriptor numbers, so most images come from the cache.
+    """
     calls = []
     for descriptor in tasks:
         calls += [Call("write", (descriptor, b"0", 1), essential=False), Call("close", (descriptor,))]
     calls += [Call("rt_sigaction", (number, bytes(32), 0, 8), essential=False) for number in _LIBRARY_SIGNALS]
     if tty:
         calls.append(Call("ioctl", (0, termios.TIOCSCTTY, 0)))
-    if who is not None:
-        namespace, entered, uid, gid, groups = who
+    if user is not None:
+        namespace, entered, uid, gid, groups = user
         calls += namespace.calls(entered, uid, gid, groups)
     calls += [Call("prlimit64", (0, number, values, 0)) for number, values in limits]
     calls += [Call("close", (file,)), Call("fcntl", (report, fcntl.F_SETFD, fcntl.FD_CLOEXEC)), *execs(paths)]
@@ -290,14 +292,14 @@ def _program(
 
 
 @functools.lru_cache(maxsize=16)
-def _paths(program: str, path: str | None) -> tuple[bytes, ...]:
-    """What a program may be, by the command's own ``PATH``, as ``subprocess`` looks for it."""
+def _candidate_paths(program: str, path: str | None) -> tuple[bytes, ...]:
+    """The paths at which a program may be, by the command's own ``PATH``; the same rules as ``subprocess``."""
     name = os.fsencode(program)
     folders = os.get_exec_path({} if path is None else {"PATH": path})
     if os.path.dirname(name):
         return (name,)
     if len(name) > _NAME_BYTES:
-        folders = folders[:1]  # it does not exist, which one error reports
+        folders = folders[:1]  # it cannot exist: one attempt gives the error
     return tuple(os.path.join(os.fsencode(folder), name) for folder in folders)
 
 
@@ -310,13 +312,12 @@ def _fork_and_wait(
     program: str | None = None,
     ulimits: Ulimits | None = None,
 ) -> int:
-    """Fork by ``subprocess``, which waits for the exec: of ``program``, where that is not what ``argv`` names."""
+    """Fork by ``subprocess`` and wait for the exec. ``program`` is what is executed if it is not ``argv[0]``."""
     if place:
         place, stdio = place | {descriptor: descriptor for descriptor in stdio.keep}, replace(stdio, keep=())
-    reserved = _reserve_low() if place else []
-    in_child = _take_terminal if tty else functools.partial(_place, place) if place else None  # costs a real fork instead of a vfork
-    if ulimits:
-        in_child = functools.partial(_limited, ulimits, in_child)
+    reserved = _reserve_low_descriptors() if place else []
+    # only if needed: a preexec_fn makes subprocess use fork instead of the faster vfork
+    in_child = functools.partial(_prepare_child, tty, place, ulimits or {}) if tty or place or ulimits else None
     try:
         process = subprocess.Popen(
             argv,
@@ -331,7 +332,7 @@ def _fork_and_wait(
             user=launch.uid,
             group=launch.gid,
             extra_groups=launch.groups if launch.uid is not None else None,
-            close_fds=not place,  # else _place sees to it
+            close_fds=not place,  # else _prepare_child sets close-on-exec
             preexec_fn=in_child,  # noqa: PLW1509 - it takes no locks
         )
     except subprocess.SubprocessError as error:
@@ -339,40 +340,35 @@ def _fork_and_wait(
     finally:
         for descriptor in reserved:
             os.close(descriptor)
-    process.returncode = 0  # its wait is the reaper's: keeps Popen from reaping or warning
+    process.returncode = 0  # the Reaper waits for it: this keeps Popen from reaping it and from warning
     return process.pid
 
 
-def _limited(ulimits: Ulimits, then: Callable[[], None] | None) -> None:
-    set_own(ulimits)
-    if then is not None:
-        then()
+def _prepare_child(tty: bool, place: dict[int, int], ulimits: Ulimits) -> None:
+    apply_ulimits(ulimits)
+    if tty:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if place:
+        for target, source in place.items():
+            if source == target:
+                os.set_inheritable(source, True)
+            else:
+                os.dup2(source, target, inheritable=True)
+        _set_close_on_exec(keep=place)
 
 
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def _place(place: dict[int, int]) -> None:
-    for target, source in place.items():
-        if source == target:
-            os.set_inheritable(source, True)
-        else:
-            os.dup2(source, target, inheritable=True)
+def _set_close_on_exec(keep: Collection[int]) -> None:
+    """Mark every open descriptor but 0 to 2 and those in ``keep``."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in place:
-            _keep_to_ourselves(int(name))
+        if int(name) > 2 and int(name) not in keep:
+            try:
+                os.set_inheritable(int(name), False)
+            except OSError:
+                pass  # the descriptor of the listing itself, closed by now
 
 
-def _keep_to_ourselves(descriptor: int) -> None:
-    try:
-        os.set_inheritable(descriptor, False)
-    except OSError:
-        pass  # the descriptor that listed them
-
-
-def _reserve_low() -> list[int]:
-    """Occupy the one-digit descriptors, so that none of Popen's own comes to lie where ``place`` wants to put one."""
+def _reserve_low_descriptors() -> list[int]:
+    """Occupy the one-digit descriptors, so that Popen's own pipes do not get numbers that ``place`` assigns."""
     taken = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
     while taken[-1] < 10:
         taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -394,7 +390,7 @@ def explain(error: Exception, program: str, launch: Launch) -> Exception:
         return CannotExecuteError(127, f"{program}: command not found")
     if error.errno == errno.E2BIG:
         return HoldfastError("arguments_too_long", f"the arguments and environment of {program!r:.200} are too long for the kernel")
-    if isinstance(error, PermissionError) or error.errno in _NO_PROGRAM:
+    if isinstance(error, PermissionError) or error.errno in _PROGRAM_ERRORS:
         return CannotExecuteError(126, f"{program:.300}: {error.strerror}")
     return HoldfastError(
         "spawn_failed",

@@ -1,8 +1,8 @@
-"""What commands may do: the user namespace they run in, and docker's default capabilities there.
+"""The privileges of commands: their user namespace, and docker's default capabilities in it.
 
 On one machine the node gives commands a user namespace of their own below the agent's (``node.workload``). The agent's user id does not
-exist in it, so that nothing there can signal, trace or limit the agent, while the agent, as its owner, has every capability over it.
-Owns the calls with which a child that the agent started enters it and becomes its user. Used by ``fork``; facts from
+exist in it, so no command can signal, trace or limit the agent; the agent owns the namespace and so has every capability over it.
+Owns the system calls with which a child enters the namespace and switches to its user. Used by ``fork``. Facts from
 user_namespaces(7), capabilities(7) and docker's documented default capability set.
 """
 
@@ -23,7 +23,7 @@ DOCKER_CAPABILITIES = frozenset({
     _CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID, _SETPCAP, _NET_BIND_SERVICE, _NET_RAW, _SYS_CHROOT, _MKNOD,
     _AUDIT_WRITE, _SETFCAP,
 })  # fmt: skip
-"""What docker leaves a container's root. Everything else is dropped from the bounding set, so no program can regain it."""
+"""The capabilities that root has in a docker container. All others are dropped from the bounding set, so no program can regain them."""
 
 _CLONE_NEWUSER = 0x10000000
 _PR_CAPBSET_DROP = 24
@@ -32,15 +32,15 @@ _RLIMIT_CORE = 4
 
 @dataclass(frozen=True, slots=True)
 class CommandNamespace:
-    """The user namespace of commands. ``ids`` user and group ids exist in it, from 0; with one, groups cannot be chosen."""
+    """The user namespace of commands. It has ``ids`` user and group ids, from 0; if there is only one, groups cannot be set."""
 
     fd: int
     ids: int
 
     def calls(self, fd: int, uid: int, gid: int, groups: Sequence[int]) -> list[Call]:
-        """What a child calls to run as a user of it; ``fd`` is the namespace's descriptor under the child's number.
+        """The system calls of a child that enters the namespace and switches user; ``fd`` is the namespace's descriptor in the child.
 
-        Root keeps docker's capabilities at the exec that follows, any other user none.
+        After the exec that follows, root has docker's capabilities and any other user has none.
         """
         calls = [Call("setns", (fd, _CLONE_NEWUSER)), Call("close", (fd,))]
         if self.ids > 1:
@@ -54,7 +54,7 @@ class CommandNamespace:
 
 @functools.cache
 def drop_calls() -> tuple[Call, ...]:
-    """The calls that drop what commands do not get. Made once, on the node before an agent is forked (``warmup``)."""
+    """The calls that drop capabilities. Computed once, by the node before it forks an agent (``warmup``)."""
     return tuple(Call("prctl", (_PR_CAPBSET_DROP, number)) for number in dropped_capabilities())
 
 
@@ -69,7 +69,7 @@ def _last_capability() -> int:
 
 
 def _core_limit() -> tuple[int, int]:
-    """As docker: as large as may be. The agent itself keeps a soft limit of 0."""
+    """The hard limit for both, as in docker. The agent itself has a soft limit of 0."""
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     most = 2**64 - 1 if hard == resource.RLIM_INFINITY else hard
     return most, most

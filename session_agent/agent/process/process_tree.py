@@ -1,9 +1,8 @@
-"""Which processes belong to a command or shell, and ending all of them and only them.
+"""Finding and killing all processes of a command, shell or terminal, and no others.
 
-Owns the marking of process trees. A tree is marked by the soft limit RLIMIT_RTTIME (meaningless to anything that is not scheduled in
-real time): it is inherited over fork and exec, so it also finds what called setsid, forked twice and cleared its environment,
-needs no privilege and costs half a microsecond. Where ``/proc`` does not show it, ancestry decides. Called by ``command``, ``shell``
-and ``terminal``.
+Owns the mark of a process tree: a value of the soft limit RLIMIT_RTTIME, which has no effect on processes without real-time scheduling.
+Children inherit it over fork and exec, so it also identifies processes that called setsid, forked twice or cleared their environment.
+Setting it needs no privilege and takes half a microsecond. Where ``/proc`` does not show it, descendants are found by their parents.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ _LABEL = b"Max realtime timeout"
 _PASS_INTERVAL_S = 0.01
 _PASSES = 500
 _SLICE_S = 0.005
-"""How long a survey may keep the loop."""
-_CROWD = 400
-"""Entries of ``/proc``, some 60 of which are no processes, above which a tree is not killed before everything stands still."""
+"""How long a scan may run before it returns to the event loop."""
+_MANY_PROC_ENTRIES = 400
+"""Entries of ``/proc`` (some 60 are not processes) above which the whole sandbox is stopped before a tree is killed."""
 _killing: set[TreeKill] = set()
-"""Those that are under way."""
+"""The kills in progress."""
 
 
 class Tags:
-    """Hands out marks: one owner per command, shell or terminal, and under it one number per run.
+    """Allocates marks: an owner for each command, shell or terminal; each run of a shell adds its number (``run_tag``).
 
-    A random part keeps agents apart that share a pid namespace, as tests do.
+    A random part distinguishes agents that share a pid namespace, as in tests.
     """
 
     def __init__(self) -> None:
@@ -43,12 +42,12 @@ class Tags:
         self._owners = 0
 
     def owner(self) -> int:
-        """A mark that no other living tree of this agent has."""
+        """A mark that no other living process tree of this agent has."""
         self._owners = (self._owners + 1) % (1 << _OWNER_BITS)
         return self._agent | (self._owners << _RUN_BITS)
 
-    def ours(self, tag: int) -> bool:
-        """Matches everything that was started by this agent."""
+    def is_own(self, tag: int) -> bool:
+        """Whether this agent allocated the mark."""
         return tag >> (_OWNER_BITS + _RUN_BITS) == self._agent >> (_OWNER_BITS + _RUN_BITS)
 
 
@@ -58,11 +57,11 @@ def run_tag(owner: int, number: int) -> int:
 
 
 def mark_run(pid: int, tag: int) -> bool:
-    """Mark a running process so that what it starts from now on carries ``tag``. False where that is not permitted."""
+    """Mark a running process: children that it starts from now on inherit ``tag``. False if that is not permitted."""
     try:
         try:
             _, hard = resource.prlimit(pid, _RLIMIT_RTTIME, (tag, resource.RLIM_INFINITY))
-        except PermissionError:  # it was lowered
+        except PermissionError:  # its hard limit was lowered and cannot be raised
             _, hard = resource.prlimit(pid, _RLIMIT_RTTIME)
         if hard != resource.RLIM_INFINITY:
             resource.prlimit(pid, _RLIMIT_RTTIME, (tag, hard))
@@ -72,30 +71,30 @@ def mark_run(pid: int, tag: int) -> bool:
 
 
 def owned_by(tag: int) -> Callable[[int], bool]:
-    """Matches every run of the owner of ``tag``."""
+    """A predicate for marks: whether the mark belongs to the owner of ``tag``, in any run."""
     return lambda other: other >> _RUN_BITS == tag >> _RUN_BITS
 
 
-def members(match: Callable[[int], bool], roots: Iterable[int] = (), spare: Iterable[int] = ()) -> list[int]:
-    """Living processes whose mark matches, with the descendants of ``roots``; never those in ``spare``, nor the agent."""
-    survey = Survey(match, roots, spare)
-    for _ in survey.steps():
+def members(match: Callable[[int], bool], roots: Iterable[int] = (), exclude: Iterable[int] = ()) -> list[int]:
+    """Living processes whose mark matches, and descendants of ``roots``; without those in ``exclude`` and the agent itself."""
+    scan = ProcessScan(match, roots, exclude)
+    for _ in scan.steps():
         pass
-    return survey.found
+    return scan.found
 
 
-class Survey:
-    """One look at all processes, one at a time: ``found`` are those that ``members`` describes, ``others`` the rest but the agent."""
+class ProcessScan:
+    """One pass over all processes. ``found``: those that ``members`` returns; ``others``: the rest, without the agent."""
 
-    def __init__(self, match: Callable[[int], bool], roots: Iterable[int] = (), spare: Iterable[int] = ()) -> None:
+    def __init__(self, match: Callable[[int], bool], roots: Iterable[int] = (), exclude: Iterable[int] = ()) -> None:
         self._match = match
         self._roots = frozenset(roots)
-        self._spare = frozenset(spare)
+        self._exclude = frozenset(exclude)
         self.found: list[int] = []
         self.others: list[int] = []
 
     def steps(self) -> Generator[None, None, None]:
-        """Exhaust it: only the whole picture is one."""
+        """Yield before each process; the results are valid once the generator is exhausted."""
         found: set[int] = set()
         parents: dict[int, int] = {}
         for name in os.listdir("/proc"):
@@ -119,12 +118,12 @@ class Survey:
             found |= more
             grown = bool(more)
         agent = {1, os.getpid()}
-        self.found = sorted(found - self._spare - agent)
+        self.found = sorted(found - self._exclude - agent)
         self.others = sorted(parents.keys() - set(self.found) - agent)
 
 
 def read_tag(pid: int) -> int | None:
-    """The mark of a process, None where it has none or ``/proc`` does not show it."""
+    """The mark of a process, None if it has none or ``/proc`` does not show it."""
     limits = _read(f"/proc/{pid}/limits")
     if limits is None:
         return None
@@ -136,15 +135,15 @@ def read_tag(pid: int) -> int | None:
 
 
 def is_being_killed(pid: int) -> bool:
-    """Whether a process, dead or alive, belongs to a tree that is being killed now."""
+    """Whether a process, dead or alive, belongs to a tree that is being killed."""
     if not _killing:
         return False
     tag = read_tag(pid)
-    return tag is not None and any(kill.concerns(tag) for kill in _killing)
+    return tag is not None and any(kill.matches(tag) for kill in _killing)
 
 
-def has_strangers(known: frozenset[int]) -> bool:
-    """Whether the agent has unowned children: only then can a tree have outlived its leader."""
+def has_unowned_children(known: frozenset[int]) -> bool:
+    """Whether the agent has children besides ``known``. If not, no process has outlived the leader of its tree."""
     children = _read(f"/proc/self/task/{os.getpid()}/children")
     if children is None:
         return True
@@ -152,7 +151,7 @@ def has_strangers(known: frozenset[int]) -> bool:
 
 
 def kill_group(pid: int, number: int) -> None:
-    """Signal the process group that ``pid`` leads; it was started in a session of its own, so this is never ours."""
+    """Signal the process group that ``pid`` leads. It was started in a new session, so this is never the agent's group."""
     assert pid > 1
     try:
         os.killpg(pid, number)
@@ -161,7 +160,7 @@ def kill_group(pid: int, number: int) -> None:
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Signal each; those that are gone already are none of our business."""
+    """Signal each process that still exists."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -170,11 +169,11 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 
 class TreeKill:
-    """Kills what matches until nothing does, a slice of time after the other, so that the event loop is not blocked.
+    """Kills matching processes until none is left, in time slices so that the event loop is not blocked; then calls ``done``.
 
-    Where there are many processes one of them may be a fork bomb, which makes new ones faster than they can be found. All of the
-    sandbox is stopped at once then (``kill(-1, SIGSTOP)`` reaches every process, also one that is being forked), the tree is killed, and
-    the others go on. Only the first process of a pid namespace may do that: for anybody else -1 means the machine.
+    If there are many processes, one of them may be a fork bomb, which forks faster than processes are found. Then the whole sandbox is
+    stopped first: ``kill(-1, SIGSTOP)`` reaches every process, also one that is being forked. After the kill all others continue. Only
+    PID 1 of a pid namespace does this: from any other process, -1 would reach every process of the machine.
     """
 
     def __init__(
@@ -183,79 +182,75 @@ class TreeKill:
         done: Callable[[], None],
         *,
         roots: Iterable[int] = (),
-        spare: Iterable[int] = (),
+        exclude: Iterable[int] = (),
     ) -> None:
         self._match = match
         self._done = done
         self._roots = tuple(roots)
-        self._spare = tuple(spare)
+        self._exclude = tuple(exclude)
         self._passes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stopped_all = False
         self.over = False
         _killing.add(self)
-        self._look()
-        self._step()
+        self._start_pass()
 
-    def concerns(self, tag: int) -> bool:
-        """Whether what carries this mark is to be killed."""
+    def matches(self, tag: int) -> bool:
+        """Whether processes with this mark are being killed."""
         return self._match(tag)
 
     def cancel(self) -> None:
-        """Stop looking; what was killed stays dead."""
+        """Kill no more processes, and let stopped ones continue."""
         self._end()
         if self._timer is not None:
             self._timer.cancel()
         if self._stopped_all:
             self._signal_everything(signal.SIGCONT)
 
-    def _look(self) -> None:
-        if os.getpid() == 1 and len(os.listdir("/proc")) > _CROWD:
+    def _start_pass(self) -> None:
+        if os.getpid() == 1 and len(os.listdir("/proc")) > _MANY_PROC_ENTRIES:
             self._signal_everything(signal.SIGSTOP)
-        self._survey = Survey(self._match, self._roots, self._spare)
-        self._walk = self._survey.steps()
+        self._scan = ProcessScan(self._match, self._roots, self._exclude)
+        self._steps = self._scan.steps()
+        self._run_slice()
 
     def _signal_everything(self, number: signal.Signals) -> None:
         self._stopped_all = number == signal.SIGSTOP
         try:
             os.kill(-1, number)
         except ProcessLookupError:
-            pass  # there is nothing but the agent
+            pass  # the agent is the only process
 
-    def _step(self) -> None:
+    def _run_slice(self) -> None:
         until = time.monotonic() + _SLICE_S
         while time.monotonic() < until:
-            if next(self._walk, self) is self:
-                self._end_pass(self._survey.found)
+            if next(self._steps, self) is self:
+                self._end_pass(self._scan.found)
                 return
-        self._timer = asyncio.get_running_loop().call_later(0, self._step)
+        self._timer = asyncio.get_running_loop().call_later(0, self._run_slice)
 
     def _end_pass(self, alive: list[int]) -> None:
         self._passes += 1
         if self._passes > 2 and not self._stopped_all:
-            # it forks faster than one pass kills: stopped processes fork no more
+            # the tree forks faster than one pass kills: stop its processes first
             signal_all(alive, signal.SIGSTOP)
         signal_all(alive, signal.SIGKILL)
         if self._stopped_all:
             self._stopped_all = False
-            signal_all(self._survey.others, signal.SIGCONT)
+            signal_all(self._scan.others, signal.SIGCONT)
         if not alive or self._passes > _PASSES:
             if alive:
-                log.error("%d processes of a tree survived %d rounds of SIGKILL", len(alive), self._passes)
+                log.error("%d processes of a process tree are still alive after %d rounds of SIGKILL", len(alive), self._passes)
             self._end()
             self._done()
             return
         self._roots = tuple(pid for pid in self._roots if pid in alive)
         delay = 0.001 if self._passes < 5 else _PASS_INTERVAL_S
-        self._timer = asyncio.get_running_loop().call_later(delay, self._again)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._start_pass)
 
     def _end(self) -> None:
         self.over = True
         _killing.discard(self)
-
-    def _again(self) -> None:
-        self._look()
-        self._step()
 
 
 def _read(path: str) -> bytes | None:
@@ -272,6 +267,6 @@ def _read(path: str) -> bytes | None:
 
 
 def _state_and_parent(stat: bytes) -> tuple[bytes, int]:
-    # the name in parentheses may hold anything, so count from its end
+    # the process name in parentheses may contain any character, so fields are counted from its end
     fields = stat[stat.rfind(b")") + 2 :].split(None, 2)
     return fields[0], int(fields[1])

@@ -1,9 +1,8 @@
-"""Starting processes and learning of their end.
+"""Starting child processes and reaping them.
 
-Owns SIGCHLD, the table of children and what is known of each: whether it has started, whether it has ended. As PID 1 (or a subreaper,
-in tests) the agent also inherits every orphan of the sandbox: those are reaped here too, at once where no other code of the process
-waits for children.
-How a child is forked is decided by ``fork``, what a command is and when to kill it by ``command``, ``shell`` and ``process_tree``.
+Owns SIGCHLD and the table of children with the callbacks for their start and exit. As PID 1 (or as a subreaper, in tests) the agent
+also inherits every orphan of the sandbox and reaps it: at once if no other code of this process waits for children, else after a delay.
+``fork`` decides how a child is forked; ``command``, ``shell`` and ``process_tree`` decide when it is killed.
 """
 
 from __future__ import annotations
@@ -24,21 +23,24 @@ from .process_tree import is_being_killed, read_tag
 log = logging.getLogger("session_agent.agent.process.processes")
 
 Exit = Callable[[int], None]
-"""Called once with the wait status (as of ``os.waitpid``)."""
+"""Called once with the wait status, as from ``os.waitpid``."""
 
 Start = Callable[[Exception | None], None]
-"""Called once with what kept a process from starting, or None."""
+"""Called once with the error that kept a process from starting, or None."""
 
-_STRANGER_GRACE_S = 1.0
+_ZOMBIE_GRACE_S = 1.0
+"""How long a dead child without an owner is left to other code of this process that may wait for it."""
 _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_RTTIME = 15
-_DIED_UNSEEN = 255 << 8
+_UNKNOWN_STATUS = 255 << 8
+"""The status of a child that other code has reaped: exit code 255."""
 
 
 class Reaper:
-    """Waits for all children. ``spawn`` registers before the loop can run again, so no exit is ever missed.
+    """Starts children, reaps them when SIGCHLD arrives and passes each exit status to the callback given to ``spawn``.
 
-    ``sole``: nothing else in this process starts children, so a dead one that ``spawn`` did not make is an orphan of the sandbox.
+    ``spawn`` registers the child before the event loop can run again, so no exit is missed. ``sole``: no other code in this process
+    starts children, so a dead child that ``spawn`` did not start is an orphan of the sandbox and is reaped at once.
     """
 
     def __init__(self, *, oom_score_adj: int | None = None, forker: Forker | None = None, sole: bool = False) -> None:
@@ -46,36 +48,37 @@ class Reaper:
         self._sole = sole
         self._owners: dict[int, Exit] = {}
         self._starting: dict[int, tuple[Starting, Start]] = {}
-        self._strangers: dict[int, float] = {}
-        self._burial: asyncio.TimerHandle | None = None
+        self._zombies: dict[int, float] = {}
+        """Dead children without an owner, with the time at which each was found."""
+        self._zombie_timer: asyncio.TimerHandle | None = None
         self._oom_score_adj = None if oom_score_adj is None else str(oom_score_adj).encode()
-        self._own_score = -1
+        self._own_score_fd = -1
         self._own_score_adj = b"0"
-        self._favoured = False
+        self._has_raised_priority = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: tuple[int, int] = (-1, -1)
 
     def start(self) -> None:
-        """Take over SIGCHLD of the running loop, and the sandbox's orphans."""
+        """Install the SIGCHLD handler on the running loop and become the reaper of the sandbox's orphans."""
         self._loop = asyncio.get_running_loop()
         self._favoured = os.getpriority(os.PRIO_PROCESS, 0) < 0
         if os.getpid() != 1:
-            import ctypes  # a sandbox's first process gets the orphans anyway
+            import ctypes  # needed only here: PID 1 inherits orphans without a prctl
 
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # Not by the loop's handlers: they import ``inspect``, a MiB, and take two turns of the loop for a signal.
+        # Not loop.add_signal_handler: it imports ``inspect`` (1 MiB) and takes two iterations of the loop for a signal.
         self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._loop.add_reader(self._wakeup[0], self._signalled)
-        # A pipe that is full of signals loses no more than their number, and one is enough: Python would log each, from a flood of deaths.
+        self._loop.add_reader(self._wakeup[0], self._sigchld_received)
+        # If the pipe is full the signals in it suffice, since one reads all exits. Python would log each signal that does not fit.
         signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _do_nothing)
-        _ignore_for_ourselves_alone()
+        signal.signal(signal.SIGCHLD, _empty_handler)
+        _replace_inherited_ignores()
         self._open_own_score()
         self._forker.start()
         self.reap()
 
     def stop(self) -> None:
-        """Give SIGCHLD back. Children are not touched."""
+        """Restore the default handling of SIGCHLD. Children keep running."""
         if self._loop is not None and self._wakeup[0] >= 0:
             self._loop.remove_reader(self._wakeup[0])
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -83,15 +86,15 @@ class Reaper:
             for descriptor in self._wakeup:
                 os.close(descriptor)
             self._wakeup = (-1, -1)
-        if self._burial is not None:
-            self._burial.cancel()
-            self._burial = None
-        self._strangers.clear()
+        if self._zombie_timer is not None:
+            self._zombie_timer.cancel()
+            self._zombie_timer = None
+        self._zombies.clear()
         for pid in list(self._starting):
-            self._forget(pid)
-        if self._own_score >= 0:
-            os.close(self._own_score)
-            self._own_score = -1
+            self._close_start(pid)
+        if self._own_score_fd >= 0:
+            os.close(self._own_score_fd)
+            self._own_score_fd = -1
 
     @property
     def pids(self) -> frozenset[int]:
@@ -111,12 +114,13 @@ class Reaper:
         on_start: Start | None = None,
         watch: bool = True,
     ) -> int:
-        """Start ``argv`` in a session of its own and return its pid; ``is_starting``: whether that is not yet known to have succeeded.
+        """Start ``argv`` in a new session and return its pid. Until its exec is confirmed, ``is_starting(pid)`` is True.
 
-        ``tag`` marks it and all its descendants (``process_tree``). For ``tty`` and ``place`` see ``fork``. Raises ``CannotExecuteError``
-        for the program, ``HoldfastError`` for everything else. For a child that is still starting ``on_start`` is called once, before
-        ``on_exit``: with None, or such an error, after which there is no ``on_exit``. Without ``on_start`` a failed start is an exit with
-        127. ``watch`` False: ``on_start`` is called at the child's end, or after ``watch``.
+        ``tag`` marks the child and all its descendants (``process_tree``). For ``tty`` and ``place`` see ``Forker.fork``. Raises
+        ``CannotExecuteError`` if the program cannot be executed, ``HoldfastError`` for any other failure. If the child is still starting
+        on return, ``on_start`` is called once: with None, after which ``on_exit`` follows, or with such an error, after which it does not.
+        Without ``on_start`` a failed start is reported as an exit with 127. With ``watch`` False, ``on_start`` is called only when the
+        child ends or after a call of ``watch``.
         """
         tagged = _set_tag(tag) if tag else False
         scored = self._set_own_score(self._oom_score_adj)
@@ -127,56 +131,56 @@ class Reaper:
                 _set_tag(0)
             if scored:
                 self._set_own_score(self._own_score_adj)
-        if self._favoured:
-            _be_ordinary(pid)
+        if self._has_raised_priority:
+            _reset_priority(pid)
         self._owners[pid] = on_exit
         if starting is not None:
-            self._starting[pid] = (starting, on_start or _not_told)
+            self._starting[pid] = (starting, on_start or _ignore_start)
             if watch:
                 self.watch(pid)
         return pid
 
     def watch(self, pid: int) -> None:
-        """Call ``on_start`` as soon as it is known how the start went, and not only at the child's end."""
+        """Call ``on_start`` as soon as the exec has succeeded or failed, not only when the child ends."""
         starting, _ = self._starting.get(pid, (None, None))
         if starting is not None and not starting.watched:
             starting.watched = True
-            self._running().add_reader(starting.descriptor, self._settle, pid)
+            self._running_loop().add_reader(starting.descriptor, self._finish_start, pid)
 
     def is_starting(self, pid: int) -> bool:
-        """Whether it has yet to become its program."""
+        """Whether the child's exec is not confirmed yet."""
         return pid in self._starting
 
-    def _settle(self, pid: int, *, ended: bool = False) -> None:
-        """Report how a start went. A child that ``ended`` reports no more."""
+    def _finish_start(self, pid: int, *, ended: bool = False) -> None:
+        """Call ``on_start`` if the report is complete; the report of a child that has ``ended`` is."""
         starting, on_start = self._starting[pid]
-        if not starting.settle() and not ended:
+        if not starting.read_report() and not ended:
             return
-        self._forget(pid)
+        self._close_start(pid)
         error = starting.error()
-        if error is not None and on_start is not _not_told:
-            self._owners[pid] = _unowned  # the stub's own end has no owner
+        if error is not None and on_start is not _ignore_start:
+            self._owners[pid] = _ignore_exit  # the owner gets the error instead of the stub's exit
         try:
             on_start(error)
         except Exception:
-            log.exception("the owner of process %d failed to take its start", pid)
+            log.exception("the start callback of process %d failed", pid)
 
-    def _forget(self, pid: int) -> None:
+    def _close_start(self, pid: int) -> None:
         starting, _ = self._starting.pop(pid)
         if starting.watched:
-            self._running().remove_reader(starting.descriptor)
+            self._running_loop().remove_reader(starting.descriptor)
         starting.close()
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         assert self._loop is not None
         return self._loop
 
-    def _signalled(self) -> None:
+    def _sigchld_received(self) -> None:
         os.read(self._wakeup[0], 65536)
         self.reap()
 
     def reap(self) -> None:
-        """Collect every child that ended."""
+        """Reap every child that has ended."""
         while True:
             try:
                 info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -187,97 +191,100 @@ class Reaper:
             if info.si_pid in self._owners:
                 self._collect(info.si_pid)
             elif self._sole and not is_being_killed(info.si_pid):
-                self._strangers.pop(info.si_pid, None)
+                self._zombies.pop(info.si_pid, None)
                 os.waitpid(info.si_pid, os.WNOHANG)
             else:
-                # waitid keeps naming this one first, so look at our own children one by one
-                self._meet(info.si_pid)
+                # waitid would return this child again and again, so the owned children are polled one by one
+                self._note_zombies(info.si_pid)
                 for pid in list(self._owners):
                     self._collect(pid)
                 return
 
     def reap_orphans(self, match: Callable[[int], bool]) -> None:
-        """Reap the dead whose mark matches, of a tree that was killed: else they count against the sandbox's limit of processes.
+        """Reap the dead orphans whose mark matches. Call after their whole tree is dead.
 
-        Not before the last of them is dead: that nothing new fits beside the dead is what keeps a fork bomb from growing again.
+        Zombies count against the sandbox's limit of processes. While a fork bomb is being killed they are left, because the full limit
+        keeps it from forking again.
         """
         for pid in set(child_pids()) - self._owners.keys():
             tag = read_tag(pid)
             if tag is not None and match(tag):
-                self._strangers.pop(pid, None)
-                try:
-                    os.waitpid(pid, os.WNOHANG)
-                except ChildProcessError:
-                    pass
+                self._zombies.pop(pid, None)
+                _reap_one(pid)
 
     def _collect(self, pid: int) -> None:
+        """Reap the child if it has ended, and call its callbacks."""
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
-            ended, status = pid, _DIED_UNSEEN
+            ended, status = pid, _UNKNOWN_STATUS
         if not ended:
             return
         if pid in self._starting:
-            self._settle(pid, ended=True)
+            self._finish_start(pid, ended=True)
         owner = self._owners.pop(pid, None)
         if owner is not None:
             try:
                 owner(status)
             except Exception:
-                log.exception("the owner of process %d failed to take its exit", pid)
+                log.exception("the exit callback of process %d failed", pid)
 
-    def _meet(self, first: int) -> None:
-        """Orphans of a tree that is being killed, or children that other code reaps itself: give both a moment (see ``reap_orphans``)."""
-        assert self._loop is not None
-        now = self._loop.time()
+    def _note_zombies(self, first: int) -> None:
+        """Reap dead children without an owner after a delay: other code may wait for them, or their tree is still being killed."""
+        loop = self._running_loop()
+        now = loop.time()
         for pid in {first, *child_pids()} - self._owners.keys():
-            if pid in self._strangers:
+            if pid in self._zombies:
                 continue
             try:
                 ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 continue
             if ended is not None:
-                self._strangers[pid] = now
-        if self._strangers and self._burial is None:
-            self._burial = self._loop.call_later(_STRANGER_GRACE_S, self._bury)
+                self._zombies[pid] = now
+        if self._zombies and self._zombie_timer is None:
+            self._zombie_timer = loop.call_later(_ZOMBIE_GRACE_S, self._reap_zombies)
 
-    def _bury(self) -> None:
-        assert self._loop is not None
-        self._burial = None
-        due = self._loop.time() - _STRANGER_GRACE_S + 0.01
-        for pid in [pid for pid, seen in self._strangers.items() if seen <= due]:
-            del self._strangers[pid]
+    def _reap_zombies(self) -> None:
+        loop = self._running_loop()
+        self._zombie_timer = None
+        due = loop.time() - _ZOMBIE_GRACE_S + 0.01
+        for pid in [pid for pid, seen in self._zombies.items() if seen <= due]:
+            del self._zombies[pid]
             if pid not in self._owners:
-                try:
-                    os.waitpid(pid, os.WNOHANG)
-                except ChildProcessError:
-                    pass
-        if self._strangers:
-            self._burial = self._loop.call_later(_STRANGER_GRACE_S, self._bury)
+                _reap_one(pid)
+        if self._zombies:
+            self._zombie_timer = loop.call_later(_ZOMBIE_GRACE_S, self._reap_zombies)
         self.reap()
 
     def _open_own_score(self) -> None:
-        if self._oom_score_adj is not None and self._own_score < 0:
+        if self._oom_score_adj is not None and self._own_score_fd < 0:
             try:
-                self._own_score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-                self._own_score_adj = os.pread(self._own_score, 16, 0).strip()
+                self._own_score_fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+                self._own_score_adj = os.pread(self._own_score_fd, 16, 0).strip()
             except OSError:
-                self._own_score = -1
+                self._own_score_fd = -1
 
     def _set_own_score(self, value: bytes | None) -> bool:
-        """Raise our own score for the moment of a fork: a child whose score was set afterwards might have forked children before that."""
-        if self._own_score < 0 or value is None:
+        """Set the agent's own OOM score during a fork: the child inherits it, and so do children that it forks at once."""
+        if self._own_score_fd < 0 or value is None:
             return False
         try:
-            os.pwrite(self._own_score, value, 0)
+            os.pwrite(self._own_score_fd, value, 0)
         except OSError:
             return False
         return True
 
 
-def _be_ordinary(pid: int) -> None:
-    """Take from a new process the priority that is the agent's; also by its group, to catch what it may have forked by now."""
+def _reap_one(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass  # other code was faster
+
+
+def _reset_priority(pid: int) -> None:
+    """Give a new process normal priority instead of the agent's; by its group too, which includes what it has forked by now."""
     for kind in (os.PRIO_PROCESS, os.PRIO_PGRP):
         try:
             os.setpriority(kind, pid, 0)
@@ -285,37 +292,37 @@ def _be_ordinary(pid: int) -> None:
             pass  # it has ended already, or leads no group yet
 
 
-def _not_told(error: Exception | None) -> None:
-    """No callback was given for the start."""
+def _ignore_start(error: Exception | None) -> None:
+    """The start callback of a child for which none was given."""
 
 
-def _unowned(status: int) -> None:
-    """No callback was given for the exit."""
+def _ignore_exit(status: int) -> None:
+    """The exit callback of a child whose failed start was reported."""
 
 
-def _ignore_for_ourselves_alone() -> None:
-    """Turn inherited ignored signals into handlers that do nothing: an exec keeps the former and resets the latter.
+def _replace_inherited_ignores() -> None:
+    """Replace inherited "ignored" dispositions by empty handlers: exec keeps ignored signals ignored and resets handlers to the default.
 
-    A command that inherits an ignored SIGINT cannot be interrupted, and its shell goes on with the next line of the script.
+    A command that inherits an ignored SIGINT cannot be interrupted: its shell would go on with the next line of the script.
     """
     ignored = _ignored() - {signal.SIGPIPE, signal.SIGXFSZ}  # which Popen restores
     for number in ignored & signal.valid_signals() if ignored else ():
-        signal.signal(number, _do_nothing)
+        signal.signal(number, _empty_handler)
 
 
 def _ignored() -> set[int]:
-    """The signals that this process ignores, by proc(5): asking Python for all 64 is a quarter of the calls of an agent's start."""
+    """The signals that this process ignores, from proc(5): 64 calls of ``signal.getsignal`` would be a quarter of all calls at start."""
     with open("/proc/self/status", "rb") as file:
         mask = int(file.read().partition(b"SigIgn:")[2].split(maxsplit=1)[0], 16)
     return {number for number in range(1, mask.bit_length() + 1) if mask >> (number - 1) & 1}
 
 
-def _do_nothing(number: int, frame: object) -> None:
-    """As ignoring it."""
+def _empty_handler(number: int, frame: object) -> None:
+    """A handler without effect."""
 
 
 def _set_tag(tag: int) -> bool:
-    """Mark the agent itself for the moment of a fork: children inherit the mark with no race (see ``process_tree``)."""
+    """Mark the agent itself during a fork: the child inherits the mark without a race (see ``process_tree``)."""
     try:
         _, hard = resource.getrlimit(_RLIMIT_RTTIME)
         resource.setrlimit(_RLIMIT_RTTIME, (tag or hard, hard))
@@ -325,13 +332,13 @@ def _set_tag(tag: int) -> bool:
 
 
 def kill_signal(group: int, number: int) -> None:
-    """Signal a process group that is not the agent's own."""
+    """Signal a process group, unless it is the agent's own."""
     if group > 1 and group != os.getpgrp():
         os.killpg(group, number)
 
 
 def exit_outcome(status: int) -> tuple[int, str | None]:
-    """A wait status as ``(exit_code, signal name)``: a signalled process gives 128+n and the name, as a shell shows it."""
+    """``(exit_code, signal name)`` of a wait status. A process that was killed by signal n gives 128+n and the name, as in a shell."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return 128 + number, signal_name(number)
@@ -347,7 +354,7 @@ def signal_name(number: int) -> str:
 
 
 def child_pids() -> list[int]:
-    """The agent's children, dead ones included; empty where the kernel does not list them."""
+    """The agent's children, zombies included; empty if the kernel does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]

@@ -1,9 +1,9 @@
-"""A program that consists of system calls: what a child does between its start and the exec of the command.
+"""Machine code that runs in a child between its start and the exec of the command.
 
-Owns the image, an ELF file of a few hundred bytes that is made anew for each child: a loop that makes one call after the other from a
-table, with the paths it may end as. It needs nothing of the sandbox, no loader, no library. A call that fails writes a record to the
-report's descriptor; an essential one ends the program, after another it goes on. The last call is an exec, which closes the report.
-It knows no process (``fork`` does). Facts from elf(5), syscall(2) and the architectures' manuals.
+Owns the image: an ELF file of a few hundred bytes, generated for each child, with a table of system calls and a loop that makes one call
+after the other. It needs no loader, no library and no file of the sandbox. A call that fails writes a record to the report pipe; if the
+call is essential the child exits, otherwise the next call follows. The last call is an exec, which closes the pipe. ``fork`` starts
+the image. Facts from elf(5), syscall(2) and the manuals of the architectures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast_wire.records import dataclass, field
 
 _BASE = 0x400000
 _TABLE = 0x180
-"""Where in the image the table of calls begins; headers and code come before."""
+"""Offset of the table of calls in the image; headers and code come before it."""
 _HEADERS = 64 + 2 * 56
 _CALL = struct.Struct("<QqqqqQ")
 _RECORD = struct.Struct("<qQ")
@@ -65,7 +65,7 @@ _CODE = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One system call. ``bytes`` are given by their address. Not ``essential``: whether it succeeds or not, the next one follows."""
+    """One system call. ``bytes`` arguments are passed by address. If it is not ``essential``, the next call follows even if it fails."""
 
     name: str
     args: tuple[int | bytes, ...] = ()
@@ -74,7 +74,7 @@ class Call:
 
 @dataclass(slots=True)
 class Report:
-    """What a stub has reported so far."""
+    """The failures that a stub has reported so far."""
 
     calls: Sequence[Call]
     failed: Call | None = None
@@ -82,7 +82,7 @@ class Report:
     _significant: int = field(default=0)
 
     def feed(self, data: bytes) -> None:
-        """Take records as they come; one write is one record, so none is cut."""
+        """Read records. The stub writes each with one call, so none is split."""
         for result, address in _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size]):
             call = self.calls[(address - _BASE - _TABLE) // _CALL.size]
             number = -result
@@ -90,22 +90,22 @@ class Report:
                 self._significant = self._significant or number
             if call.essential:
                 self.failed = call
-                # Of all paths that were tried the first error other than a missing file is reported, as by execvp(3).
+                # As execvp(3): of all paths that were tried, report the first error other than a missing file.
                 self.errno = self._significant if call.name == "execve" and self._significant else number
 
 
 def supported(machine: str = "") -> bool:
-    """Whether stubs can be made for this machine."""
+    """Whether there is machine code for this architecture."""
     return (machine or os.uname().machine) in _CODE
 
 
 def execs(paths: Sequence[bytes]) -> list[Call]:
-    """Become the first of these that can be executed, with the arguments and environment that the stub itself was given."""
+    """Execute the first of these paths that can be executed, with the arguments and the environment of the stub itself."""
     return [Call("execve", (path,), essential=left == 0) for left, path in zip(range(len(paths))[::-1], paths, strict=True)]
 
 
 def assemble(calls: Sequence[Call], report_fd: int, machine: str = "") -> bytes:
-    """The image of a program that makes these calls and reports on ``report_fd``."""
+    """The ELF image that makes these calls and writes failures to ``report_fd``."""
     machine = machine or os.uname().machine
     numbers = _NUMBERS[machine]
     pool_at = _BASE + _TABLE + _CALL.size * len(calls)
@@ -133,13 +133,13 @@ def assemble(calls: Sequence[Call], report_fd: int, machine: str = "") -> bytes:
 
 @functools.cache
 def _code(machine: str) -> tuple[bytes, bytes]:
-    """What comes before and after the number of the report's descriptor."""
+    """The machine code before and after the number of the report descriptor."""
     before, after = _CODE[machine].split("FFFFFFFF")
     return bytes.fromhex(before), bytes.fromhex(after)
 
 
 def _report_operand(machine: str, report_fd: int) -> bytes:
-    """The number inside ``mov edi`` on one, the whole ``mov w0`` on the other."""
+    """The number of the report descriptor as machine code: the operand of ``mov edi`` on x86-64, the whole ``mov w0`` on arm64."""
     if machine == "x86_64":
         return struct.pack("<I", report_fd)
     assert report_fd < 1 << 16

@@ -1,7 +1,7 @@
-"""Limits of resources that a sandbox's creator chose for all that is started in it: setrlimit(2), spelled as docker spells them.
+"""Resource limits (setrlimit(2)) that a sandbox's creator sets for every process in it, with the names that docker uses.
 
-Owns their names, the check of untrusted ones, and making room for them: a process may only lower its hard limits, so the process that
-made the agent raises the agent's first. Used by ``settings``, ``fork`` and the node.
+Owns the names, the validation of untrusted values, and raising the agent's own limits: a process may only lower its hard limits, so the
+process that creates the agent raises the agent's limits first. Used by ``settings``, ``fork`` and the node.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ _NUMBERS = {
     "cpu": 0, "fsize": 1, "data": 2, "stack": 3, "core": 4, "rss": 5, "nproc": 6, "nofile": 7, "memlock": 8, "as": 9, "locks": 10,
     "sigpending": 11, "msgqueue": 12, "nice": 13,
 }  # fmt: skip
-"""Of x86-64 and arm64. Not rttime, which marks a ``process_tree``, nor rtprio: real-time tasks obey no CPU limit of a sandbox."""
+"""Numbers on x86-64 and arm64. Left out: rttime, which marks a ``process_tree``, and rtprio, because CPU limits do not hold for real-time
+tasks."""
 _SOFT_COLUMN = 26
-"""Where in a row of proc(5)'s ``limits`` the soft limit stands; the rows are in the order of the numbers."""
+"""Column of the soft limit in proc(5)'s ``limits``; its rows are in the order of the numbers."""
 _LIMITS = struct.Struct("=QQ")
 
 Ulimits = Mapping[str, tuple[int, int]]
@@ -43,10 +44,13 @@ def read_ulimits(value: Any) -> dict[str, tuple[int, int]]:
 
 
 def raise_ulimits(pid: int, ulimits: Ulimits) -> None:
-    """Let the process *pid* (0: this one) give these to its children. Raises ``invalid_argument`` for more than the machine allows."""
+    """Raise the limits of the process *pid* (0: this one) so that it can give these to its children.
+
+    Raises ``invalid_argument`` for a limit that is higher than the machine allows.
+    """
     if not ulimits:
         return
-    with open(f"/proc/{pid or 'self'}/limits", encoding="ascii") as file:  # which asks for no right over the process
+    with open(f"/proc/{pid or 'self'}/limits", encoding="ascii") as file:  # unlike prlimit(2) this needs no permission on the process
         rows = file.read().splitlines()[1:]
     for name, (_, hard) in ulimits.items():
         number = _NUMBERS[name]
@@ -56,16 +60,16 @@ def raise_ulimits(pid: int, ulimits: Ulimits) -> None:
         try:
             resource.prlimit(pid, number, (soft, hard))
         except (OSError, ValueError):
-            message = f"ulimits.{name}: at most {most} can be had here"
+            message = f"ulimits.{name}: the limit of this machine is {most}"
             raise HoldfastError("invalid_argument", message, hint="ask for less, or start the service with a higher limit") from None
 
 
-def arguments_of(ulimits: Ulimits) -> list[tuple[int, bytes]]:
-    """What prlimit64(2) takes of each: number and new limits."""
+def ulimit_arguments(ulimits: Ulimits) -> list[tuple[int, bytes]]:
+    """Number and packed limits of each, as prlimit64(2) takes them."""
     return [(_NUMBERS[name], _LIMITS.pack(soft & (2**64 - 1), hard & (2**64 - 1))) for name, (soft, hard) in ulimits.items()]
 
 
-def set_own(ulimits: Ulimits) -> None:
-    """Take them on, in a child that has yet to become its program."""
+def apply_ulimits(ulimits: Ulimits) -> None:
+    """Set these limits in a forked child before its exec."""
     for name, limits in ulimits.items():
         resource.setrlimit(_NUMBERS[name], limits)

@@ -1,7 +1,7 @@
-"""Who a command runs as.
+"""Looking up the user that a command runs as.
 
-Owns reading the image's ``/etc/passwd`` and ``/etc/group`` (plain files, so that nothing of the image's libc is needed). Called by
-``launch``.
+Owns reading the image's ``/etc/passwd`` and ``/etc/group``. They are parsed here, without the image's libc and its name services. Parsed
+users are cached until a file changes. Called by ``launch`` and by file operations.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from holdfast_wire.records import dataclass, replace
 
 _Otherwise = TypeVar("_Otherwise")
 _MOST_BYTES = 1024 * 1024
-"""More of a file of accounts is not read."""
+"""Bytes of each file that are read; the rest is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the image. ``cgroups`` holds the supplementary groups."""
+    """A user of the image. ``groups`` holds all its group ids, the primary one included."""
 
     name: str
     uid: int
@@ -32,34 +32,33 @@ class User:
 
 
 _SETTLED_NS = 1_000_000_000
-"""A file that was changed less long ago may change once more without a sign: the kernel's time stamps are milliseconds apart."""
-_KEPT = 16
-_kept: dict[tuple[str | int | None, str, str], tuple[object, User]] = {}
-"""Who was found, with the state of both files then."""
+"""A file that changed more recently is not cached: a second change could get the same time stamp, which is milliseconds coarse."""
+_CACHED_USERS = 16
+_cache: dict[tuple[str | int | None, str, str], tuple[object, User]] = {}
+"""Users that were found, with the state of both files at that time."""
 
 
 def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group: str = "/etc/group") -> User:
-    """The user by name or number, by default the agent's own. A number without an entry is a user without a name, of root's group,
-    as container runtimes have it.
+    """The user by name or uid; None is the agent's own user. A uid without an entry is a user without a name in root's group, as in docker.
 
-    ``USER:GROUP``, as images spell it, is that user with that group alone. Raises ``user_not_found``. The files are only read again when
+    ``USER:GROUP``, as images spell it, is that user with only that group. Raises ``user_not_found``. The files are read again only when
     they have changed.
     """
     key, state = (wanted, accounts, group), (_state(accounts), _state(group))
-    kept = _kept.get(key)
-    if kept is not None and kept[0] == state:
-        return kept[1]
+    cached = _cache.get(key)
+    if cached is not None and cached[0] == state:
+        return cached[1]
     user = _read_user(wanted, accounts, group)
     now = time.time_ns()
     if wanted is not None and all(changed is None or now - changed[-1] > _SETTLED_NS for changed in state):
-        if len(_kept) >= _KEPT:
-            _kept.clear()
-        _kept[key] = (state, user)
+        if len(_cache) >= _CACHED_USERS:
+            _cache.clear()
+        _cache[key] = (state, user)
     return user
 
 
 def _state(path: str) -> tuple[int, ...] | None:
-    """What differs when a file has changed, its time of change last; None where there is none."""
+    """A value that differs after the file has changed, with its change time last; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -79,7 +78,7 @@ def _read_user(wanted: str | int | None, accounts: str, group: str) -> User:
     if isinstance(number, str):
         number = _number(number, number)
     if isinstance(number, int) and not 0 <= number < 2**32 - 1:
-        raise HoldfastError("user_not_found", f"{number} is no user id")
+        raise HoldfastError("user_not_found", f"{number} is not a valid user id")
     for fields in _entries(accounts, 7):
         name, _, uid, gid, _, home, shell = fields[:7]
         if (name == number or uid == str(number)) and uid.isdigit() and gid.isdigit():
@@ -90,10 +89,10 @@ def _read_user(wanted: str | int | None, accounts: str, group: str) -> User:
     raise HoldfastError("user_not_found", f"the image has no user {wanted!r:.80}")
 
 
-def must_be_there(user: User, *, ids: int = 0) -> None:
-    """Raises ``user_not_found`` for ids that the user namespace of commands does not have: nothing can become them.
+def check_ids_exist(user: User, *, ids: int = 0) -> None:
+    """Raise ``user_not_found`` if the user namespace of commands lacks an id of ``user``: no process could switch to it.
 
-    It has the *ids* first ones where that is given, else those of the agent's own namespace.
+    The namespace has ids 0 to *ids* - 1; with *ids* 0 it is the agent's own namespace.
     """
     for kind, wanted in (("uid", [user.uid]), ("gid", [user.gid, *user.groups])):
         ranges = [(0, ids - 1)] if ids else [(int(low), int(low) + int(count) - 1) for low, _, count in _fields(f"/proc/self/{kind}_map")]
@@ -112,7 +111,7 @@ def _fields(path: str) -> list[list[str]]:
 
 
 def _number(text: str, otherwise: _Otherwise) -> int | _Otherwise:
-    """The id that ``text`` spells, None where it is not a number in range."""
+    """The id that ``text`` spells, ``otherwise`` if it is not a number in range."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 11 else otherwise
 
 
@@ -136,7 +135,7 @@ def _groups(name: str, primary: int, group: str) -> tuple[int, ...]:
 
 def _entries(path: str, least: int) -> list[list[str]]:
     try:
-        # Commands may put a pipe in its place, on which an ordinary open would wait for ever.
+        # A command may replace the file by a named pipe, on which a blocking open would never return.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return []
@@ -144,7 +143,7 @@ def _entries(path: str, least: int) -> list[list[str]]:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             return []
-        text = os.read(descriptor, min(state.st_size, _MOST_BYTES))  # less work than a file object, for every command
+        text = os.read(descriptor, min(state.st_size, _MOST_BYTES))  # cheaper than a file object; this runs for every command
     except OSError:
         return []
     finally:

@@ -1,1 +1,1 @@
-"""What a client sends, validated: typed parameters and paths."""
+"""Validation of what a client sends: typed parameters and paths."""

@@ -1,7 +1,7 @@
-"""Typed readers for the params of an Open or a Run, which are whatever the client chose to send.
+"""Typed readers for the parameters of an Open or a Run, which are untrusted.
 
-Owns nothing but the checks: each reader returns a value of its type, the default, or raises ``invalid_argument``
-naming the key. Unknown keys are ignored (PROTOCOL §3). Called by every channel kind of the agent.
+Each reader returns a value of its type or the default, or raises ``invalid_argument`` with the name of the key. Unknown keys are ignored
+(PROTOCOL §3). Called by every channel kind of the agent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def boolean(params: _Params, key: str, default: bool) -> bool:
 
 
 def integer(params: _Params, key: str, default: _Default, *, least: int = 0, most: int = 2**53) -> int | _Default:
-    """A whole number within ``least`` and ``most``."""
+    """A whole number from ``least`` to ``most``."""
     value = params.get(key)
     if value is None:
         return default
@@ -54,7 +54,7 @@ def integer(params: _Params, key: str, default: _Default, *, least: int = 0, mos
 
 
 def number(params: _Params, key: str, default: _Default) -> float | _Default:
-    """A number that is not negative; NaN is none."""
+    """A number that is neither negative nor NaN."""
     value = params.get(key)
     if value is None:
         return default

@@ -1,9 +1,8 @@
-"""Paths as clients name them, and the kernel's errors about them as typed errors.
+"""Paths in requests and answers, and the mapping of operating system errors to typed errors.
 
-Owns the reading of a path from untrusted params, its form on the wire, and errno → error code. It opens nothing; called by
-every file operation of the agent. Strings on the wire are UTF-8, file names need not be: a client may send any path as ``bin``,
-and what the agent sends as ``path`` has its true bytes in ``raw_path`` where the text could only show them with U+FFFD. Inside the
-agent a path is a ``str`` with surrogate escapes, which the ``os`` functions turn back into the very same bytes.
+Owns the validation of untrusted paths, their form on the wire, and errno → error code. Opens no file. Text on the wire is UTF-8, file names
+need not be: a client may send a path as ``bin``, and an answer has the exact bytes in ``raw_path`` if they are not UTF-8. Inside the agent
+a path is a ``str`` with surrogate escapes, which ``os`` functions convert back to the same bytes.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _CODES = {
 
 _HINTS = {
     errno.ENAMETOOLONG: "a name has at most 255 bytes, a path 4096",
-    errno.ELOOP: "look at where its symbolic links lead",
+    errno.ELOOP: "check the targets of its symbolic links",
 }
-"""What to do about paths that are well formed and still lead nowhere."""
+"""Hints for paths that are well formed but cannot be resolved."""
 
 
 def path_param(params: dict[str, Any], key: str = "path", default: str | None = None) -> str:
-    """The path under ``key``; raises ``invalid_path`` when it is none."""
+    """The path under ``key``. Raises ``invalid_path``."""
     value = params.get(key)
     if value is None and default is not None:
         return default
@@ -58,7 +57,7 @@ def path_param(params: dict[str, Any], key: str = "path", default: str | None = 
         path = os.fsdecode(value)
         length = len(os.fsencode(path))
     except UnicodeError:
-        raise HoldfastError("invalid_path", f"{key} holds characters that no file name can hold") from None
+        raise HoldfastError("invalid_path", f"{key} holds characters that a file name cannot contain") from None
     if not path:
         raise HoldfastError("invalid_path", f"{key} is empty")
     if "\0" in path:
@@ -69,36 +68,36 @@ def path_param(params: dict[str, Any], key: str = "path", default: str | None = 
 
 
 def absolute(workdir: str, path: str) -> str:
-    """``path`` seen from ``workdir``. ``..`` is left to the kernel, which knows where symbolic links lead."""
+    """``path`` relative to ``workdir``. ``..`` is left to the kernel, because of symbolic links."""
     return posixpath.join(workdir, path)
 
 
 def start_of(path: str) -> str:
-    """A path whose members are going to be named, without what would only lengthen their names: ``/a/.`` is ``/a``."""
+    """The start of a listing or search without a redundant end, which would appear in the names below it: ``/a`` for ``/a/.``."""
     while path.endswith(("/", "/.")) and path != "/":
         path = path.removesuffix(".").rstrip("/") or "/"
     return path
 
 
 def wire(path: str) -> str:
-    """``path`` as text for the wire, with U+FFFD for bytes that are none."""
+    """``path`` as text for the wire, with U+FFFD for bytes that are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def path_fields(key: str, path: str) -> dict[str, str | bytes]:
-    """``path`` under ``key``, and its bytes under ``raw_…`` where the text cannot represent them."""
+    """``path`` under ``key``, and its bytes under ``raw_…`` if they are not UTF-8."""
     text = wire(path)
     return {key: text} if text == path else {key: text, f"raw_{key}": os.fsencode(path)}
 
 
 def shown(path: str) -> str:
-    """``path`` for a message: always encodable, never with raw control characters."""
+    """``path`` for a message: encodable as UTF-8 and without control characters."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)  # a codec's module could not be loaded in a sandbox
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)  # not by a codec: a forked agent cannot import its module
 
 
 def os_failure(error: OSError, path: str) -> HoldfastError:
-    """``error`` met at ``path``, typed. An errno that is not in the table is an ``io_error``."""
+    """The typed error for ``error`` at ``path``. An errno that is not in the table becomes ``io_error``."""
     number = error.errno or 0
     reason = os.strerror(number) if number else str(error)
     code = _CODES.get(number, "io_error")

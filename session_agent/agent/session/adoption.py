@@ -1,7 +1,7 @@
-"""``POST /adopt``: a waiting agent learns whose sandbox it is (PROTOCOL §1.7).
+"""The request ``POST /adopt``, by which a pre-created spare becomes a sandbox (PROTOCOL §1.7).
 
-Owns the body's proof and limit, and the checks of all its fields. The change itself is ``server``'s: once, and only before any session.
-Called by ``connection`` for a connection that does not begin as an upgrade.
+Owns the authentication and the size limit of the body, and the validation of its fields. ``server`` applies the adoption, once and only
+before any session. Called by ``connection`` for requests that are not an upgrade.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from holdfast_wire.records import dataclass
 from .http_request import RequestHead
 
 BODY_BYTES = 1024 * 1024
-"""Largest body: an environment is most of it."""
+"""Largest body; most of it is the environment."""
 _ID_CHARACTERS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """Who the agent is from now on. ``env`` is added to the image's own; None leaves a setting as it is."""
+    """The new settings of the agent. ``env`` is added to the image's own; None leaves a setting unchanged."""
 
     sandbox_id: str
     incarnation: str
@@ -34,13 +34,13 @@ class Adoption:
 
 
 class AdoptRequest:
-    """One request as it arrives. ``feed`` answers None until it is whole, then the adoption; ``nonce`` is what the answer proves."""
+    """A request that arrives in pieces. ``feed`` returns None until it is complete; ``nonce`` goes into the proof of the answer."""
 
     def __init__(self, head: RequestHead, token: str) -> None:
         """Raises ``HoldfastError`` for a request that cannot become an adoption."""
         if head.path != "/adopt":
             raise HoldfastError("not_found", "the agent has no such path", hint="")
-        # who is not allowed to ask learns nothing else
+        # checked first: an unauthenticated caller gets no other error
         nonce = dialled_nonce(token, head.headers.get(DIAL_HEADER.lower(), ""))
         if nonce is None:
             raise HoldfastError("key_invalid", "the request is not proven", hint="")
@@ -55,7 +55,7 @@ class AdoptRequest:
         self._buffer = b""
 
     def feed(self, data: bytes, token: str) -> Adoption | None:
-        """Take bytes of the body. Raises ``HoldfastError`` for whatever is wrong with it."""
+        """Accept bytes of the body. Raises ``HoldfastError`` if the body is invalid."""
         self._buffer += data
         if len(self._buffer) < self._length:
             return None
@@ -66,7 +66,7 @@ class AdoptRequest:
 
 
 def read_adoption(body: bytes, token: str, nonce: str) -> Adoption:
-    """The body's meaning. Raises ``HoldfastError``; keys that are not known are passed over."""
+    """Validate the body. Raises ``HoldfastError``; unknown keys are ignored."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""What a handler sees of its channel, and what a channel asks of its handler.
+"""The interfaces between a session and the handlers of its channels.
 
-Owns the two interfaces between the session (which knows frames, offsets and connections) and the things that run in the
-sandbox (which know processes, files and sockets). Every method on both sides is synchronous: a handler changes state and
-returns, the session sends when the loop comes round.
+Owns ``Channel``, through which a handler sends facts, and ``Handler``, which a session calls for requests. The session knows frames,
+offsets and connections; handlers know processes, files and sockets. All methods are synchronous: a handler changes state and returns, and
+the session sends later, in the event loop.
 """
 
 from __future__ import annotations
@@ -43,55 +43,53 @@ class Channel(Protocol):
         ...
 
     def wake(self) -> None:
-        """Nothing follows what was queued."""
+        """Send the queued facts; no other one follows."""
         ...
 
     def room(self) -> int:
-        """Bytes of Output that may be sent now: as the client's credit allows, and what the agent can hold. ``writable`` is called when
-        it grows.
-        """
+        """Bytes of Output that may be sent now, limited by credit and memory. ``writable`` is called when it grows."""
         ...
 
     @property
-    def crowded(self) -> bool:
-        """Whether there is credit, and the agent holds as much as it can of what clients have yet to take."""
+    def is_memory_full(self) -> bool:
+        """Whether there is credit but no memory: the limit of unacknowledged bytes is reached."""
         ...
 
     def consume(self, size_bytes: int) -> None:
-        """``size_bytes`` of Write data were used: the client gets the credit back."""
+        """``size_bytes`` of Write data were used: return the credit to the client."""
         ...
 
 
 class Handler:
-    """What serves one channel. Called on the loop; must neither block nor raise anything but ``HoldfastError``.
+    """Serves one channel. Its methods are called on the loop; they must not block, and raise only ``HoldfastError``.
 
-    A handler has the methods for what its kind of channel takes. The session refuses everything else before it gets here
-    (``holdfast_wire.channels.IMPERATIVES``), so the others do nothing.
+    A subclass implements the requests that its kind of channel accepts. The session refuses all others
+    (``holdfast_wire.channels.IMPERATIVES``), so the methods here do nothing.
     """
 
     def run(self, command_id: str, params: dict[str, Any]) -> None:
         """Run a command in the shell."""
 
     def write(self, data: bytes, eof: bool) -> None:
-        """Take input; call ``consume`` as it is used."""
+        """Accept input; call ``Channel.consume`` as it is used."""
 
     def resize(self, rows: int, columns: int) -> None:
         """Resize the terminal."""
 
     def signal(self, name: str) -> None:
-        """Signal what runs."""
+        """Signal the process."""
 
     def close(self, detach: bool) -> None:
-        """The client is done with the channel; answer with a final fact."""
+        """The client closes the channel; answer with a final fact."""
 
     def writable(self) -> None:
-        """Credit came back, or a client came or went: send on."""
+        """Credit returned, or the client attached or detached: send what waits."""
 
     def delivered(self, command_id: str) -> None:
-        """The client has the exit of ``command_id``."""
+        """The client has received the result of ``command_id``."""
 
     def drop(self) -> None:
-        """The channel is gone without an end: stop using it. What the sandbox owns lives on."""
+        """The channel was removed: stop using it. Commands, shells and terminals continue."""
 
 
 Factory = Callable[["AgentContext", Channel], Handler]

@@ -1,8 +1,8 @@
-"""One connection of the agent, as an asyncio protocol: an HTTP request, and in most cases the WebSocket it becomes.
+"""One connection to the agent, as an asyncio protocol: an HTTP request, which usually becomes a WebSocket.
 
-Owns the socket: the upgrade with its dial proof, messages in and out, control frames, back-pressure and the one timer of the session.
-It knows the session's frames only to find the Hello. Every message is handled inside ``data_received``, so that a command costs no task
-switch. Called by ``server``.
+Owns the socket: the upgrade with its dial proof, messages, control frames, backpressure, and the timer of the session. Of the session's
+frames it decodes only Hello. Every message is handled inside ``data_received``, so that a command needs no task switch. ``server``
+creates one instance per connection.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ log = logging.getLogger("session_agent.agent.session.connection")
 GREETING_S = 10.0
 """Longest time from a connection's first byte to its Hello."""
 WRITE_HIGH_BYTES = 512 * 1024
-"""Bytes waiting in the socket's buffer above which nothing more is taken from the session."""
+"""No more frames are taken from the session while the socket's buffer holds more than this."""
 _TEXT_OR_BINARY = (1, 2)
 _NORMAL_CLOSURE = 1000
 
 
 class Host(Protocol):
-    """What a connection needs of the server it belongs to."""
+    """The server of a connection, as the connection uses it."""
 
     sessions: Sessions
     token: str
     identity: str
     taken: bool
-    """Whether anybody ever greeted it."""
+    """Whether any client has ever sent a Hello."""
 
     def adopt(self, adoption: Adoption, connection: Connection) -> None:
-        """Become the agent of a sandbox. Raises ``HoldfastError`` when it has one already."""
+        """Become the agent of a sandbox. Raises ``HoldfastError`` if it is one already."""
         ...
 
     def idle_s(self) -> float:
-        """For how long the sandbox has not been used."""
+        """Seconds for which the sandbox has not been used."""
         ...
 
     def opened(self, connection: Connection) -> bool:
-        """Register the connection; False when there are too many."""
+        """Register the connection; False if there are too many."""
         ...
 
     def closed(self, connection: Connection) -> None:
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._adopting: AdoptRequest | None = None
         self._frames = MessageReader(apply_mask)
         self._open = False
-        """Whether it is a WebSocket now: from the handshake to the first Close, whichever side sends it."""
+        """Whether it is an open WebSocket: from the handshake until either side sends Close."""
         self._goodbye = False
 
     # asyncio.Protocol -------------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         connection = transport.get_extra_info("socket")
         if connection.family != socket.AF_UNIX:
-            # asyncio sets it only where the listener was made with IPPROTO_TCP, which ``socket.create_server`` does not do. Without it
-            # the second of two small writes waits for the acknowledgement of the first, which the other end delays by 40 ms.
+            # asyncio sets it only for a listener created with IPPROTO_TCP, unlike those of ``socket.create_server``. Without it the
+            # second of two small writes waits for the acknowledgement of the first, which the peer delays by 40 ms.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._host.opened(self):
             transport.abort()
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
             if data:
                 for first, payload in self._frames.feed(data):
                     if not self._open:
-                        break  # what follows a breach comes again, on a connection that is not closing
+                        break  # the client sends the rest again after it has resumed on another connection
                     if first == BINARY:
                         self._take(payload)
                     else:
@@ -156,9 +156,9 @@ class Connection(asyncio.Protocol):
 
     def wake(self, *, now: bool) -> None:
         if self._receiving:
-            return  # data_received flushes when all that came is dealt with
+            return  # data_received flushes at its end
         if now:
-            self._flush()  # a client waits for the end of a command: another turn of the loop would cost 20 µs
+            self._flush()  # a client waits for a result: another iteration of the loop would cost 20 µs
         elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -168,12 +168,12 @@ class Connection(asyncio.Protocol):
         self.refuse(HoldfastError("session_fenced", "a later connection holds this session"))
 
     def refuse(self, error: HoldfastError) -> None:
-        """Close with the error's close code; the reason carries its code and message."""
+        """Close with the close code of the error; the reason has its code and message."""
         reason = f"{error.reason}: " if error.reason else ""
         self._close(error.kind.close_code or 4400, f"{error.code}: {reason}{error.message}"[:120])
 
     def abort(self) -> None:
-        """Break the connection without a word."""
+        """Close the connection without a Close frame."""
         self._open = False
         if self._transport is not None:
             self._transport.abort()
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _receive_request(self, data: bytes) -> bytes:
-        """Take bytes of the HTTP request; what comes after the head of an upgrade is returned."""
+        """Accept bytes of the HTTP request; returns the bytes after the head of an upgrade."""
         assert self._transport is not None
         host = self._host
         try:
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _take_other(self, first: int, payload: bytes) -> None:
-        """A frame that is no whole binary message."""
+        """Handle a frame that is not a complete binary message."""
         assert self._transport is not None
         if first & 0x70 == 0 and first & 0x0F in _TEXT_OR_BINARY:
             self._refuse_breach(ProtocolError("every message is one unfragmented binary frame"))
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(server_frame(CLOSE, payload))
             self._transport.close()
         elif self._paused:
-            self.abort()  # it pings and does not read the answers: they would pile up here
+            self.abort()  # the client sends pings and does not read the answers, which would fill the buffer
         elif first == PING:
             self._transport.write(server_frame(PONG, payload))
 
@@ -297,9 +297,9 @@ class Connection(asyncio.Protocol):
 
     def _arm(self) -> None:
         held = self._held
-        due = held.session.deadline() if held is not None else None  # which only what arrives brings nearer
+        due = held.session.deadline() if held is not None else None  # only a received message can make it earlier
         if due is None or (self._timer is not None and self._timer_due <= due):
-            return  # a timer that fires early asks again, which costs less than moving it for every message
+            return  # a timer that fires too early is set again, which costs less than moving it for every message
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due

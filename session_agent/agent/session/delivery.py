@@ -1,8 +1,7 @@
-"""Telling a client about commands: the facts of a record in their order, as fast as the client's credit allows.
+"""Sending the facts of a command to a client: Started, Output and Gap, Exited, as fast as the client's credit allows.
 
-Owns the order Started → Output and Gap → Exited and nothing else: the record is the truth, any number of presenters may read it, and a
-presenter that goes away takes nothing with it. What follows at once makes a Started superfluous where that has nothing of its own to
-say, as in a shell. Used by ``command`` and ``channel``.
+Owns that order, and the handlers of channels that send one record. ``Records`` and ``Spool`` hold the data: any number of presenters may
+read the same record, and stopping one changes nothing in it. Used by ``command``, ``terminal`` and ``shell.channel``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .channels import Channel, Handler
 
 
 class Presenter:
-    """Sends one record to one channel. ``pump`` may be called at any time, any number of times."""
+    """Sends one record to one channel. ``pump`` may be called at any time and repeatedly."""
 
     __slots__ = ("_channel", "_info", "_preface", "_reader", "_started", "_terse", "finished", "record")
 
@@ -40,10 +39,10 @@ class Presenter:
         output: bool = True,
         keep: bool = False,
     ) -> None:
-        """``preface`` is sent as stream 1 before the spool's own bytes, which then do not begin at 0.
+        """``preface`` is sent as stream 1 before the bytes of the spool; ``starts`` are the offsets at which those begin.
 
-        ``terse``: no Started where other facts follow at once (PROTOCOL §7.2). ``output``: False where only start and end are of
-        interest: that takes nothing and delays no other reader. ``keep``: what is taken stays for other readers while there is room.
+        ``terse``: omit Started if another fact follows at once (PROTOCOL §7.2). ``output`` False: send only start and end; this attaches no
+        reader to the spool. ``keep``: output stays available to other readers while there is room.
         """
         self._preface = preface
         self._info = info
@@ -55,7 +54,7 @@ class Presenter:
         self._reader = record.spool.attach(lambda: channel.attached, starts, keep=keep) if output else None
 
     def pump(self) -> bool:
-        """Send what can be sent. True once Exited is, or Failed where the command was not started."""
+        """Send what can be sent. True once Exited was sent, or Failed for a command that was not started."""
         try:
             return self._pump()
         except HoldfastError as error:
@@ -81,7 +80,7 @@ class Presenter:
             return False
         number = channel.number
         at_end = reader is None or reader.at_end
-        # one look at the room a turn: what is taken and what keeping it costs is counted off (``halves.SendHalf``)
+        # The room is read once; bytes that are sent, with their overhead, are subtracted as in ``halves.SendHalf``.
         room = 0 if at_end and not self._preface else channel.room()
         if not self._started and record.started:
             at_once = record.ending is not None if at_end else room > 0
@@ -93,7 +92,7 @@ class Presenter:
             piece, self._preface = self._preface[:size], self._preface[size:]
             channel.queue(Output(number, 1, piece))
             room = channel.room()
-        if reader is not None and room > 0 and not at_end:  # without credit no gap is reported either: one is enough
+        if reader is not None and room > 0 and not at_end:  # without credit a gap waits too, so that it is reported once
             at_end = self._send_output(reader, room, complete=record.ending is not None)
         if record.ending is None or self._preface or not at_end:
             channel.wake()
@@ -105,7 +104,7 @@ class Presenter:
         return True
 
     def _send_output(self, reader: SpoolReader, room: int, *, complete: bool) -> bool:
-        """Send what ``room`` allows. Whether that was all there is."""
+        """Send as many bytes as ``room`` allows. Returns whether these were all that the spool has."""
         channel = self._channel
         number = channel.number
         while (gap := reader.gap()) is not None:
@@ -116,39 +115,61 @@ class Presenter:
             if room <= 0:
                 room = channel.room()
         at_end = reader.at_end
-        if not (at_end and complete):  # else ``received`` follows
+        if not (at_end and complete):  # else ``Spool.received`` does this
             self.record.spool.taken()
         return at_end
 
     def stop(self) -> None:
-        """Stop reading; the record lives on."""
+        """Detach from the spool; the record is not changed."""
         if not self.finished:
             self.finished = True
             if self._reader is not None:
                 self.record.spool.detach(self._reader)
 
 
-class CommandHandler(Handler):
+class RecordHandler(Handler):
+    """Serves a channel that sends one record."""
+
+    def __init__(self, channel: Channel, presenter: Presenter) -> None:
+        self._channel = channel
+        self._record = presenter.record
+        self._presenter = presenter
+        self._follower: Callable[[], None] = self._pump
+        self._record.followers.append(self._follower)
+
+    def _pump(self) -> None:
+        if self._presenter.pump():
+            self._unfollow()
+
+    def _unfollow(self) -> None:
+        if self._follower in self._record.followers:
+            self._record.followers.remove(self._follower)
+
+    def _consumed(self, size_bytes: int) -> None:
+        if not self._presenter.finished and size_bytes:
+            self._channel.consume(size_bytes)
+
+    def _detach(self, message: str) -> None:
+        """End the channel; what runs continues."""
+        self.drop()
+        self._channel.send(Failed(self._channel.number, HoldfastError("cancelled", message, fault="caller").to_map()))
+
+    def drop(self) -> None:
+        """Stop using the channel."""
+        self._presenter.stop()
+        self._unfollow()
+
+
+class CommandHandler(RecordHandler):
     """A channel of kind ``command`` or ``follow``."""
 
     def __init__(
         self, context: AgentContext, channel: Channel, record: Record, starts: dict[int, int] | None = None, *, output: bool = True
     ) -> None:
+        keep = record.lasting or channel.params.get("keep") is True
+        super().__init__(channel, Presenter(channel, record, starts, output=output, keep=keep))
         self._context = context
-        self._channel = channel
-        self._record = record
-        self._presenter = Presenter(channel, record, starts, output=output, keep=record.lasting or channel.params.get("keep") is True)
-        self._follower: Callable[[], None] = self._pump
-        record.followers.append(self._follower)
         self._pump()
-
-    def _pump(self) -> None:
-        if self._presenter.pump():
-            self._leave()
-
-    def _leave(self) -> None:
-        if self._follower in self._record.followers:
-            self._record.followers.remove(self._follower)
 
     def write(self, data: bytes, eof: bool) -> None:
         """Input for the command."""
@@ -158,38 +179,26 @@ class CommandHandler(Handler):
         else:
             owner.feed_command(self._record.command_id, data, eof, self._consumed)
 
-    def _consumed(self, size_bytes: int) -> None:
-        if not self._presenter.finished and size_bytes:
-            self._channel.consume(size_bytes)
-
     def signal(self, name: str) -> None:
-        """A signal for the command; one that ended has had its last, and an unknown name signals nothing."""
+        """Signal the command, if it has not ended and the name is known."""
         owner = self._record.owner
         if owner is not None and is_signal(name):
             owner.signal_command(self._record.command_id, name)
 
     def close(self, detach: bool) -> None:
-        """Cancel the command, or with ``detach`` leave it to itself."""
+        """Cancel the command, or with ``detach`` leave it running."""
         if self._presenter.finished:
             return
-        owner = self._record.owner
         if detach:
-            self.drop()
-            error = HoldfastError("cancelled", "the client detached; the command goes on", fault="caller")
-            self._channel.send(Failed(self._channel.number, error.to_map()))
-        elif owner is not None:
-            owner.cancel_command(self._record.command_id)
+            self._detach("the client detached; the command goes on")
+        elif self._record.owner is not None:
+            self._record.owner.cancel_command(self._record.command_id)
 
     def writable(self) -> None:
-        """Credit came back, or the client came or went."""
+        """Credit returned, or the client attached or detached."""
         self._record.spool.taken()
         self._pump()
 
     def delivered(self, command_id: str) -> None:
-        """The client has the exit."""
+        """The client has received the result."""
         self._context.records.delivered(command_id, self._context.now())
-
-    def drop(self) -> None:
-        """The channel is gone."""
-        self._presenter.stop()
-        self._leave()

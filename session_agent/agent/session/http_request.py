@@ -1,6 +1,6 @@
-"""The HTTP request that opens each connection to the agent: its head, the answers, and the upgrade to a WebSocket (RFC 6455 §4.2).
+"""Parsing the HTTP request that opens a connection to the agent, and writing responses and the upgrade to a WebSocket (RFC 6455 §4.2).
 
-Owns the limits of a head and the meaning of its lines; what a path does is ``connection``'s, the body of an adoption ``adoption``'s.
+Owns the limit and the syntax of a request's head. ``connection`` handles the paths, ``adoption`` the only request with a body.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REASONS = {101: "Switching Protocols", 200: "OK", 403: "Forbidden", 404: "Not F
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """Names of ``headers`` are in lower case."""
+    """The names in ``headers`` are in lower case."""
 
     method: str
     path: str
@@ -26,7 +26,7 @@ class RequestHead:
 
 
 def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
-    """The head at the start of ``data`` and what follows it, None until it is whole. Raises ``HoldfastError``."""
+    """The head at the start of ``data`` and the bytes after it, None until it is complete. Raises ``HoldfastError``."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES:
         raise HoldfastError("request_too_large", f"a request's head has at most {HEAD_BYTES} bytes")
@@ -35,13 +35,13 @@ def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise HoldfastError("invalid_argument", "that is no HTTP request")
+        raise HoldfastError("invalid_argument", "this is not an HTTP request")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return RequestHead(words[0], words[1], headers), rest
 
 
 def upgrade_headers(head: RequestHead) -> dict[str, str]:
-    """The headers of a 101 that make the connection a WebSocket. Raises ``HoldfastError`` where the client did not ask for one."""
+    """The headers of the 101 response. Raises ``HoldfastError`` if the request is not a valid WebSocket upgrade."""
     key = head.headers.get("sec-websocket-key", "")
     try:
         sound = len(binascii.a2b_base64(key.encode(), strict_mode=True)) == 16
@@ -57,7 +57,7 @@ def upgrade_headers(head: RequestHead) -> dict[str, str]:
 
 
 def answer(status: int, headers: dict[str, str], body: bytes | None = None) -> bytes:
-    """An answer; with a body it is the connection's last."""
+    """A response; one with a body closes the connection."""
     if body is not None:
         headers = {**headers, "Content-Length": str(len(body)), "Connection": "close"}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

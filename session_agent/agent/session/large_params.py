@@ -1,8 +1,8 @@
-"""Parameters that are larger than a message: gathered before the channel they are for is opened (PROTOCOL §7.8).
+"""Parameters that are larger than one message: they are collected before their channel is opened (PROTOCOL §7.8).
 
-Owns the wait for them, their bounds, and what else the client sends before the channel exists, which is delivered to it in order
-afterwards. Nothing runs before the last byte has come, so a request that is cut off has had no effect. Called by ``sessions``; what the
-parameters mean is the affair of the channel's own handler.
+Owns the collecting, its limits, and the requests that arrive before the channel exists, which the handler gets in order afterwards.
+Nothing runs before the last byte has arrived, so a request that is cut off has no effect. Created by ``sessions``; the channel's own
+handler validates the parameters.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ PACKED = "packed"
 
 
 class Gathering(Handler):
-    """A channel until it has its parameters, and from then on whatever serves it."""
+    """The handler of a channel until its parameters have arrived; afterwards it passes all calls to the real handler."""
 
     def __init__(self, channel: Channel, opener: Opener, together: ByteCounter) -> None:
-        """``together`` counts what all of them have announced."""
+        """``together`` counts the announced bytes of all such channels."""
         size = channel.params[PACKED]
         if type(size) is not int or size < 1:
             raise HoldfastError("invalid_argument", f"{PACKED} is the size of the parameters that follow, in bytes")
         if size > PARAMS_BYTES:
             raise HoldfastError("arguments_too_long", f"{size} bytes of parameters are over {PARAMS_BYTES}")
         if together.held + size > PARAMS_SANDBOX_BYTES:
-            raise HoldfastError("queue_full", "too many large requests are on their way to this sandbox")
+            raise HoldfastError("queue_full", "too many large requests are being sent to this sandbox")
         self._channel = channel
         self._opener = opener
         self._left = size
@@ -104,7 +104,7 @@ class Gathering(Handler):
         if self._handler is not None:
             call(self._handler)
         elif not self._over:
-            self._later.append(call)  # bounded: items without bytes may not run far ahead of the credit (PROTOCOL §5.3)
+            self._later.append(call)  # bounded: the protocol limits frames without bytes, too (PROTOCOL §5.3)
 
     def _release(self) -> None:
         self._pieces.clear()

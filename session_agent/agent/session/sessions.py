@@ -1,7 +1,8 @@
-"""The sessions of one sandbox: which exist, who is attached to each, and what serves their channels.
+"""The sessions of one sandbox, their connections and the handlers of their channels.
 
-Owns the table of sessions, fencing, and the lifetime of detached sessions. Events of the pure state machine become
-calls on handlers here. It does not know sockets (``connection``) nor what runs (``handlers``). Called by ``connection`` and ``server``.
+Owns the table of sessions, fencing, the lifetime of detached sessions, and the memory of unacknowledged frames. Turns the events of
+``AgentSession``, the pure state machine, into calls of handlers. Knows neither sockets (``connection``) nor what the handlers do. Called
+by ``connection`` and ``server``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ log = logging.getLogger("session_agent.agent.session.sessions")
 
 _COMMAND_KINDS = frozenset({"command", "follow", "shell", "terminal"})
 _BOOKKEEPING = frozenset({Writable, Delivered, Retired, Dropped})
-"""Events that no client requested."""
+"""Events that are not requests of a client."""
 _ACTIONS: dict[type[Any], Callable[[Handler, Any], None]] = {
     Run: lambda handler, event: handler.run(event.command_id, event.params),
     Write: lambda handler, event: handler.write(event.data, event.eof),
@@ -40,23 +41,23 @@ _ACTIONS: dict[type[Any], Callable[[Handler, Any], None]] = {
     Retired: lambda handler, event: None,
     Dropped: lambda handler, event: handler.drop(),
 }
-"""What each event of a channel asks of its handler."""
+"""The method of a handler for each event of its channel."""
 
 
 class Carrier(Protocol):
-    """What a held session needs of the connection that carries it."""
+    """The connection of a session, as the session uses it."""
 
     def wake(self, *, now: bool) -> None:
-        """Something is to be sent: at once, or when the loop comes round."""
+        """Frames wait to be sent: send them now, or in the next iteration of the loop."""
         ...
 
     def fence(self) -> None:
-        """A later connection holds the session now: close."""
+        """A newer connection has taken over the session: close this one."""
         ...
 
 
 class _Channel:
-    """A handler's view of its channel; see ``channels.Channel``."""
+    """Implements ``channels.Channel``, the interface that a handler uses."""
 
     __slots__ = ("_held", "number", "params")
 
@@ -86,7 +87,7 @@ class _Channel:
         return credit if credit <= 0 else min(credit, self._held.room(self.number))
 
     @property
-    def crowded(self) -> bool:
+    def is_memory_full(self) -> bool:
         return self._held.session.room(self.number) > 0 and self._held.room(self.number) <= 0
 
     def consume(self, size_bytes: int) -> None:
@@ -95,38 +96,39 @@ class _Channel:
 
 
 class UnackedQuota:
-    """What all sessions hold of what was sent and is not acknowledged, and who waits for that to be less.
+    """The limit on sent but unacknowledged bytes of all sessions together, and the sessions that wait for room.
 
-    Each has ``UNACKED_SESSION_BYTES`` of its own, so that one that reads nothing stops no other.
+    Each session may always hold ``UNACKED_SESSION_BYTES``, so a client that reads nothing does not block other sessions.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.whole = ByteCounter()
         self.announced = ByteCounter()
-        """Parameters that are on their way (``large_params``)."""
-        self.starved: dict[HeldSession, None] = {}
+        """Bytes of large parameters that were announced and have not arrived yet (``large_params``)."""
+        self.waiting: dict[HeldSession, None] = {}
         self._limit_bytes = limit_bytes
 
     def room(self, counter: ByteCounter) -> int:
-        """Bytes that may be sent on a session now."""
+        """Bytes that may be sent now on the session with this counter."""
         return max(UNACKED_SESSION_BYTES - counter.held, self._limit_bytes - self.whole.held)
 
-    def feed(self) -> None:
-        """Let those go on who found no room and now have some."""
-        for held in [held for held in self.starved if self.room(held.session.counter) > 0]:
-            self.starved.pop(held, None)
-            held.feed()
+    def resume_waiting(self) -> None:
+        """Resume the waiting sessions that have room now."""
+        for held in [held for held in self.waiting if self.room(held.session.counter) > 0]:
+            self.waiting.pop(held, None)
+            held.resume_waiting()
 
 
 class HeldSession:
-    """One session with its handlers. It lives on while no client is attached."""
+    """One session with its handlers. It is kept while no client is attached."""
 
     def __init__(
         self, session: AgentSession, context: AgentContext, factories: Mapping[str, Factory], total: UnackedQuota | None = None
     ) -> None:
         self.session = session
         self._total = total or UnackedQuota(UNACKED_SANDBOX_BYTES)
-        self._starved: dict[int, None] = {}
+        self._waiting: dict[int, None] = {}
+        """Channels that had something to send and found no room."""
         self.connection: Carrier | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.detached_at = 0.0
@@ -134,53 +136,41 @@ class HeldSession:
         self._factories = factories
         self._handlers: dict[int, Handler] = {}
         self._flows: set[int] = set()
-        """Channels that carry bytes and no command: that a client takes them is use of the sandbox."""
+        """Channels that carry files or tunnels: while a client takes their bytes the sandbox is in use."""
 
     def wake(self, *, now: bool = False) -> None:
-        """Let the connection, if there is one, send what is waiting."""
+        """Let the connection, if there is one, send the waiting frames."""
         if self.connection is not None:
             self.connection.wake(now=now)
 
     def dispatch(self, now: float) -> None:
-        """Hand the session's events to the handlers; ``now`` by the loop's clock."""
+        """Pass the session's events to the handlers; ``now`` is the loop's time."""
         for event in self.session.events():
-            number: int = getattr(event, "channel", 0)
-            try:
-                self._handle(number, event, now)
-            except HoldfastError as error:
-                self._fail(number, error)
-            except Exception:
-                log.exception("the handler of channel %d failed on %s", number, type(event).__name__)
-                self._fail(number, HoldfastError("internal", "the agent failed to serve this request"))
-        if self._total.starved:
-            self._total.feed()
+            self._handle(getattr(event, "channel", 0), event, now)
+        if self._total.waiting:
+            self._total.resume_waiting()
 
     def room(self, number: int) -> int:
-        """Bytes that the agent can hold for the channel, whatever credit it has. At 0 it is ``fed`` as soon as there are more."""
+        """Bytes that the agent can hold for the channel, regardless of its credit. At 0, ``writable`` is called when there is room."""
         room = self._total.room(self.session.counter)
         if room <= 0:
-            self._starved[number] = None
-            self._total.starved[self] = None
+            self._waiting[number] = None
+            self._total.waiting[self] = None
         return room
 
-    def feed(self) -> None:
-        """There is room again: those that found none go on, one after the other."""
-        starved, self._starved = self._starved, {}
-        while starved and self._total.room(self.session.counter) > 0:
-            number = next(iter(starved))
-            del starved[number]
-            try:
-                self._handle(number, Writable(number), self._context.now())
-            except HoldfastError as error:
-                self._fail(number, error)
-            except Exception:
-                log.exception("the handler of channel %d failed to go on", number)
-        self._starved = {**starved, **self._starved}
-        if self._starved:
-            self._total.starved[self] = None
+    def resume_waiting(self) -> None:
+        """Resume the channels that found no room, one after the other while there is some."""
+        waiting, self._waiting = self._waiting, {}
+        while waiting and self._total.room(self.session.counter) > 0:
+            number = next(iter(waiting))
+            del waiting[number]
+            self._handle(number, Writable(number), self._context.now())
+        self._waiting = {**waiting, **self._waiting}
+        if self._waiting:
+            self._total.waiting[self] = None
 
     def detached(self) -> None:
-        """The connection is gone: handlers may now spool."""
+        """The connection was closed: notify the handlers, whose output is spooled from now on."""
         self.session.disconnected()
         for number, handler in list(self._handlers.items()):
             try:
@@ -189,29 +179,36 @@ class HeldSession:
                 log.exception("the handler of channel %d failed to detach", number)
 
     def end(self) -> None:
-        """The session is over: every handler lets go of its channel."""
+        """End the session: every handler stops using its channel."""
         for handler in self._handlers.values():
             handler.drop()
         self._handlers.clear()
         self._flows.clear()
-        self._starved.clear()
+        self._waiting.clear()
         self.session.counter.clear()
-        self._total.feed()
+        self._total.resume_waiting()
 
     def _handle(self, number: int, event: Event, now: float) -> None:
-        kind = type(event)
-        handler = self._handlers.get(number)
-        if handler is None:
-            if type(event) is Open:
+        """Pass one event to the handler of its channel; an error of the handler ends the channel."""
+        try:
+            kind = type(event)
+            handler = self._handlers.get(number)
+            if handler is None:
+                if type(event) is Open:
+                    self._context.used_at = now
+                    self._open(number, event)
+                return
+            if kind not in _BOOKKEEPING or number in self._flows:
                 self._context.used_at = now
-                self._open(number, event)
-            return
-        if kind not in _BOOKKEEPING or number in self._flows:
-            self._context.used_at = now
-        if kind is Retired or kind is Dropped:
-            del self._handlers[number]
-            self._flows.discard(number)
-        _ACTIONS[kind](handler, event)
+            if kind is Retired or kind is Dropped:
+                del self._handlers[number]
+                self._flows.discard(number)
+            _ACTIONS[kind](handler, event)
+        except HoldfastError as error:
+            self._fail(number, error)
+        except Exception:
+            log.exception("the handler of channel %d failed on %s", number, type(event).__name__)
+            self._fail(number, HoldfastError("internal", "the agent failed to serve this request"))
 
     def _open(self, number: int, event: Open) -> None:
         factory = self._factories.get(event.kind)
@@ -234,7 +231,7 @@ class HeldSession:
         try:
             self.session.send(Failed(number, error.to_map()))
         except HoldfastError:
-            return  # the channel had ended before: no client to notify
+            return  # the channel had ended already
         if handler is not None:
             handler.drop()
 
@@ -260,14 +257,14 @@ class Sessions:
         self._ending: tuple[float, str] | None = None
 
     def attach(self, hello: Hello, connection: Carrier, now: float) -> HeldSession:
-        """The session that ``hello`` asks for, carried by ``connection`` from now on. Raises ``HoldfastError`` to refuse."""
+        """Find or create the session of ``hello`` and attach ``connection`` to it. Raises ``HoldfastError`` to refuse."""
         check_hello(hello)
         held = self._held.get(hello.session_id)
         if held is None:
             if hello.agent_epoch:
                 raise HoldfastError(
                     "session_lost",
-                    "the session agent is not the one this session began with"
+                    "the session agent was restarted since this session began"
                     if hello.agent_epoch != self.agent_epoch
                     else "the session has expired at the agent",
                 )
@@ -275,7 +272,7 @@ class Sessions:
         try:
             held.session.attach(hello, now)
         except HoldfastError:
-            if not held.session.generation:  # made for this Hello, which was none
+            if not held.session.generation:  # it was created for this Hello, which is invalid
                 self._expire(held)
             raise
         if held.connection is not None and held.connection is not connection:
@@ -289,9 +286,9 @@ class Sessions:
         return held
 
     def detach(self, held: HeldSession, connection: Carrier, *, goodbye: bool) -> None:
-        """``connection`` is gone. If it still carried the session, the session begins to age.
+        """``connection`` was closed. If it was attached to the session, the session expires after a while.
 
-        After a ``goodbye`` (PROTOCOL §3.9) a session without live channels goes at once: one-off requests would fill the table.
+        After a ``goodbye`` (PROTOCOL §3.9) a session without live channels is removed at once: one-off requests would fill the table.
         """
         if held.connection is not connection:
             return
@@ -305,14 +302,14 @@ class Sessions:
         held.expiry = loop.call_later(self._timing.detached_ttl_s, self._expire, held)
 
     def announce(self, deadline_s: float, reason: str) -> None:
-        """Tell every attached client that the sandbox ends."""
+        """Send GoAway to every attached client: the sandbox ends."""
         self._ending = (deadline_s, reason)
         for held in self._held.values():
             held.session.go_away(deadline_s, 0.0, reason)
             held.wake(now=True)
 
     def settled(self) -> bool:
-        """Whether no client has anything to come back for, or to wait for, that was sent already."""
+        """Whether every client has acknowledged all that was sent to it."""
         return all(held.session.settled for held in self._held.values())
 
     def empty(self) -> bool:
@@ -326,16 +323,16 @@ class Sessions:
 
     def _create(self, hello: Hello) -> HeldSession:
         if len(self._held) >= SESSIONS:
-            self._expire(self._dispensable())
+            self._expire(self._session_to_replace())
         session = AgentSession(hello.session_id, hello.secret, self.agent_epoch, self._timing, self._total.whole)
         session.info = self._info
         held = self._held[hello.session_id] = HeldSession(session, self._context, self._factories, self._total)
         return held
 
-    def _dispensable(self) -> HeldSession:
-        """The session that a new one displaces when the table is full (PROTOCOL §3.9). Raises ``session_limit`` when there is none.
+    def _session_to_replace(self) -> HeldSession:
+        """The session that is removed for a new one when the table is full (PROTOCOL §3.9). Raises ``session_limit`` if there is none.
 
-        Never one that is attached or whose client may still be trying to come back, however many sessions others ask for.
+        Never one that is attached, or that was detached so recently that its client may still try to resume it.
         """
         detached = [held for held in self._held.values() if held.connection is None]
         settled = asyncio.get_running_loop().time() - self._timing.detached_least_s
@@ -343,8 +340,8 @@ class Sessions:
         if not leaving:
             raise HoldfastError(
                 "session_limit",
-                f"{SESSIONS} sessions are attached to this sandbox, or were a moment ago",
-                hint="close sessions that are not needed, or come again in two minutes",
+                f"{SESSIONS} sessions are attached to this sandbox, or were until very recently",
+                hint="close sessions that are not needed, or try again in two minutes",
             )
         return min(leaving, key=lambda held: held.detached_at)
 
@@ -356,5 +353,5 @@ class Sessions:
 
 
 def unacked_bytes(memory_bytes: int) -> int:
-    """What all sessions may hold together in a sandbox of so much memory (0: not known), bytes."""
+    """Bytes that all sessions may hold unacknowledged together, for a sandbox's memory in bytes (0: not known)."""
     return min(UNACKED_SANDBOX_BYTES, memory_bytes // UNACKED_MEMORY_SHARE) if memory_bytes else UNACKED_SANDBOX_BYTES

@@ -1,7 +1,8 @@
-"""Ending a run without losing the shell it runs in, and pinging a shell that may have missed a command.
+"""Interrupting a run without killing its shell, and pinging a shell.
 
-Owns what is sent, and how often: an interrupt to the shell and to what the run started, again and again until a time limit;
-a question that is asked again, since a late interrupt may have thrown it away. What follows from it is decided by ``shell``.
+Owns what is sent and how often. An interrupt goes to the shell and to the processes of the run, and is repeated until the shell reports
+or a time limit passes. A ping requests a report, and is repeated because a late interrupt can make the shell discard its input.
+``shell`` decides what follows.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from .process import ShellProcess
 
 _FIRST_S = 0.005
 _SLOWEST_S = 0.05
-_ASK_AGAIN_S = 0.05
-_ASK_TIMES = 8
-_ASK_A_BUSY_SHELL = 24
-"""A shell that does something else, or gets no processor, has a quarter of a minute; one that waits for us has lost the question."""
+_PING_AGAIN_S = 0.05
+_IDLE_PINGS = 8
+"""Unanswered pings after which a shell that waits for a control line is given up: it no longer understands them."""
+_BUSY_PINGS = 24
+"""The same for a shell that is busy or is not scheduled: about 15 seconds."""
 
 
 def interrupt(process: ShellProcess, children: Callable[[], list[int]]) -> None:
-    """A Ctrl-C to all at once. The shell goes on with the next command when a child ends in any other way than by it.
+    """Send SIGINT to the shell and to the processes of its run at the same moment, as Ctrl-C does.
 
-    So all of them are stopped while it is sent: otherwise ``cat`` in ``sleep 60 | cat`` would end well because ``sleep`` was first to
-    die. Its children are listed when the shell has stopped: one that it starts in between would be missed, and waited for.
+    All are stopped first. Otherwise in ``sleep 60 | cat`` the death of ``sleep`` would let ``cat`` exit normally, and the shell, which
+    aborts a script only if a child dies of SIGINT, would continue with the next command. The children are listed after the shell has
+    stopped, so that none is missed.
     """
     process.signal(signal.SIGSTOP)
     stopped = children()
@@ -37,7 +40,7 @@ def interrupt(process: ShellProcess, children: Callable[[], list[int]]) -> None:
 
 
 class InterruptRetry:
-    """Interrupts run ``number`` until it is cancelled; a shell that does not come back in ``patience_s`` is killed."""
+    """Interrupts run ``number`` again and again until ``cancel``; kills the shell if that has not come after ``patience_s``."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, process: ShellProcess, number: int, children: Callable[[], list[int]], patience_s: float
@@ -51,7 +54,7 @@ class InterruptRetry:
         self._timer = loop.call_later(_FIRST_S, self._again, 1)
 
     def cancel(self) -> None:
-        """Enough."""
+        """Stop interrupting: the shell has reported, or has ended."""
         self._timer.cancel()
 
     def _again(self, count: int) -> None:
@@ -60,41 +63,41 @@ class InterruptRetry:
         if process.status is not None or self._timer.cancelled():
             return
         if self._patience_s <= 0:
-            # killing only what ignores the interrupt would let the shell run the rest of the list
+            # if only the processes that ignore SIGINT were killed, the shell would run the rest of its script
             process.kill()
             signal_all(self._children(), signal.SIGKILL)
             return
         interrupt(process, self._children)
-        process.ask_again(self._number)
+        process.request_report(self._number)
         pause_s = min(_FIRST_S * count, _SLOWEST_S)
-        self._patience_s -= pause_s  # of the loop's own time: while the agent is held up the shell's reports are not read
+        self._patience_s -= pause_s  # timers are counted, not time: while the agent is not scheduled it reads no reports
         self._timer = self._loop.call_later(pause_s, self._again, count + 1)
 
 
 class ShellPing:
-    """Asks the shell for a report until it answers; ``give_up`` is called when it never does."""
+    """Requests a report from the shell until ``cancel``; calls ``give_up`` if it is never answered."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, process: ShellProcess, then: Callable[[], None], give_up: Callable[[], None]
     ) -> None:
-        self.number = process.ask()
+        self.number = process.ping()
         self.then = then
         self._loop = loop
         self._process = process
         self._give_up = give_up
-        self._timer = loop.call_later(_ASK_AGAIN_S, self._again, 1)
+        self._timer = loop.call_later(_PING_AGAIN_S, self._again, 1)
 
     def cancel(self) -> None:
-        """The answer is there, or no longer wanted."""
+        """Stop pinging: the report has arrived, or is not needed any more."""
         self._timer.cancel()
 
     def _again(self, count: int) -> None:
-        is_idle = count > _ASK_TIMES and self._process.idle()
+        is_idle = count > _IDLE_PINGS and self._process.idle()
         self._process.read_reports()
         if self._process.status is not None or self._timer.cancelled():
             return
-        if count > (_ASK_TIMES if is_idle else _ASK_A_BUSY_SHELL):
+        if count > (_IDLE_PINGS if is_idle else _BUSY_PINGS):
             self._give_up()
             return
-        self._process.ask_again(self.number)
-        self._timer = self._loop.call_later(_ASK_AGAIN_S * count, self._again, count + 1)
+        self._process.request_report(self.number)
+        self._timer = self._loop.call_later(_PING_AGAIN_S * count, self._again, count + 1)

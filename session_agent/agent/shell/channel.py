@@ -1,7 +1,7 @@
-"""The channel kind ``shell``: get or create a shell by name, run commands in it, present their facts in order.
+"""The channel kind ``shell``: get or create a shell by name, run commands in it, and send their results.
 
-Owns the checks of a Run's parameters and the order of presentation: one command at a time, each from Started to Exited, although the shell
-may be further on than the client has read. A refusal is an Exited with an ``error``: the shell is none the worse for it.
+Owns the validation of a Run's parameters and the order of the facts: one command after another, each from Started to Exited, even if the
+shell is several commands ahead of what the client has read. A Run that is refused gets an Exited with an ``error``; the shell continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from session_agent.agent.request import params as read
 from session_agent.agent.session.channels import Channel, Handler
 from session_agent.agent.session.delivery import Presenter
 
-from .shell import Shell, describe
+from .shell import Shell
 
 _Refusal = tuple[str, HoldfastError]
 
@@ -62,7 +62,7 @@ def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
 
 
 class ShellHandler(Handler):
-    """One client's view of one shell."""
+    """Serves one client of one shell."""
 
     def __init__(self, context: AgentContext, channel: Channel, shell: Shell, *, created: bool, make_spool: Callable[[], Spool]) -> None:
         self._context = context
@@ -74,10 +74,11 @@ class ShellHandler(Handler):
         self._last: Record | None = None
         self._gone = False
         self._final: Closed | Failed | None = None
-        """The last fact, while the client has no room for it."""
+        """The final fact, until the client has room for it."""
         self._follower: Callable[[], None] = self._pump
         shell.listeners.append(self._ended)
-        channel.send(Opened(channel.number, describe(shell, created=created)))
+        info = {"name": shell.name, "pid": shell.pid, "shell": shell.kind, "created": created}
+        channel.send(Opened(channel.number, info | {"tty": True} if shell.has_terminal else info))
 
     def run(self, command_id: str, params: dict[str, Any]) -> None:
         """Run a command, or attach to the one of this id."""
@@ -86,20 +87,20 @@ class ShellHandler(Handler):
         try:
             record, fresh = self._record(check_id(command_id), params)
         except HoldfastError as error:
-            self._last = None  # input for it is not for the one before
+            self._last = None  # input that follows is for this command, not for the one before
             self._waiting.append((command_id, error))
         else:
             self._last = record
             record.followers.append(self._follower)
             if fresh and record.started and self._presenter is None and not self._waiting:
-                # that it has begun is reported with its output or its end, or a moment later (Shell._begin): one message less
+                # Its start is reported with its output or its end, or by Shell.report_start: one message less for short commands.
                 self._presenter = Presenter(self._channel, record, terse=True)
                 return
             self._waiting.append(record)
         self._pump()
 
     def _record(self, command_id: str, params: dict[str, Any]) -> tuple[Record, bool]:
-        """The record of this id, and whether it was made now."""
+        """The record of this id, and whether it is new."""
         print_ = fingerprint("run", {**params, "": self._shell.name})
         record = self._context.records.find(command_id, print_)
         if record is not None:
@@ -134,7 +135,7 @@ class ShellHandler(Handler):
                 head = self._waiting[0]
                 if isinstance(head, Record):
                     self._presenter = Presenter(self._channel, head, terse=True)
-                elif not self._told(Exited(self._channel.number, head[0], refusal(head[1]))):
+                elif not self._try_send(Exited(self._channel.number, head[0], refusal(head[1]))):
                     return
                 self._waiting.popleft()
                 continue
@@ -143,8 +144,8 @@ class ShellHandler(Handler):
             self._leave(self._presenter.record)
             self._presenter = None
 
-    def _told(self, fact: Fact) -> bool:
-        """Send it. False where the client takes not even facts without bytes: ``writable`` comes when it does."""
+    def _try_send(self, fact: Fact) -> bool:
+        """Send a fact. False if too many facts wait for the client already; ``writable`` is called when there is room."""
         try:
             self._channel.send(fact)
         except HoldfastError as error:
@@ -158,7 +159,7 @@ class ShellHandler(Handler):
             record.followers.remove(self._follower)
 
     def write(self, data: bytes, eof: bool) -> None:
-        """Input for the latest command, or keys for the terminal."""
+        """Input for the command of the last Run, or keys for the terminal."""
         if self._shell.has_terminal and not self._gone:
             self._shell.type(data, eof, self._consumed)
             return
@@ -173,18 +174,18 @@ class ShellHandler(Handler):
             self._channel.consume(size_bytes)
 
     def signal(self, name: str) -> None:
-        """A signal for the command that runs."""
+        """Signal the command that is being reported."""
         presenter = self._presenter
         if presenter is not None and presenter.record.owner is not None and is_signal(name):
             presenter.record.owner.signal_command(presenter.record.command_id, name)
 
     def resize(self, rows: int, columns: int) -> None:
-        """The window of its terminal changed, where it has one."""
+        """Resize the terminal, if the shell has one."""
         if self._shell.has_terminal and 0 < rows <= MOST_CELLS and 0 < columns <= MOST_CELLS:
             self._shell.resize(rows, columns)
 
     def close(self, detach: bool) -> None:
-        """End the shell, or with ``detach`` leave it for clients that ask for its name."""
+        """End the shell, or with ``detach`` leave it running for clients that open its name."""
         if detach:
             self.drop()
             self._end(Closed(self._channel.number, {"name": self._shell.name, "detached": True}))
@@ -203,10 +204,10 @@ class ShellHandler(Handler):
             self._end(Closed(number, {"name": self._shell.name, "detached": False}))
 
     def _end(self, fact: Closed | Failed) -> None:
-        self._final = None if self._told(fact) else fact
+        self._final = None if self._try_send(fact) else fact
 
     def writable(self) -> None:
-        """Credit came back, or the client came or went."""
+        """Credit returned, or the client attached or detached."""
         if self._final is not None:
             self._end(self._final)
         if self._presenter is not None:
@@ -214,11 +215,11 @@ class ShellHandler(Handler):
         self._pump()
 
     def delivered(self, command_id: str) -> None:
-        """The client has the exit of this command."""
+        """The client has received the result of this command."""
         self._context.records.delivered(command_id, self._context.now())
 
     def drop(self) -> None:
-        """The channel is gone; the shell and its commands live on."""
+        """Stop using the channel; the shell and its commands continue."""
         self._gone = True
         self._final = None
         if self._ended in self._shell.listeners:

@@ -1,9 +1,9 @@
-"""The protocol between agent and living shell: the text of the driver, in bash and in POSIX sh, and its reports.
+"""The protocol between the agent and a living shell: control lines for bash and POSIX sh, and the reports that they print.
 
-Owns the control lines, the quoting and the reports; no descriptor and no process. The shell reads control lines from its own
-standard input; each run is a file it sources (so that ``return``, line numbers and an interrupt behave, and job notices stay silent),
-which evaluates the command with its streams re-opened and every private descriptor closed. Reports travel on the shell's own
-standard output, which no command sees. Why, and what else was tried: ``infra/decisions/0005-living-shell.md``.
+Owns the text of the control lines, quoting, and parsing of reports and snapshots; no descriptor and no process. The shell reads control
+lines from its standard input. Each run is a file that it sources (so that ``return``, line numbers and interrupts work as in a script and
+job notices are not printed); the file evaluates the command with reopened streams and all private descriptors closed. Reports go to the
+shell's own standard output, which commands do not inherit. Reasons and alternatives: ``infra/decisions/0005-living-shell.md``.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ from typing import NamedTuple
 from holdfast_wire.records import dataclass
 
 OPENED = 1 << 40
-"""Added to a run's number: the shell has opened the run's standard input."""
+"""Added to a run's number in the report that the shell has opened the run's standard input."""
 FED = 1 << 41
-"""The number of a fed shell's report that it begins to read control lines: for the first time, or because an error ended the last run."""
+"""Number of the report of a fed shell that it starts to read control lines: the first time, or because an error ended the last run."""
 
 _OPTION_LINE = re.compile(rb'^declare -r(?:x)? (SHELLOPTS|BASHOPTS)="([a-z0-9_:-]*)"$', re.MULTILINE)
 _BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
 _PLAIN_REST = re.compile(rb"umask [0-7]+\n")
-_MEDDLING = re.compile(rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|\S+ SHELLOPTS=\S*(?:keyword|posix|xtrace))", re.MULTILINE)
-"""Variables that bash expands at its prompt; options by which arguments are assignments, builtins assign, or PS4 is expanded."""
-_UNSOUND = re.compile(rb"\beval: line \d+: unexpected EOF while looking for matching `\)'\n\Z")
-"""Bash 5.2 prints this for `$(` or `<(` without an end, and has freed by then what it will free again: soon, or in the middle of a later
-run.
-"""
+_INTERFERING = re.compile(rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|\S+ SHELLOPTS=\S*(?:keyword|posix|xtrace))", re.MULTILINE)
+"""Variables that bash expands at its prompt, and options that make arguments assignments, builtins assign, or expand PS4."""
+_DOUBLE_FREE = re.compile(rb"\beval: line \d+: unexpected EOF while looking for matching `\)'\n\Z")
+"""Bash 5.2 prints this for an unterminated `$(` or `<(`. It frees some memory twice then, possibly during a later run."""
 _NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"noexec", b"onecmd"})
 _RESCUED = "builtin command eval source printf unset return set exec trap declare alias umask"
 
 
 class Report(NamedTuple):
-    """The shell finished run ``number``: its exit status, its flags (``$-``) and its directory."""
+    """A report of the shell: the number of the run that it finished, the exit status, the flags (``$-``) and the directory."""
 
     number: int
     status: int
@@ -43,7 +41,7 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """The shell's private descriptors: read ends of its output pipes, and two memory files."""
+    """The shell's private descriptors: the read ends of its output pipes and two memory files."""
 
     out: int
     err: int
@@ -61,7 +59,7 @@ class Private:
 
 
 class ReportReader:
-    """Finds reports among whatever else a command, a trap or a prompt managed to print there."""
+    """Finds reports between other text that a trap or a prompt may print to the same pipe."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -84,14 +82,14 @@ class ReportReader:
         return reports
 
     def begin(self) -> None:
-        """A run begins: what was printed there since the last report is a prompt's."""
+        """A run begins: text since the last report is a prompt."""
         self._prompts = self._prompts or bool(self._buffer)
         self._buffer = b""
 
     def rest(self) -> bytes:
-        """What was printed there after the last report by a trap on EXIT, which runs when the redirections are undone.
+        """The output after the last report: that of a trap on EXIT, which runs when the run's redirections are undone.
 
-        Nothing where prompts are printed too, from which it cannot be separated.
+        Empty if prompts are printed to the pipe too, because the two cannot be separated.
         """
         return b"" if self._prompts or self._token in self._buffer else self._buffer
 
@@ -104,25 +102,25 @@ def _parse(record: bytes) -> Report | None:
 
 
 def quote(text: bytes) -> bytes:
-    """``text`` as one word, in any shell."""
+    """``text`` quoted as one word, for any shell."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
 def _terminal(descriptor: int) -> tuple[bytes, bytes, bytes]:
-    """Input and output of a run on a terminal, and the line by which a shell takes it: a session's first process that opens one has it.
+    """The redirections of input and output of a run on a terminal, and the line by which the shell makes it its controlling terminal.
 
-    Each run opens it anew: a program that makes its own not blocking does it to no other.
+    Each run opens the terminal again, so a program that makes its descriptor non-blocking affects no other run.
     """
     return b" <>/proc/self/fd/%d" % descriptor, b" >&0 2>&0\n", b"\\: </proc/self/fd/%d\n" % descriptor
 
 
 class BashDialect:
-    """Bash, started interactive (an interrupt comes back to the reading of control lines) and made to look as if it were not."""
+    """Bash, started as interactive so that it reads control lines again after an interrupt, but set up like a non-interactive one."""
 
     kind = "bash"
 
     def __init__(self, path: str, inherited: Private, *, tty: bool = False) -> None:
-        """``tty``: what is inherited for output is a terminal, which becomes the shell's own."""
+        """``tty``: the inherited output descriptors are a terminal, which becomes the shell's controlling terminal."""
         self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
         self._inherited = inherited
         self._seen: set[int] = set()
@@ -130,22 +128,22 @@ class BashDialect:
         self.token = os.urandom(8).hex().encode()
         self._input = b" </dev/null"
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (self.private.out, self.private.err)
-        self._take = b""
+        self._set_terminal = b""
         if tty:
-            self._input, self._streams, self._take = _terminal(self.private.out)
+            self._input, self._streams, self._set_terminal = _terminal(self.private.out)
 
     def prepare(self) -> bytes:
         """The first control lines."""
         return (
-            self._hide() + self._take + b"\\builtin set +o history +o histexpand +o monitor\n\\builtin history -c\n"
+            self._hide() + self._set_terminal + b"\\builtin set +o history +o histexpand +o monitor\n\\builtin history -c\n"
             b"\\builtin unset -v HISTFILE MAILCHECK PROMPT_COMMAND PS0; PS1= PS2=; \\builtin shopt -u checkwinsize\n"
         ) + self.exit_trap()
 
     def _hide(self) -> bytes:
-        """Have the private descriptors closed on exec, so that no command inherits them, at no cost per command.
+        """Make the private descriptors close-on-exec, so that commands do not inherit them, at no cost per command.
 
-        Bash keeps such copies of what a group redirects, from 10 up, and what it duplicates from one of them is closed on exec
-        too. Where another bash does it differently the descriptors are merely moved, and commands see them.
+        While a group redirects descriptors, bash keeps copies of them from number 10 on, which are close-on-exec; so are duplicates of
+        these copies. If a version of bash does this differently, the descriptors are only moved, and commands inherit them.
         """
         pairs = tuple(zip(self._inherited.all, self.private.all, strict=True))
         moved = b"".join(b" %d<&%d" % (new, 10 + at) for at, (_, new) in enumerate(pairs))
@@ -155,25 +153,25 @@ class BashDialect:
         return b"{ \\exec%s; }%s\n[[ %s ]] || \\exec%s\n\\exec%s\n" % (moved, closed, same, plain, closed)
 
     def exit_trap(self) -> bytes:
-        """Make a shell that ends report its state."""
-        return b"\\builtin trap %s EXIT\n" % self._farewell()
+        """Set a trap that writes the state when the shell ends."""
+        return b"\\builtin trap %s EXIT\n" % self._exit_action()
 
-    def _farewell(self) -> bytes:
+    def _exit_action(self) -> bytes:
         target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
-        return quote(b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target))
+        return quote(b"{ %s%s%s}%s" % (self._mark(b"exit-begin"), self._state(), self._mark(b"exit-end"), target))
 
     def is_plain(self, dump: bytes) -> bool:
-        """Whether a shell of this state runs only its commands: no functions, aliases, traps, prompts or options interfere."""
+        """Whether a shell in this state has no functions, aliases, traps, prompts or options that change what commands do."""
         variables, _, rest = dump.partition(b"\n#%s rest\n" % self.token)
         return (
-            _PLAIN_REST.fullmatch(rest.removesuffix(b"trap -- %s EXIT\n" % self._farewell())) is not None
+            _PLAIN_REST.fullmatch(rest.removesuffix(b"trap -- %s EXIT\n" % self._exit_action())) is not None
             and b'\ndeclare -- PS1=""\ndeclare -- PS2=""\n' in variables
-            and _MEDDLING.search(variables) is None
+            and _INTERFERING.search(variables) is None
         )
 
-    def is_unsound(self, stderr: bytes) -> bool:
-        """Whether a run that ended with these words has left a shell that may crash at any time."""
-        return _UNSOUND.search(stderr[-200:]) is not None
+    def may_crash_after(self, stderr: bytes) -> bool:
+        """Whether a run whose stderr ends like this has left a shell that may crash at any time."""
+        return _DOUBLE_FREE.search(stderr[-200:]) is not None
 
     def run(self, number: int, slot: int) -> bytes:
         """Control lines for a run whose text is in memory file ``slot``."""
@@ -202,35 +200,35 @@ class BashDialect:
     def snapshot(self, number: int, slot: int) -> bytes:
         """Write the shell's state to memory file ``slot``."""
         target = b" >|/proc/self/fd/%d\n" % self.private.files[slot]  # also under ``set -C``
-        return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
+        return b"{ " + self._state() + self._mark(b"end %d" % number) + b"}" + target
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
-        """Read the named pipes instead of the private ones from now on."""
+        """Replace the private output pipes by the named pipes at these paths."""
         old = new = b""
         for path, descriptor in ((out, self.private.out), (err, self.private.err)):
             if path is not None:
-                # closed first: bash puts back a descriptor that is closed on exec, taking it for one of its own
+                # closed first: bash restores a close-on-exec descriptor after a redirection, taking it for one of its own
                 old += b" %d<&-" % descriptor
                 new += b" %d<%s" % (descriptor, quote(path))
-                self._seen.add(descriptor)  # what is merely opened is not closed on exec
+                self._seen.add(descriptor)  # a descriptor that is opened like this is not close-on-exec
         return b"\\exec%s\n\\exec%s\n" % (old, new) + self.report(number)
 
     def rescue(self, number: int) -> bytes:
-        """Report although functions stand where the driver's builtins were: in POSIX mode special builtins come first."""
+        """Report although functions may have replaced builtins: in POSIX mode special builtins are found before functions."""
         names = b" ".join(word.encode() for word in _RESCUED.split())
         return b"POSIXLY_CORRECT=y\n\\unset -f %s\n\\unset POSIXLY_CORRECT\n\\enable builtin printf eval source\n" % names + self.report(
             number
         )
 
     def restore(self, dump: bytes, old_token: bytes) -> bytes:
-        """The memory file that makes a fresh shell as the dump describes."""
+        """The text of the memory file that restores the state ``dump`` in a new shell."""
         options = {name: value.split(b":") for name, value in _OPTION_LINE.findall(dump)}
         shell_options = [o for o in options.get(b"SHELLOPTS", []) if o and o not in _NEVER_RESTORED]
         bash_options = [o for o in options.get(b"BASHOPTS", []) if o and o != b"expand_aliases"]
         lines = [
             b"for __holdfast in ${BASHOPTS//:/ }; do shopt -u $__holdfast; done",
             b"shopt -s " + b" ".join(bash_options) if bash_options else b":",
-            b"unset -v __holdfast $(compgen -e)",  # what of the environment is not in the dump was unset
+            b"unset -v __holdfast $(compgen -e)",  # environment variables that are not in the dump had been unset
             dump,
             b"__holdfast=${OLDPWD-}",
             b'builtin cd -- "$PWD"',
@@ -244,7 +242,7 @@ class BashDialect:
         return b"\n".join(lines) + b"\n"
 
     def load(self, number: int, slot: int) -> bytes:
-        """PipeReader the restored state and report."""
+        """Control lines that load the state in memory file ``slot`` and report."""
         return (
             b"\\builtin source /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[slot]
             + b"\\builtin set +o history +o histexpand\n"
@@ -252,25 +250,26 @@ class BashDialect:
         )
 
     def _state(self) -> bytes:
-        # the mask twice where one of them was disabled: the state is unknown then (``is_plain``)
+        # If a builtin was disabled the mask is printed twice, which ``is_plain`` does not accept.
         mask = b"\\builtin umask -p; "
         others = b"\\builtin declare -f; \\builtin alias -p || %s%s\\builtin trap -p || %s" % (mask, mask, mask)
-        return b"\\builtin declare -p; " + self._say(b"rest") + others
+        return b"\\builtin declare -p; " + self._mark(b"rest") + others
 
-    def _say(self, what: bytes) -> bytes:
+    def _mark(self, what: bytes) -> bytes:
+        """Print a line that separates the parts of a dump."""
         return b"\\builtin printf '\\n#%%s\\n' '%s %s'; " % (self.token, what)
 
 
 class ShDialect:
-    """A POSIX shell (dash, busybox). It cannot print its functions: those do not survive a rebuild."""
+    """A POSIX shell (dash, busybox). It cannot print its functions, so they are lost in a rebuild."""
 
     kind = "sh"
 
     def __init__(self, path: str, private: Private, feed: int | None = None, *, tty: bool = False) -> None:
-        """``feed``: where a *fed* shell reads control lines from. The one line that its standard input always holds makes it do so.
+        """``feed``: the descriptor from which a *fed* shell sources control lines; a line on its standard input makes it do so.
 
-        A busybox has to be fed. Where it reads its own standard input, the end of any child looks like the end of the input to it
-        (EINTR), and programs that it runs without an exec find what it has read ahead. It does neither to a file that it sources.
+        busybox is fed because its own reading of standard input has two faults: the exit of a child interrupts the read (EINTR), which it
+        takes for the end of the input, and applets that run without an exec read the lines that it has read ahead. Sourcing has neither.
         """
         applet = ["sh"] if path.endswith("/busybox") else []
         self.argv = [path, *applet, "-i"]
@@ -281,31 +280,31 @@ class ShDialect:
         self._closed = b"".join(b" %d>&-" % fd for fd in hidden) + b"\n"
         self._input = b" </dev/null"
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
-        self._take = b""
+        self._set_terminal = b""
         if tty:
-            self._input, self._streams, self._take = _terminal(private.out)
+            self._input, self._streams, self._set_terminal = _terminal(private.out)
 
     def feed_line(self) -> bytes:
-        """What a fed shell finds on its standard input. The report has the status that an error left."""
+        """The line on the standard input of a fed shell. Its report has the status of the error that ended the last run."""
         assert self._feed is not None
         return self.report(FED)[:-1] + b"; \\. /proc/self/fd/%d\n" % self._feed
 
     def prepare(self) -> bytes:
-        """The first control lines. The prompt stays: it shows that an error discarded the control lines."""
-        return self._take + b"\\set +m; PS1='$ ' PS2=\n" + self.exit_trap()
+        """The first control lines. The prompt is kept: it shows that an error has discarded control lines."""
+        return self._set_terminal + b"\\set +m; PS1='$ ' PS2=\n" + self.exit_trap()
 
     def exit_trap(self) -> bytes:
-        """Make a shell that ends report its state."""
+        """Set a trap that writes the state when the shell ends."""
         target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
-        body = b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target)
+        body = b"{ %s%s%s}%s" % (self._mark(b"exit-begin"), self._state(), self._mark(b"exit-end"), target)
         return b"\\trap %s EXIT\n" % quote(body)
 
     def is_plain(self, dump: bytes) -> bool:
-        """Never known: it cannot print its functions."""
+        """False: this shell cannot print its functions."""
         return False
 
-    def is_unsound(self, stderr: bytes) -> bool:
-        """None of these is known to crash."""
+    def may_crash_after(self, stderr: bytes) -> bool:
+        """False: none of these shells has the fault of bash 5.2."""
         return False
 
     def run(self, number: int, slot: int) -> bytes:
@@ -321,7 +320,7 @@ class ShDialect:
         prefix = b""
         if last_status:
             prefix = b"__holdfast_status() { \\unset -f __holdfast_status; \\return %d; }; __holdfast_status\n" % last_status
-        # two levels of redirection: where the inner one cannot be undone (``ulimit -n 20``), the outer one still is
+        # two levels of redirection: if the inner one cannot be undone (after ``ulimit -n 20``), the outer one still is
         run = b"{ \\eval " + quote(script) + self._closed
         if stdin is None:
             return prefix + run + b"}" + self._input + self._streams
@@ -331,10 +330,10 @@ class ShDialect:
     def snapshot(self, number: int, slot: int) -> bytes:
         """Write the shell's state to memory file ``slot``."""
         target = b" >|/proc/self/fd/%d 2>/dev/null\n" % self.private.files[slot]
-        return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
+        return b"{ " + self._state() + self._mark(b"end %d" % number) + b"}" + target
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
-        """Read the named pipes instead of the private ones from now on."""
+        """Replace the private output pipes by the named pipes at these paths."""
         new = b""
         if out is not None:
             new += b" %d<%s" % (self.private.out, quote(out))
@@ -343,27 +342,28 @@ class ShDialect:
         return b"\\exec%s; " % new + self.report(number)
 
     def rescue(self, number: int) -> bytes:
-        """Report although a function stands where a utility was."""
+        """Report although functions may have replaced utilities."""
         return b"\\unset -f command printf\n" + self.report(number)
 
     def restore(self, dump: bytes, old_token: bytes) -> bytes:
-        """The memory file that makes a fresh shell as the dump describes."""
-        ours = self.exit_trap() if old_token in dump else b""
+        """The text of the memory file that restores the state ``dump`` in a new shell."""
+        trap = self.exit_trap() if old_token in dump else b""
         dump, _, rest = dump.partition(b"\n#%s alias\n" % old_token)
         aliases, _, mask = rest.partition(b"\n#%s umask\n" % old_token)
         dump += b"\n" + _prefix_words(aliases, b"alias ") + b"\numask " + (mask.strip() or b"022")
-        return dump + b'\n__holdfast=${OLDPWD-}\ncd -- "$PWD"\nOLDPWD=$__holdfast; unset __holdfast\n' + ours
+        return dump + b'\n__holdfast=${OLDPWD-}\ncd -- "$PWD"\nOLDPWD=$__holdfast; unset __holdfast\n' + trap
 
     def load(self, number: int, slot: int) -> bytes:
-        """PipeReader the restored state and report."""
+        """Control lines that load the state in memory file ``slot`` and report."""
         return b"\\. /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[slot] + self.report(number)
 
     def _state(self) -> bytes:
         return (
-            b"\\set; \\export -p; \\readonly -p; " + self._say(b"alias")[:-2] + b"; \\alias; " + self._say(b"umask")[:-2] + b"; \\umask; "
+            b"\\set; \\export -p; \\readonly -p; " + self._mark(b"alias")[:-2] + b"; \\alias; " + self._mark(b"umask")[:-2] + b"; \\umask; "
         )
 
-    def _say(self, what: bytes) -> bytes:
+    def _mark(self, what: bytes) -> bytes:
+        """Print a line that separates the parts of a dump."""
         return b"\\command printf '\\n#%%s\\n' '%s %s'; " % (self.token, what)
 
 
@@ -385,13 +385,13 @@ def _prefix_words(text: bytes, prefix: bytes) -> bytes:
 
 
 def cut_snapshot(data: bytes, token: bytes, number: int) -> bytes | None:
-    """The complete dump of run ``number`` in a memory file, None where there is none."""
+    """The dump of run ``number`` in the content of a memory file, None if it is missing or incomplete."""
     end = data.find(b"\n#%s end %d\n" % (token, number))
     return data[:end] if end >= 0 else None
 
 
-def cut_farewell(data: bytes, token: bytes) -> bytes | None:
-    """The state that an ending shell reported, None where it had no time to."""
+def cut_exit_snapshot(data: bytes, token: bytes) -> bytes | None:
+    """The dump that an ending shell wrote by its exit trap, None if it is missing or incomplete."""
     begin_mark, end_mark = b"\n#%s exit-begin\n" % token, b"\n#%s exit-end\n" % token
     end = data.rfind(end_mark)
     begin = data.rfind(begin_mark, 0, end)

@@ -1,9 +1,9 @@
-"""The output of a living shell's runs: which of it belongs to which run, and when a run's output is complete.
+"""The output pipes of a living shell: which bytes belong to which run, and when a run's output is complete.
 
-Owns two pipes. The shell holds read ends of them and opens them anew for writing in each run; when the run is reported, an end of file
-shows that no other process has a writer. Where a background child still does, that pipe is left to it and the shell gets a fresh one.
-Most runs end at once and are read only then; while a longer one is watched, a writer of the agent's own keeps the pipe from looking
-closed before the run has opened it. Called by ``process``.
+Owns two pipes. The shell holds their read ends and opens them for writing in each run. When a run has ended, end of file shows that no
+other process writes to a pipe; if a background process still does, it keeps that pipe and the shell gets a new one. Most runs are read
+only when they end. While a longer run is watched, the agent holds a write end itself, so that the pipe does not show end of file before
+the run has opened it. Called by ``process``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AGAIN_S = 0.1
 
 
 class _Stream:
-    """One output pipe: our read end, and the writer of ours, below 0 where there is none."""
+    """One output pipe: the agent's read end, and its write end or -1. ``held``: a background process has a write end."""
 
     __slots__ = ("held", "paused", "reader", "watched", "wide", "writer")
 
@@ -44,28 +44,28 @@ class _Stream:
 
 
 class RunOutput:
-    """Streams 1 and 2 of whatever run is under way."""
+    """Streams 1 and 2 of the current run."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, out: tuple[int, int], err: tuple[int, int]) -> None:
-        """``out`` and ``err`` are pipes, read end first."""
+        """``out`` and ``err``: read end and write end of a pipe."""
         self._loop = loop
         self._spool: Spool | None = None
         self._arrived: Callable[[], None] | None = None
         self._streams = {1: _Stream(out[0], out[1]), 2: _Stream(err[0], err[1])}
         self.last_error = b""
-        """What was read last of the run's stream 2."""
+        """The last bytes that were read of the run's stream 2."""
 
     @property
     def readers(self) -> tuple[int, int]:
-        """What a shell holds of either pipe."""
+        """The descriptors that the shell inherits."""
         return self._streams[1].reader, self._streams[2].reader
 
     def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
-        """What the run writes goes to ``spool``: when it is over, or as it comes once it is watched."""
+        """A run begins: its output goes to ``spool``, when it ends, or as it arrives once it is watched."""
         self._spool, self._arrived, self.last_error = spool, arrived, b""
 
     def watch(self) -> None:
-        """The run goes on for a while: take its output as it comes, and notify."""
+        """Read the run's output as it arrives from now on, and call ``arrived``."""
         if self._spool is None:
             return
         for number, stream in self._streams.items():
@@ -73,14 +73,14 @@ class RunOutput:
                 if stream.writer < 0:
                     try:
                         stream.writer = os.open(f"/proc/self/fd/{stream.reader}", os.O_WRONLY | os.O_CLOEXEC)
-                    except OSError:  # no descriptor to spare just now
+                    except OSError:  # no free descriptor at the moment
                         self._loop.call_later(_AGAIN_S, self.watch)
                         return
                 stream.watched = True
                 self._loop.add_reader(stream.reader, self._readable, number)
 
     def collect(self, last: bytes = b"") -> None:
-        """The run is over: take the rest of its output, and ``last`` after it. Before the next one, ``renew``."""
+        """The run has ended: append the rest of its output, and then ``last``. Call ``renew`` before the next run."""
         spool = self._spool
         self._spool = self._arrived = None
         for number, stream in self._streams.items():
@@ -105,15 +105,15 @@ class RunOutput:
                 if taken_bytes > there_bytes:  # a background child writes as fast as this reads
                     stream.held = True
                     break
-                if taken_bytes == CHUNK_BYTES:  # what is read in smaller pieces was all there was
+                if taken_bytes == CHUNK_BYTES:  # a shorter first read has emptied the pipe
                     there_bytes += waiting_bytes(stream.reader)
         if last and spool is not None:
             spool.append(1, last)
 
     def renew(self, uid: int | None, gid: int | None) -> dict[int, str]:
-        """Make the pipes ready for the next run; those that a background child still holds are left to it.
+        """Prepare the pipes for the next run. A pipe that a background process still holds is replaced.
 
-        Answers the named pipes that the shell is to read, and the caller to remove then, instead of those it lost.
+        Returns the paths of named pipes, by stream, that the shell has to open in place of the replaced ones; the caller then removes them.
         """
         fifos: dict[int, str] = {}
         for number, stream in self._streams.items():
@@ -125,7 +125,7 @@ class RunOutput:
         return fifos
 
     def close(self) -> None:
-        """Let go of every descriptor; what still writes is read to nowhere."""
+        """Close the descriptors. Output of processes that still write is read and discarded."""
         for stream in self._streams.values():
             self._leave(stream)
             stream.close_writer()
@@ -139,12 +139,12 @@ class RunOutput:
     def _replace(self, number: int, stream: _Stream, uid: int | None, gid: int | None) -> str | None:
         path = make_fifo(uid, gid)
         if path is None:
-            return None  # nowhere to make one: late output of that child may show in a later run
+            return None  # no place for a named pipe: late output of that process may appear in a later run
         reader = -1
         try:
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # the shell's opening of it would wait for one
-        except OSError:  # no descriptor to spare just now: the next run's end is the next try
+            writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # without a writer the shell's open would block
+        except OSError:  # no free descriptor at the moment: the next try is at the end of the next run
             if reader >= 0:
                 os.close(reader)
             os.unlink(path)
@@ -188,12 +188,12 @@ class RunOutput:
 
 
 def waiting_bytes(pipe: int) -> int:
-    """What is in a pipe, asked at either end."""
+    """The number of unread bytes in a pipe; either end will do."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def make_fifo(uid: int | None, gid: int | None) -> str | None:
-    """A named pipe with a random name, for the moment until the shell has opened it."""
+    """Create a named pipe with a random name, which exists until the shell has opened it. None if no directory is writable."""
     for directory in ("/dev/shm", "/tmp", "/run", "/var/tmp"):
         path = f"{directory}/.holdfast-{os.urandom(12).hex()}"
         try:

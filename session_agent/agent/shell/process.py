@@ -1,7 +1,7 @@
-"""One shell process and the descriptors it is driven by.
+"""One process of a living shell and the descriptors by which it is controlled.
 
-Owns the control pipe and the reports. The text of runs and the shell's state travel in ``state_files``; its output
-is ``output``'s; what to do about a report or an end is decided by ``shell``.
+Owns the pipe of control lines and the pipe of reports. ``driver`` has the text of the control lines, ``state_files`` the files for scripts
+and state, ``output`` or ``terminal`` the output of runs. ``shell`` decides what follows from a report or from the end of the process.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ _STATUS_BYTES = 4096
 _PRIVATE_BASE = 100
 _SH_PRIVATE = (6, 7, 8, 9)
 _SH_FEED = 5
-_NUDGE_S = 0.005
+_PROMPT_DELAY_S = 0.005
+"""Time for the awaited report to arrive after a prompt, before it is requested again."""
 
 
 class ShellEvents(Protocol):
-    """The callbacks from a shell process to its shell."""
+    """The callbacks of a shell process, implemented by ``shell.Shell``."""
 
     def reported(self, process: ShellProcess, report: Report) -> None:
-        """A run or a question was answered."""
+        """The report that was awaited has arrived."""
         ...
 
     def input_opened(self, process: ShellProcess) -> None:
-        """It has opened the standard input of its run."""
+        """The shell has opened the standard input of its run."""
         ...
 
-    def settled(self, process: ShellProcess) -> None:
-        """It has its fresh pipes: the next run may begin."""
+    def pipes_opened(self, process: ShellProcess) -> None:
+        """The shell has opened its new output pipes: the next run may begin."""
         ...
 
     def stopped(self, process: ShellProcess, status: int) -> None:
-        """The process is gone; all its reports were delivered before."""
+        """The process has ended; all its reports were delivered before."""
         ...
 
-    def unavailable(self, process: ShellProcess, error: Exception) -> None:
-        """The process could not be started."""
+    def start_failed(self, process: ShellProcess, error: Exception) -> None:
+        """The program could not be executed."""
         ...
 
 
@@ -67,7 +68,7 @@ class ShellProcess:
         events: ShellEvents,
         size: tuple[int, int] | None = None,
     ) -> None:
-        """``size``: rows and columns, where its runs have a terminal."""
+        """``size``: rows and columns of the terminal of its runs, None for pipes."""
         self._context = context
         self._loop = context.loop
         self._events = events
@@ -75,13 +76,17 @@ class ShellProcess:
         self._gid = launch.gid
         self.number = 0
         self.broken = False
-        self.unsound = False
-        """Whether it may crash: its state is still good, another run it should not get."""
-        self._nudge: asyncio.TimerHandle | None = None
+        """Whether it was killed or takes no control lines any more."""
+        self.may_crash = False
+        """Whether a run has left it in a condition in which it may crash. Its state can still be saved; it gets no other run."""
+        self._prompt_timer: asyncio.TimerHandle | None = None
         self._awaited = 0
-        self._rotating: dict[int, list[str]] = {}
+        """The number of the report that is awaited, 0 for none."""
+        self._new_pipes: dict[int, list[str]] = {}
+        """Paths of named pipes that the shell is to open, by the number of the report that follows."""
         self._closed = False
         self._fed = False
+        """Whether a fed shell has read control lines before."""
         self.status: int | None = None
         self._output = output = ShellTerminal(context.loop, size) if size is not None else RunOutput(context.loop, os.pipe(), os.pipe())
         self._terminal = output if isinstance(output, ShellTerminal) else None
@@ -99,7 +104,7 @@ class ShellProcess:
         inherited = [os.dup(out), os.dup(err), *(os.dup(file) for file in self._files.descriptors)]
         if self._feed >= 0:
             inherited.append(os.dup(control_read))
-        inherited = [_raise(fd) for fd in inherited]
+        inherited = [_move_up(fd) for fd in inherited]
         try:
             if launch.uid is not None:
                 for fd in (out, err, *self._files.descriptors, control_read):
@@ -137,60 +142,60 @@ class ShellProcess:
         if prompt_read >= 0:
             os.set_blocking(prompt_read, False)
             self._loop.add_reader(prompt_read, self._prompted)
-        self._feed_again()
-        self._say(self.dialect.prepare() + self._snapshot(0))
+        self._write_feed_line()
+        self._write_control(self.dialect.prepare() + self._snapshot(0))
 
-    # talking to it ---------------------------------------------------------------------------------------------
+    # control lines ---------------------------------------------------------------------------------------------
 
     def begin(self, script: bytes, record: Record, *, stdin: bytes | None, last_status: int, tag: int | None) -> int:
-        """Start a run whose output goes to the spool of ``record``. Answers the number its report will have."""
+        """Start a run whose output goes to the spool of ``record``. Returns the number of its report."""
         self.number = number = self.number + 1
         self._reports.begin()
         self._output.direct(record.spool, record.notify)
         slot = self._files.fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
         lines = self.dialect.run(number, slot)
-        self._say(lines if self._files.still_describe(script, self.dialect) else lines + self._snapshot(number))
+        self._write_control(lines if self._files.still_describe(script, self.dialect) else lines + self._snapshot(number))
         self._awaited = number
         return number
 
-    def ask(self) -> int:
-        """Ask for a report out of turn; its number is the answer."""
+    def ping(self) -> int:
+        """Request a report without a run. Returns its number."""
         self.number += 1
         self._awaited = self.number
-        self._say(self.dialect.report(self.number))
+        self.request_report(self.number)
         return self.number
 
-    def ask_again(self, number: int) -> None:
-        """The report may have been thrown away by an interrupt: ask once more. Answers that come twice do no harm."""
-        self._say(self.dialect.report(number))
+    def request_report(self, number: int) -> None:
+        """Request report ``number``, again if an interrupt may have discarded the request. A second answer is ignored."""
+        self._write_control(self.dialect.report(number))
 
     def rescue(self, number: int) -> None:
-        """Ask in a way that survives functions named like builtins."""
-        self._say(self.dialect.rescue(number))
+        """Request a report in a way that works although functions may have replaced the shell's builtins."""
+        self._write_control(self.dialect.rescue(number))
 
     def snapshot_again(self) -> None:
-        """Write the state once more, after an interrupt may have cut the last time short."""
-        self._say(self._snapshot(self.number))
+        """Write the state again: an interrupt may have cut the last snapshot short."""
+        self._write_control(self._snapshot(self.number))
 
     def load(self, dump: bytes, token: bytes) -> None:
-        """Load the state ``dump``, and report."""
+        """Load the state ``dump`` of another process, and report."""
         self.number = number = self.number + 1
         slot = self._files.fill(self.dialect.restore(dump, token))
-        self._say(self.dialect.load(number, slot) + self._snapshot(number))
+        self._write_control(self.dialect.load(number, slot) + self._snapshot(number))
         self._awaited = number
 
     def has_snapshot(self) -> bool:
-        """Whether the state after the last run that may have changed it is safely written."""
+        """Whether the snapshot after the last run that may have changed the state is complete."""
         return self._files.is_written(self.dialect.token)
 
     def state(self) -> tuple[bytes, bytes] | None:
-        """The newest complete dump and the token of its marks."""
+        """The newest complete snapshot and the token in its marks."""
         return self._files.state(self.dialect.token)
 
     @property
-    def settling(self) -> bool:
-        """Whether it has yet to open fresh pipes."""
-        return bool(self._rotating)
+    def opening_pipes(self) -> bool:
+        """Whether the shell has not opened its new output pipes yet."""
+        return bool(self._new_pipes)
 
     def _snapshot(self, number: int) -> bytes:
         return self.dialect.snapshot(number, self._files.expect_dump(number))
@@ -204,12 +209,12 @@ class ShellProcess:
                 pass
 
     def kill(self) -> None:
-        """End it. Until its end is noticed it looks alive: it is broken, so that no run begins in it."""
+        """Kill the process, and mark it as broken so that no run begins before its exit is reaped."""
         self.broken = True
         self.signal(signal.SIGKILL)
 
     def idle(self) -> bool:
-        """Whether it waits for a control line while there is none, as far as the kernel lets us see; False when it does not."""
+        """Whether it is blocked reading a control line while the pipe is empty. False if the kernel does not show that."""
         try:
             if waiting_bytes(self._control):
                 return False
@@ -217,25 +222,22 @@ class ShellProcess:
                 call, *arguments = file.read().split()
             if call != b"0" or not arguments:
                 return False
-            return os.readlink(f"/proc/{self.pid}/fd/{int(arguments[0], 16)}") == self._control_name()
+            return os.readlink(f"/proc/{self.pid}/fd/{int(arguments[0], 16)}") == f"pipe:[{os.fstat(self._control).st_ino}]"
         except (OSError, ValueError):
             return False
 
-    def _control_name(self) -> str:
-        return f"pipe:[{os.fstat(self._control).st_ino}]"
-
-    def _say(self, lines: bytes) -> None:
+    def _write_control(self, lines: bytes) -> None:
         try:
             os.write(self._control, lines)
         except BlockingIOError:
-            self.broken = True  # it has not read 64 KiB of control lines: nothing will make it
+            self.broken = True  # it has left 64 KiB of control lines unread
         except BrokenPipeError:
-            pass  # its end is on the way
+            pass  # it has ended; ``_exited`` follows
 
-    # hearing from it -------------------------------------------------------------------------------------------
+    # reports ---------------------------------------------------------------------------------------------------
 
     def read_reports(self) -> None:
-        """Read its reports. Called first where a time limit has passed: the agent itself may have been held up."""
+        """Read the reports that have arrived. Called before any time limit is enforced: the agent may not have been scheduled."""
         data = b""
         while not self._closed and len(data) in {0, _STATUS_BYTES}:
             try:
@@ -243,63 +245,63 @@ class ShellProcess:
             except BlockingIOError:
                 return
             if not data:
-                self._loop.remove_reader(self._status)  # replaced by exec, or ending
+                self._loop.remove_reader(self._status)  # the shell was replaced by exec, or is ending
                 return
-            self._heard(data)
+            self._handle_reports(data)
 
-    def _heard(self, data: bytes) -> None:
+    def _handle_reports(self, data: bytes) -> None:
         for report in self._reports.feed(data):
-            paths = self._rotating.pop(report.number, None)
+            paths = self._new_pipes.pop(report.number, None)
             if paths is not None:
                 _unlink(paths)
                 self.broken = self.broken or report.status != 0
-                self._events.settled(self)
+                self._events.pipes_opened(self)
             elif report.number == FED:
-                self._unwound(report)
+                self._restarted_reading(report)
             elif report.number == self._awaited + OPENED:
                 self._events.input_opened(self)
             elif report.number == self._awaited:
                 self._awaited = 0
                 self._events.reported(self, report)
 
-    def _feed_again(self) -> None:
-        """Have a fed shell find one line, and never two: it reads ahead."""
+    def _write_feed_line(self) -> None:
+        """Put the one line into the standard input of a fed shell; never a second one, because it reads ahead."""
         if self._feed >= 0 and isinstance(self.dialect, ShDialect):
             try:
                 os.write(self._feed, self.dialect.feed_line())
             except OSError:
-                pass  # its end is on the way
+                pass  # it has ended; ``_exited`` follows
 
-    def _unwound(self, report: Report) -> None:
-        """A fed shell begins to read control lines. Was it in a run, an error has ended that, and with it what it had read already."""
+    def _restarted_reading(self, report: Report) -> None:
+        """A fed shell starts to read control lines: at its start, or after an error, which ends the run and discards lines already read."""
         first, self._fed = not self._fed, True
-        self._feed_again()
+        self._write_feed_line()
         if first:
             return
-        self._say(self._snapshot(self._files.newest))
+        self._write_control(self._snapshot(self._files.newest))
         if self._awaited:
             number, self._awaited = self._awaited, 0
             self._events.reported(self, report._replace(number=number))
 
     def _prompted(self) -> None:
-        """A POSIX shell drops the lines it has read when a run ends in an error; its prompt shows that it is back."""
+        """A POSIX shell printed its prompt: it does so when an error has ended a run and discarded the control lines already read."""
         try:
             data = os.read(self._prompts, _STATUS_BYTES)
         except BlockingIOError:
             return
         if not data:
             self._loop.remove_reader(self._prompts)
-        elif self._awaited and self._nudge is None and self._feed < 0:
-            self._nudge = self._loop.call_later(_NUDGE_S, self._nudged)
+        elif self._awaited and self._prompt_timer is None and self._feed < 0:
+            self._prompt_timer = self._loop.call_later(_PROMPT_DELAY_S, self._repeat_request)
 
-    def _nudged(self) -> None:
-        self._nudge = None
+    def _repeat_request(self) -> None:
+        self._prompt_timer = None
         if self._awaited and self.status is None:
-            self._say(self.dialect.report(self._awaited) + self._snapshot(self._files.newest))
+            self._write_control(self.dialect.report(self._awaited) + self._snapshot(self._files.newest))
 
     def _started(self, error: Exception | None) -> None:
         if error is not None and not self._closed:
-            self._events.unavailable(self, error)
+            self._events.start_failed(self, error)
 
     def _exited(self, status: int) -> None:
         if self._closed:
@@ -309,57 +311,57 @@ class ShellProcess:
         self.status = status
         self._events.stopped(self, status)
 
-    # its output ------------------------------------------------------------------------------------------------
+    # output ----------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """The run goes on for a while: take its output as it comes."""
+        """Read the output of the run as it arrives."""
         self._output.watch()
 
     def collect(self) -> None:
-        """The run is over: take the rest of its output. Before the next one, ``renew``."""
+        """The run has ended: read the rest of its output. Call ``renew`` before the next run."""
         self._output.collect(b"" if self.status is None else self._reports.rest())
-        if self._output.last_error and self.dialect.is_unsound(self._output.last_error):
-            self.unsound = True
+        if self._output.last_error and self.dialect.may_crash_after(self._output.last_error):
+            self.may_crash = True
 
     def renew(self) -> None:
-        """Make the pipes ready for the next run, in the same turn of the loop as ``collect``."""
+        """Prepare the pipes for the next run, in the same iteration of the loop as ``collect``."""
         fifos = self._output.renew(self._uid, self._gid)
         if fifos:
             self.number += 1
-            self._rotating[self.number] = list(fifos.values())
+            self._new_pipes[self.number] = list(fifos.values())
             out, err = (fifos[stream].encode() if stream in fifos else None for stream in (1, 2))
-            self._say(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
+            self._write_control(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
 
-    # its terminal, where it has one ------------------------------------------------------------------------------
+    # terminal --------------------------------------------------------------------------------------------------
 
     @property
     def is_useless(self) -> bool:
-        """Whether another run should not get it: it may crash, or what runs in it would get no keys."""
-        return self.unsound or (self._terminal is not None and self._terminal.is_taken(self.pid))
+        """Whether it must not get another run: it may crash, or another process keeps its terminal."""
+        return self.may_crash or (self._terminal is not None and self._terminal.is_taken(self.pid))
 
     def type(self, data: bytes, consumed: Callable[[int], None]) -> None:
-        """Keys for what runs."""
+        """Keys for the program on the terminal."""
         if self._terminal is None or self._closed:
             consumed(len(data))
         else:
             self._terminal.type(data, consumed)
 
     def resize(self, rows: int, columns: int) -> None:
-        """The window of the terminal changed."""
+        """Set the size of the terminal."""
         if self._terminal is not None and not self._closed:
             self._terminal.resize(rows, columns)
 
-    def settle_terminal(self, *, calm: bool) -> None:
-        """A run is over; not ``calm``: a signal or an abort ended it."""
+    def settle_terminal(self, *, keep_modes: bool) -> None:
+        """A run has ended: keep or restore the modes of the terminal."""
         if self._terminal is not None and not self._closed:
-            self._terminal.settle(calm=calm)
+            self._terminal.settle(keep_modes=keep_modes)
 
     def close(self) -> None:
-        """Let go of every descriptor; call once it ended or is being killed."""
+        """Close all descriptors. Call when the process has ended or is being killed."""
         self._closed = True
-        if self._nudge is not None:
-            self._nudge.cancel()
-        for paths in self._rotating.values():
+        if self._prompt_timer is not None:
+            self._prompt_timer.cancel()
+        for paths in self._new_pipes.values():
             _unlink(paths)
         for fd in (self._status, self._prompts):
             if fd >= 0:
@@ -380,8 +382,8 @@ def _unlink(paths: list[str]) -> None:
             pass
 
 
-def _raise(fd: int) -> int:
-    """The same file under a number that scripts do not use, and above what ``ulimit -n`` is commonly set to."""
+def _move_up(fd: int) -> int:
+    """Move a descriptor to a number that scripts do not use and that is above common values of ``ulimit -n``."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_BASE)
     finally:

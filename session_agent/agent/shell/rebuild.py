@@ -1,7 +1,7 @@
-"""A new process for a shell that lost its own, with the state that the lost one left.
+"""Starting the processes of a living shell: the first one, and a new one that loads the state of a process that was lost.
 
-Owns how often that is tried, how long the new one may take to read the state, and whether the next result reports it. When a shell is
-lost, and what becomes of the run that it was lost in, is ``shell``'s, which calls this.
+Owns how often that is tried, how long the new process may take to load the state, the keys that arrive in the meantime, and whether the
+next result reports the rebuild. ``shell`` decides when a process is lost, and finishes the run that was in it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 
@@ -19,14 +20,18 @@ from .process import ShellEvents, ShellProcess
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
-_TURNS = 100
-_TURN_S = 0.1
-"""The new process has so many such turns, of the loop's own time: while the agent is held up it is not read."""
-_TIMES = 4
+_LOAD_CHECKS = 100
+_LOAD_CHECK_S = 0.1
+"""A new process is killed if it has not loaded the state after ``_LOAD_CHECKS`` timers of this length. Timers are counted, instead of
+time, because its report is not read while the agent is not scheduled."""
+_MAX_ATTEMPTS = 4
+
+Keys = tuple[bytes, bool, Callable[[int], None]]
+"""Bytes, whether the input ends after them, and the callback for bytes that were consumed."""
 
 
 class Rebuilding:
-    """The processes of one shell, one after another."""
+    """Starts the processes of one shell."""
 
     __slots__ = (
         "_context",
@@ -37,13 +42,16 @@ class Rebuilding:
         "_path",
         "_tag",
         "_timer",
+        "attempts",
+        "keys",
         "restarted",
         "restored",
         "size",
-        "times",
     )
 
-    def __init__(self, context: AgentContext, kind: str, path: str, launch: Launch, tag: int, events: ShellEvents) -> None:
+    def __init__(
+        self, context: AgentContext, kind: str, path: str, launch: Launch, tag: int, events: ShellEvents, size: tuple[int, int] | None
+    ) -> None:
         self._context = context
         self._kind = kind
         self._path = path
@@ -51,24 +59,26 @@ class Rebuilding:
         self._tag = tag
         self._events = events
         self._timer: asyncio.TimerHandle | None = None
-        self.size: tuple[int, int] | None = None
-        """Rows and columns of its terminal, where it has one."""
+        self.size = size
+        """Rows and columns of its terminal, if it has one."""
+        self.keys: list[Keys] = []
+        """Keys that arrived while the shell had no process."""
         self._loading = False
         self.restarted = False
-        """Whether the next result reports it, and in ``restored`` of the state."""
+        """Whether the next result reports a restart, with ``restored``: whether the state was loaded."""
         self.restored = True
-        self.times = 0
-        """How many processes were lost before one of them did anything."""
+        self.attempts = 0
+        """How many processes were started since the last one that completed a run or loaded a state."""
 
     def spawn(self, launch: Launch) -> ShellProcess:
-        """Start a process. Raises what is wrong with it."""
+        """Start a process. Raises ``CannotExecuteError`` or ``HoldfastError``."""
         return ShellProcess(self._context, self._kind, self._path, launch, self._tag, self._events, self.size)
 
     def replace(self, old: ShellProcess, state: tuple[bytes, bytes] | None) -> ShellProcess:
-        """Have another process instead of ``old``, which ended. It loads ``state``, and then reports. Raises ``shell_lost``."""
+        """Start a process in place of ``old``, which has ended. With ``state`` it loads that and then reports. Raises ``shell_lost``."""
         self.cancel()
-        self.times += 1
-        if self.times > _TIMES:
+        self.attempts += 1
+        if self.attempts > _MAX_ATTEMPTS:
             raise HoldfastError("shell_lost", "the shell ended as soon as it was started, several times in a row")
         self.restarted = True
         launch = self._launch
@@ -76,36 +86,38 @@ class Rebuilding:
             launch = Launch("/", {**launch.env, "PWD": "/"}, launch.uid, launch.gid, launch.groups)
         try:
             process = self.spawn(launch)
-        except Exception as error:  # whatever it is, the clients of this shell must get it
+        except Exception as error:  # every kind of failure must reach the clients of this shell
             log.warning("a shell cannot be rebuilt: %s", error)
             raise HoldfastError("shell_lost", f"the shell ended and could not be started again: {error}") from error
         old.close()
         if state is not None:
             process.load(*state)
             self._loading = True
-            self._wait(process, _TURNS)
+            self._timer = self._context.loop.call_later(_LOAD_CHECK_S, self._check_loaded, process, _LOAD_CHECKS - 1)
         return process
 
-    def _wait(self, process: ShellProcess, turns: int) -> None:
-        self._timer = self._context.loop.call_later(_TURN_S, self._wait_on, process, turns - 1)
-
-    def _wait_on(self, process: ShellProcess, turns: int) -> None:
+    def _check_loaded(self, process: ShellProcess, checks: int) -> None:
         self._timer = None
         process.read_reports()
         if not self._loading:
             return
-        if turns:
-            self._wait(process, turns)
+        if checks:
+            self._timer = self._context.loop.call_later(_LOAD_CHECK_S, self._check_loaded, process, checks - 1)
         else:
             process.kill()
 
     def finish(self, *, restored: bool) -> None:
-        """The new process can be used."""
+        """The new process is ready for runs."""
         self.cancel()
         self.restored = restored
 
+    def take_keys(self) -> list[Keys]:
+        """The keys that have arrived, for the new process."""
+        keys, self.keys = self.keys, []
+        return keys
+
     def cancel(self) -> None:
-        """No longer wait for the new process."""
+        """Stop waiting for the new process to load its state."""
         self._loading = False
         if self._timer is not None:
             self._timer.cancel()

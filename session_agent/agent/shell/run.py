@@ -1,13 +1,15 @@
-"""One command in a living shell, and its standard input.
+"""One command in a living shell, with its standard input.
 
-Owns the run's times and the pipe it reads from: a named pipe for the moment until the shell has opened it, a plain one with a real end
-of file afterwards. When it starts and how it ends is decided by ``shell``.
+Owns the run's times, its result so far, and the named pipe that it reads: the pipe has a name only until the shell has opened it, and a
+real end of file afterwards. ``shell`` starts and ends the run.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+
+from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.output.pipes import MERGE_BYTES, PipeWriter
 from session_agent.agent.output.records import Record
@@ -25,17 +27,21 @@ class Run:
     tag = 0
     began = 0.0
     starts_at = NEVER
-    """When it is to be reported that the run started: most runs have ended by then."""
+    """When its start is reported, if it has not ended by then."""
     ends_at = NEVER
-    """When its time is up."""
+    """Its time limit."""
     fifo = ""
-    hold = -1
+    fifo_fd = -1
+    """Keeps the named pipe open: the shell's open would otherwise wait for a writer."""
     sink: PipeWriter | None = None
     interrupt_retry: InterruptRetry | None = None
     abort = ""
+    """Why it was aborted: ``timeout`` or ``cancelled``."""
     before: frozenset[int] = frozenset()
+    """Processes of the shell that existed before the run, if runs cannot be marked."""
     killing: TreeKill | None = None
-    watched = 0
+    rescues = 0
+    """How often the monitor found the shell idle during the run."""
     exit_code = 0
     signal_name: str | None = None
 
@@ -47,35 +53,37 @@ class Run:
         if pipe_stdin:
             self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
 
-    def expect_input(self, uid: int | None, gid: int | None) -> bool:
-        """Make the pipe that the run reads, and hold it open: else the shell's opening of it would wait for a writer. False: it cannot."""
+    def create_fifo(self, uid: int | None, gid: int | None) -> None:
+        """Create the named pipe of the standard input. Raises ``spawn_failed``: without input the command would do something else."""
         path = make_fifo(uid, gid)
-        if path is None:
-            return False
-        try:
-            self.hold = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # no descriptor to spare just now
-            os.unlink(path)
-            return False
-        self.fifo = path
-        return True
+        if path is not None:
+            try:
+                self.fifo_fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+                self.fifo = path
+                return
+            except OSError:  # no free descriptor at the moment
+                os.unlink(path)
+        self.close()
+        why = "the pipe of the command's standard input could not be created"
+        hint = "it needs a writable /dev/shm, /tmp, /run or /var/tmp, and the sandbox a descriptor to spare"
+        raise HoldfastError("spawn_failed", why, hint=hint)
 
     def input_opened(self) -> None:
-        """The shell has it open: give it what came early, and from now on its end is an end of file."""
+        """The shell has opened the pipe: write the input that arrived before; closing the pipe is an end of file from now on."""
         if not self.fifo or self.sink is not None:
             return
         try:
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return  # its reader is gone already
+            return  # the reader has closed it already
         self.sink = PipeWriter(descriptor)
-        self._let_go()
+        self._remove_fifo()
         early, self.early = self.early, []
         for data, eof, consumed in early:
             self.sink.feed(data, eof, consumed)
 
     def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Bytes for its standard input; those it cannot take are given back."""
+        """Write or queue bytes for its standard input; those that it will never read count as consumed."""
         if not self.pipe_stdin or (self.number and not self.fifo):
             consumed(len(data))
         elif self.sink is None:
@@ -86,22 +94,22 @@ class Run:
             self.sink.feed(data, eof, consumed)
 
     def close(self) -> None:
-        """It is over: no more reports, interrupts or input."""
+        """The run has ended: stop interrupting it and discard its input."""
         if self.interrupt_retry is not None:
             self.interrupt_retry.cancel()
         if not self.pipe_stdin:
             return
         if self.sink is not None:
             self.sink.close()
-        self._let_go()
+        self._remove_fifo()
         for data, _, consumed in self.early:
             consumed(len(data))
         self.early.clear()
 
-    def _let_go(self) -> None:
-        if self.hold >= 0:
-            os.close(self.hold)
-            self.hold = -1
+    def _remove_fifo(self) -> None:
+        if self.fifo_fd >= 0:
+            os.close(self.fifo_fd)
+            self.fifo_fd = -1
             try:
                 os.unlink(self.fifo)
             except OSError:

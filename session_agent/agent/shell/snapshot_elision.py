@@ -1,9 +1,8 @@
-"""Which commands leave a shell as it was, so that its state need not be written down again after them.
+"""Which commands cannot change the state of a shell, so that no snapshot is needed after them.
 
-Owns one question, answered from the text alone and on the safe side: only programs run by plain words, quoted strings, redirections,
-pipes and lists, with no expansion but of file names, can be elided. Builtins that are known to change nothing may be among them. Functions,
-aliases, traps, prompts and some options can make anything of such a command: whether the shell has any is asked of its last dump
-(``driver``). Called by ``state_files``.
+Decides from the text alone, and conservatively: programs and harmless builtins with plain words, quoted strings, redirections, pipes and
+lists, and no expansion other than of file names. Functions, aliases, traps, prompts and some options can change what such a command does;
+``BashDialect.is_plain`` finds them in the last snapshot. Called by ``state_files``.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ _CHANGING = (
     "pushd read readarray readonly return select set shift shopt source suspend test then time times trap type typeset ulimit umask "
     "unalias unset until wait while"
 )
-"""Builtins that can change something (``test -v 'a[x=1]'``) or run what follows them, and reserved words. A builtin that was loaded from
-a file is not among them."""
+"""Reserved words, and builtins that can change the state (``test -v 'a[x=1]'``) or run their arguments. Builtins that are loaded from
+files are not listed."""
 
 _NAME = rb"[A-Za-z0-9_./+-]"
 _FIRST = rb"(?!(?:%s)(?!%s))%s++(?![^ \t\n;|&])" % (b"|".join(re.escape(word.encode()) for word in _CHANGING.split()), _NAME, _NAME)
 _WORD = rb"""(?:[A-Za-z0-9_./:,+@%=*?~^-]|'[^']*'|"[^"$`\\!]*")++"""
-# of one digit: the driver's own descriptors have more, and a builtin that was lent one of them may not give it back as it was
+# One digit only: the private descriptors have more digits, and a builtin that redirects one of those may not restore it exactly.
 _REDIRECTION = rb"(?<![0-9])(?:[0-9]?>&[12]|(?:&>|[0-9]?>)>?[ \t]*%s|[0-9]?<[ \t]*%s)" % (_WORD, _WORD)
 _COMMAND = rb"%s(?:[ \t]*%s|[ \t]+%s)*+" % (_FIRST, _REDIRECTION, _WORD)
 _LIST = re.compile(rb"[ \t\n]*%s(?:[ \t]*(?:\|\|?|&&|;|\n)[ \t\n]*%s)*+[ \t\n;]*" % (_COMMAND, _COMMAND))
 
 
 def leaves_state(script: bytes) -> bool:
-    """Whether ``script``, run by a bash that ``BashDialect.is_plain``, leaves nothing in it but ``$?`` and ``$_``."""
+    """Whether ``script``, run by a bash whose state ``is_plain``, changes nothing in it but ``$?`` and ``$_``."""
     return len(script) <= _LONGEST and _LIST.fullmatch(script) is not None

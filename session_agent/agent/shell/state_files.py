@@ -1,38 +1,38 @@
-"""The two memory files that carry the text of runs to a shell, and its state back.
+"""The two memory files through which a shell reads the text of runs and writes its state.
 
-Owns which of them is next, what each holds, and whether the newest dump of the state is complete. A run's text is put where the newest
-dump is not, so that there is always one to fall back on. What is written there is ``driver``'s; called by ``process``.
+Owns which file is used next, what each holds, and whether the newest dump of the state is complete. A run's text is written to the file
+that does not hold the newest dump, so a complete dump always exists. ``driver`` has the texts. Called by ``process``.
 """
 
 from __future__ import annotations
 
 import os
 
-from .driver import Dialect, cut_farewell, cut_snapshot
+from .driver import Dialect, cut_exit_snapshot, cut_snapshot
 from .snapshot_elision import leaves_state
 
 _SNAPSHOT_BYTES = 16 * 1024 * 1024
 _COMMON_BYTES = 8 * 1024
-"""More than most shells' state has."""
+"""Larger than the state of most shells: these are read with one system call."""
 _PLAIN_BYTES = 64 * 1024
-"""A larger state is not looked through."""
+"""A dump of at least this size is never considered plain."""
 
 
 class StateFiles:
-    """See the module."""
+    """The memory files of one shell process."""
 
     __slots__ = ("_dumps", "_filled", "_plain", "descriptors", "slot")
 
     def __init__(self) -> None:
         self.descriptors = (os.memfd_create("holdfast", os.MFD_CLOEXEC), os.memfd_create("holdfast", os.MFD_CLOEXEC))
         self.slot = 0
-        """The file of the last run, with the dump that followed it if there was one."""
+        """The file of the last run; the dump that follows the run is written to it too."""
         self._dumps = ((0, 0), (0, 0))
-        """Number and file of the newest dump, and of the one before."""
+        """Number and file of the newest dump and of the one before."""
         self._filled = [0, 0]
-        """Bytes in each file, where only the agent has written since."""
+        """Upper bound of the bytes in each file."""
         self._plain = False
-        """Whether the state in the newest dump is plain: found out once per dump, and False until it is written."""
+        """Whether the newest dump is known to be plain; checked once per dump."""
 
     @property
     def newest(self) -> int:
@@ -40,7 +40,7 @@ class StateFiles:
         return self._dumps[0][0]
 
     def fill(self, text: bytes) -> int:
-        """Put ``text`` where the newest dump is not; returns which file that is."""
+        """Write ``text`` to the file without the newest dump; returns its index."""
         self.slot = slot = 1 - self._dumps[0][1]
         file = self.descriptors[slot]
         if self._filled[slot] > len(text):
@@ -52,10 +52,10 @@ class StateFiles:
         return slot
 
     def expect_dump(self, number: int) -> int:
-        """The shell is about to write dump ``number`` to the file of the last run; returns which that is."""
+        """The shell is about to write dump ``number`` to the file of the last run; returns the file's index."""
         newest = (number, self.slot)
         if newest != self._dumps[0]:
-            # one that is written over is no longer there to fall back on
+            # the older dump to keep is the one that is not overwritten
             self._dumps = (newest, self._dumps[self.slot == self._dumps[0][1]])
         self._plain = False
         self._filled[self.slot] = _SNAPSHOT_BYTES
@@ -74,15 +74,15 @@ class StateFiles:
         return dump.endswith(mark)
 
     def state(self, token: bytes) -> tuple[bytes, bytes] | None:
-        """The newest complete dump, and ``token``."""
-        dump = cut_farewell(os.pread(self.descriptors[0], _SNAPSHOT_BYTES, 0), token)
+        """The newest complete dump and ``token``, None if there is none."""
+        dump = cut_exit_snapshot(os.pread(self.descriptors[0], _SNAPSHOT_BYTES, 0), token)
         for number, slot in self._dumps:
             if dump is None:
                 dump = cut_snapshot(os.pread(self.descriptors[slot], _SNAPSHOT_BYTES, 0), token, number)
         return None if dump is None else (dump, token)
 
     def still_describe(self, script: bytes, dialect: Dialect) -> bool:
-        """Whether the newest dump, which is written, will describe the state after ``script`` too."""
+        """Whether the newest dump, which must be complete, will also describe the state after ``script``."""
         if not leaves_state(script):
             return False
         if not self._plain:

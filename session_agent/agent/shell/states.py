@@ -1,6 +1,6 @@
-"""The states of a living shell, and which may follow which.
+"""The states of a living shell and the transitions between them.
 
-Owns the table and nothing else: what happens on a transition is ``shell``'s. A transition that is not in the table raises.
+Owns the table of legal transitions; any other one raises. ``shell`` implements them.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from enum import Enum
 
 
 class State(Enum):
-    """What a shell is doing."""
+    """The state of a shell."""
 
     STARTING = "starting"
-    """A new process that has run nothing: there is no state to be saved."""
+    """The first process, which has run nothing: there is no state to save."""
     IDLE = "idle"
     """The next run may begin."""
     CHECKING = "checking"
-    """It was asked for a report, after which its state should be written."""
+    """It was pinged. By the time it answers, it should have written its state."""
     RUNNING = "running"
-    """A run is under way."""
+    """A run is in progress."""
     ABORTING = "aborting"
-    """The run is interrupted until it is reported, then what it left is killed."""
+    """The run is interrupted until the shell reports; then its processes are killed."""
     SETTLING = "settling"
-    """It has yet to open fresh pipes, since something that an earlier run left still holds the others."""
+    """The shell has to open new output pipes, because a background process of an earlier run holds the old ones."""
     LOST = "lost"
-    """The process was killed or ended; what it leaves is killed, then another one is started."""
+    """The process was killed or has ended; a new one is started once the processes of an aborted run are dead."""
     LOADING = "loading"
-    """The new process reads the state of the lost one."""
+    """The new process loads the state of the lost one."""
     ENDED = "ended"
 
-    __hash__ = object.__hash__  # Enum's own is Python code that hashes the name
+    __hash__ = object.__hash__  # faster than Enum's own, which hashes the name in Python code
 
 
 _S = State
@@ -45,18 +45,18 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     _S.ENDED: frozenset(),
 }
 BETWEEN_RUNS = frozenset({_S.STARTING, _S.IDLE, _S.SETTLING})
-"""No run is in the process, and no answer is awaited."""
+"""No run is in progress and no report is awaited."""
 UNDER_WAY = frozenset({_S.RUNNING, _S.ABORTING})
-"""A run is in the process."""
+"""A run is in progress."""
 WITHOUT_PROCESS = frozenset({_S.LOST, _S.LOADING})
 
 
 class IllegalTransitionError(RuntimeError):
-    """A fault of this agent: the shell was to enter a state that may not follow."""
+    """A bug of the agent: a transition that is not in the table."""
 
 
 def check_transition(before: State, after: State) -> State:
     """``after``. Raises ``IllegalTransitionError``."""
     if after not in TRANSITIONS[before]:
-        raise IllegalTransitionError(f"a shell that is {before.value} cannot be {after.value}")
+        raise IllegalTransitionError(f"illegal state transition of a shell: from {before.value} to {after.value}")
     return after

@@ -1,32 +1,29 @@
-"""The terminal of a living shell that has one: what its runs write and read is a pseudo-terminal, the driver's control lines are not.
+"""The pseudo-terminal of a living shell: its runs read and write it; control lines and reports still use pipes.
 
-Owns both ends of the terminal, what belongs to which run, and the modes and unread keys that a run leaves. Output is complete when a run
-is reported: the kernel passes on all that was written before it reports the end. Takes the place of ``RunOutput`` in
-``shell_process``.
+Owns both ends of the terminal, which output belongs to which run, and the modes and unread keys after a run. When a run is reported its
+output is complete, because the kernel delivers all bytes written to a terminal before the report. Used by ``process`` in place of
+``RunOutput``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import struct
 import termios
 from collections.abc import Callable
 
-from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT
 
+from session_agent.agent.commands.window import open_pty, set_size
 from session_agent.agent.output.pipes import CHUNK_BYTES, PipeWriter
 from session_agent.agent.output.spool import Spool
 
 _HELD_BYTES = 256 * 1024
-"""More than a terminal holds: what exceeds it at the end of a run is being written by something that the run has left."""
-_IUTF8 = 0o40000
+"""More than a terminal buffers: if more is read at the end of a run, a background process is writing it."""
 
 
 class ShellTerminal:
-    """Stream 1 of whatever run is under way, and its keyboard. What is written between two runs goes nowhere."""
+    """Stream 1 and the keyboard of the current run. Output between two runs is discarded."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: tuple[int, int]) -> None:
         self._loop = loop
@@ -34,48 +31,42 @@ class ShellTerminal:
         self._arrived: Callable[[], None] | None = None
         self._reading = False
         self.last_error = b""
-        """What was read last."""
-        try:
-            self._master, self.slave = os.openpty()
-        except OSError as error:
-            hint = "the sandbox needs /dev/ptmx and /dev/pts"
-            raise HoldfastError("spawn_failed", f"no pseudo-terminal is available: {error.strerror}", hint=hint) from None
+        """The bytes that were read last."""
+        self._master, self.slave = open_pty(*size)
         modes = termios.tcgetattr(self.slave)
-        modes[0] |= _IUTF8  # erase whole characters
-        modes[6][termios.VSUSP] = b"\0"  # nothing here continues what Ctrl-Z stops
+        modes[6][termios.VSUSP] = b"\0"  # no Ctrl-Z: there is no job control to continue a stopped program
         termios.tcsetattr(self.slave, termios.TCSANOW, modes)
         self._modes = modes
-        self.resize(*size)
         os.set_blocking(self._master, False)
         self._keys = PipeWriter(os.dup(self._master))
         self._read_on()
 
     def resize(self, rows: int, columns: int) -> None:
-        """The kernel sends SIGWINCH to what runs."""
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        """Set the size; the kernel sends SIGWINCH to the foreground processes."""
+        set_size(self._master, rows, columns)
 
     def type(self, data: bytes, consumed: Callable[[int], None]) -> None:
-        """Keys, for what runs or runs next."""
+        """Keys for the current or the next run."""
         self._keys.feed(data, False, consumed)
 
     def is_taken(self, pid: int) -> bool:
-        """Whether something else than the shell ``pid`` is in the foreground, and did not give that back: its runs would get no keys."""
+        """Whether another process than the shell ``pid`` is still in the foreground: then the shell's runs would get no keys."""
         try:
             return os.tcgetpgrp(self._master) not in (0, pid)
         except OSError:
             return False
 
     def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
-        """What is written from now on goes to ``spool``."""
+        """A run begins: output from now on goes to ``spool``."""
         self._drain(None)
         self._spool, self._arrived, self.last_error = spool, arrived, b""
         self._read_on()
 
     def watch(self) -> None:
-        """It is read as it comes anyway."""
+        """Nothing to do: a terminal is always read as output arrives."""
 
     def collect(self, last: bytes = b"") -> None:
-        """The run is over: take the rest of its output, and ``last`` after it."""
+        """The run has ended: append the rest of its output, and then ``last``."""
         spool = self._spool
         self._spool = self._arrived = None
         self._drain(spool)
@@ -83,23 +74,23 @@ class ShellTerminal:
             spool.append(STDOUT, last)
         self._read_on()
 
-    def settle(self, *, calm: bool) -> None:
-        """A run is over. The modes it set stay, unless a signal ended it; keys that it did not read are dropped."""
+    def settle(self, *, keep_modes: bool) -> None:
+        """A run has ended: keep its terminal modes, or restore those before it, and discard keys that it has not read."""
         try:
-            if calm:
+            if keep_modes:
                 self._modes = termios.tcgetattr(self.slave)
             else:
                 termios.tcsetattr(self.slave, termios.TCSANOW, self._modes)
             termios.tcflush(self.slave, termios.TCIFLUSH)
         except termios.error:
-            pass  # it was hung up: the next process has another
+            pass  # the terminal was hung up; the next process gets a new one
 
     def renew(self, uid: int | None, gid: int | None) -> dict[int, str]:
-        """A terminal stays the same for all runs."""
+        """Nothing to do: all runs use the same terminal."""
         return {}
 
     def close(self) -> None:
-        """Let go of it: what still runs on it is hung up."""
+        """Close the terminal: the kernel sends SIGHUP to its processes."""
         self._pause()
         self._keys.close()
         os.close(self._master)
@@ -131,9 +122,7 @@ class ShellTerminal:
         spool.append(STDOUT, data)
         if spool.full:
             self._pause()
-            spool.pause(
-                self._resume,
-            )
+            spool.pause(self._resume)
         if self._arrived is not None:
             self._arrived()
 

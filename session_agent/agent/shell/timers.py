@@ -1,7 +1,7 @@
-"""The timer by which a shell ends and watches its runs: moved with each of them, it seldom fires.
+"""A timer that is cheap to postpone.
 
-Owns the trick: putting it off costs an assignment, since the event loop's own timer is left where it is and looks again when it fires.
-Called by ``shell`` for every run.
+Postponing it only stores the new time: the timer of the event loop stays as it is, and is set again if it fires too early. A shell moves
+its timer with every run, so most timers never fire. Used by ``monitor``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NEVER = float("inf")
 
 
 class LazyTimer:
-    """Calls ``then`` once, at the time that ``set`` named last."""
+    """Calls ``then`` once, at the time of the last ``set``."""
 
     __slots__ = ("_armed_at", "_due", "_handle", "_loop", "_then")
 
@@ -24,7 +24,7 @@ class LazyTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, due: float) -> None:
-        """Fire at ``due`` by the loop's clock, and not before."""
+        """Fire at ``due``, by the loop's clock."""
         self._due = due
         if due < self._armed_at:
             if self._handle is not None:
