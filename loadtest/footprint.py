@@ -1,7 +1,7 @@
-"""What the processes of a stack on this machine hold: memory, descriptors, threads, event loop tasks, mounts, namespaces, cgroups.
+"""The resources of a stack's processes on this machine: memory, descriptors, threads, event loop tasks, mounts, namespaces, cgroups.
 
-Owns the reading of /proc, of the node's control groups and of two metrics: ``holdfast_tasks`` and ``holdfast_creates_total``, how much
-work was done. A process that ends while it is read is left out. Does not judge: ``growth`` does. Called by ``watch``.
+Owns the reading of /proc, of the node's control groups and of two metrics: ``holdfast_tasks`` and ``holdfast_creates_total``. A
+process that ends while it is read is left out. ``growth`` judges the numbers. Called by ``watch``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Footprint:
         return [*found, *self._of_stack([pid for _, pid in named], agents)]
 
     def unclaimed(self) -> dict[str, int]:
-        """What belongs to no spare. All of it is 0 when no sandbox is left."""
+        """The counts that do not belong to spares. All are 0 when no sandbox is left."""
         spares = {path.name[1:] for path in self._data.glob("sandboxes/.*")}
         firsts = [pid for pid in _below([pid for _, pid in self._named()]) if _is_first(pid)]
         return {
@@ -105,7 +105,7 @@ class Footprint:
 
 
 def _of_process(name: str, pid: int, data: str) -> list[Reading]:
-    """Memory is what the process alone would give back: anonymous, shared-memory and swapped pages, however many processes map them."""
+    """Memory is what the end of the process would free: anonymous, shared-memory and swapped pages, however many processes map them."""
     status = dict(line.split(":", 1) for line in _read(f"/proc/{pid}/status").decode().splitlines())
     if "RssAnon" not in status:
         raise ProcessLookupError(pid)  # it has ended and was not waited for
@@ -164,9 +164,7 @@ def _read(path: str) -> bytes:
 
 def _is_zygote(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return b"holdfast-zygote" in _read(f"/proc/{pid}/cmdline") and not _is_first(
-            pid
-        )  # a fork that has not yet changed its name is none
+        return b"holdfast-zygote" in _read(f"/proc/{pid}/cmdline") and not _is_first(pid)  # not a fork that has not yet changed its name
     return False
 
 

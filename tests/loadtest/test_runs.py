@@ -39,7 +39,7 @@ NAMES = {
 
 
 def load(reports: Path, *arguments: str) -> list[str]:
-    """The command line of a run of two users for ten seconds; what ``arguments`` say comes later and wins."""
+    """The command line of a run of two users for ten seconds; ``arguments`` come later and override it."""
     return [sys.executable, "-m", "loadtest", "--users", "2", "--duration", "10", "--reports", str(reports), *QUICK, *arguments]
 
 
