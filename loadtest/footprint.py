@@ -41,6 +41,7 @@ class Footprint:
         self._others = others
         self._metrics = metrics
         tag = f"holdfast-{hashlib.sha256(str(data).encode()).hexdigest()[:12]}"
+        self._folders = [Path(base) / tag for base in ("/run", "/dev/shm", "/tmp")] + [data / "sandboxes"]
         self._groups = [Path(base) / name for base, names, _ in os.walk("/sys/fs/cgroup") for name in names if name == tag]
 
     def read(self) -> list[Reading]:
@@ -62,10 +63,11 @@ class Footprint:
 
     def unclaimed(self) -> dict[str, int]:
         """The counts that do not belong to spares. All are 0 when no sandbox is left."""
-        spares = {path.name[1:] for path in self._data.glob("sandboxes/.*")}
+        files = self._files()
+        spares = {path.name[1:] for path in files if path.name.startswith(".")}
         firsts = [pid for pid in _below([pid for _, pid in self._named()]) if _is_first(pid)]
         return {
-            "directories": len([*self._data.glob("sandboxes/[!.]*"), *self._data.glob("trash/*")]),
+            "files": len([path for path in files if not path.name.startswith(".") and path.name not in spares]),
             "cgroups": len({path.name for path in self._children()} - spares),
             "first processes": max(0, len(firsts) - len(spares)),
             "mounts": len(_mounts("self", str(self._data))),
@@ -85,6 +87,10 @@ class Footprint:
                     found.append((f"locust worker {number}", child))
         return found
 
+    def _files(self) -> list[Path]:
+        """State files, which begin with a dot for spares, sockets and folders of the node's sandboxes, and what it is about to delete."""
+        return [*(path for folder in self._folders for path in folder.glob("*")), *self._data.glob("trash/*")]
+
     def _children(self) -> list[Path]:
         return [path for group in self._groups for path in group.iterdir() if path.is_dir()]
 
@@ -93,10 +99,11 @@ class Footprint:
         for pid in {*named, *agents}:
             with contextlib.suppress(OSError):
                 namespaces |= {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")}
+        files = self._files()
         counts = {
-            "sandboxes": len([*self._data.glob("sandboxes/[!.]*")]),
-            "spares": len([*self._data.glob("sandboxes/.*")]),
-            "directories": len([*self._data.glob("sandboxes/*"), *self._data.glob("trash/*")]),
+            "sandboxes": sum(path.suffix == ".json" for path in files),
+            "spares": sum(path.name.startswith(".") for path in files),
+            "files": len(files),
             "namespaces": len(namespaces),
             "cgroups": len(self._children()),
         }

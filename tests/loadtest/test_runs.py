@@ -151,7 +151,7 @@ def test_without_an_address_it_runs_on_a_stack_of_its_own(tmp_path: Path) -> Non
             measures[process].add(measure)
     each = {"memory_bytes", "descriptors", "threads", "mounts"}
     looped = each | {"tasks"}
-    stack = {"sandboxes", "spares", "directories", "namespaces", "cgroups"}
+    stack = {"sandboxes", "spares", "files", "namespaces", "cgroups"}
     assert measures.pop("gateway") == looped | {"creates_total"}
     assert measures.pop("controller") == looped
     assert measures.pop("stack") == stack
