@@ -1,8 +1,7 @@
 """Starts locust on the load test: ``python -m loadtest --users 20 --duration 60 --shape spike`` (``make load``).
 
-Owns the stack where ``HOLDFAST_URL`` names none, the choice of files for locust, where reports go, and the exit status: locust's, or 1
-where a process of its own stack grew in a soak.
-Arguments that it does not know are locust's or the load test's (``--max-ms``, ``ChurnUser``). Does not import locust.
+Owns the stack where ``HOLDFAST_URL`` is not set, the files for locust, the folder of reports, and the exit status: locust's, or 1 where a
+process of its own stack grew in a soak. It passes unknown arguments to locust (``--max-ms``, ``ChurnUser``). Does not import locust.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ STOP_TIMEOUT_S = 10
 
 
 def arguments(words: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """Ours, and the rest for locust."""
+    """The arguments of this program, and all others for locust."""
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=20, help="users, at the peak of a shape")
     parser.add_argument("--duration", default="60", help="length of the run: 90, 20m, 1h30m")

@@ -1,4 +1,4 @@
-"""What a failed request is called in locust's statistics: whose fault it was, and why.
+"""The names of failed requests in locust's statistics: the fault and its reason.
 
 Owns the three exceptions that are reported and how they are counted from locust's own table of errors, which a master has from
 all its workers. Nothing here catches anything.
@@ -13,7 +13,7 @@ from holdfast import HoldfastError
 
 
 class LoadFailure(Exception):  # noqa: N818  named as it is shown
-    """The base. Its representation is the row of the table of failures, so it holds no ids and no numbers that vary."""
+    """The base class. Its representation is a row of the table of failures, so it has no ids and no numbers that vary."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -30,11 +30,11 @@ class InfrastructureFault(LoadFailure):
 
 
 class WorkloadFailure(LoadFailure):
-    """What ran in the sandbox failed, or gave another answer than it must."""
+    """A program in the sandbox failed, or its answer was wrong."""
 
 
 class CallerFault(LoadFailure):
-    """The load test asked for what cannot be: its own mistake, a refused key, a quota that is full."""
+    """The load test's own request was refused: an error in it, a refused key, an exhausted quota."""
 
 
 def failure_of(why: HoldfastError) -> LoadFailure:

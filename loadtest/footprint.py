@@ -1,7 +1,7 @@
-"""What the processes of a stack on this machine hold: memory, descriptors, threads, event loop tasks, mounts, namespaces, cgroups.
+"""The resources of a stack's processes on this machine: memory, descriptors, threads, event loop tasks, mounts, namespaces, cgroups.
 
-Owns the reading of /proc, of the node's control groups and of two metrics: ``holdfast_tasks`` and ``holdfast_creates_total``, how much
-work was done. A process that ends while it is read is left out. Does not judge: ``growth`` does. Called by ``watch``.
+Owns the reading of /proc, of the node's control groups and of two metrics: ``holdfast_tasks`` and ``holdfast_creates_total``. A
+process that ends while it is read is left out. ``growth`` judges the numbers. Called by ``watch``.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Footprint:
         self._others = others
         self._metrics = metrics
         tag = f"holdfast-{hashlib.sha256(str(data).encode()).hexdigest()[:12]}"
+        self._folders = [Path(base) / tag for base in ("/run", "/dev/shm", "/tmp")] + [data / "sandboxes"]
         self._groups = [Path(base) / name for base, names, _ in os.walk("/sys/fs/cgroup") for name in names if name == tag]
 
     def read(self) -> list[Reading]:
@@ -61,11 +62,12 @@ class Footprint:
         return [*found, *self._of_stack([pid for _, pid in named], agents)]
 
     def unclaimed(self) -> dict[str, int]:
-        """What belongs to no spare. All of it is 0 when no sandbox is left."""
-        spares = {path.name[1:] for path in self._data.glob("sandboxes/.*")}
+        """The counts that do not belong to spares. All are 0 when no sandbox is left."""
+        files = self._files()
+        spares = {path.name[1:] for path in files if path.name.startswith(".")}
         firsts = [pid for pid in _below([pid for _, pid in self._named()]) if _is_first(pid)]
         return {
-            "directories": len([*self._data.glob("sandboxes/[!.]*"), *self._data.glob("trash/*")]),
+            "files": len([path for path in files if not path.name.startswith(".") and path.name not in spares]),
             "cgroups": len({path.name for path in self._children()} - spares),
             "first processes": max(0, len(firsts) - len(spares)),
             "mounts": len(_mounts("self", str(self._data))),
@@ -85,6 +87,10 @@ class Footprint:
                     found.append((f"locust worker {number}", child))
         return found
 
+    def _files(self) -> list[Path]:
+        """State files, which begin with a dot for spares, sockets and folders of the node's sandboxes, and what it is about to delete."""
+        return [*(path for folder in self._folders for path in folder.glob("*")), *self._data.glob("trash/*")]
+
     def _children(self) -> list[Path]:
         return [path for group in self._groups for path in group.iterdir() if path.is_dir()]
 
@@ -93,10 +99,11 @@ class Footprint:
         for pid in {*named, *agents}:
             with contextlib.suppress(OSError):
                 namespaces |= {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")}
+        files = self._files()
         counts = {
-            "sandboxes": len([*self._data.glob("sandboxes/[!.]*")]),
-            "spares": len([*self._data.glob("sandboxes/.*")]),
-            "directories": len([*self._data.glob("sandboxes/*"), *self._data.glob("trash/*")]),
+            "sandboxes": sum(path.suffix == ".json" for path in files),
+            "spares": sum(path.name.startswith(".") for path in files),
+            "files": len(files),
             "namespaces": len(namespaces),
             "cgroups": len(self._children()),
         }
@@ -105,7 +112,7 @@ class Footprint:
 
 
 def _of_process(name: str, pid: int, data: str) -> list[Reading]:
-    """Memory is what the process alone would give back: anonymous, shared-memory and swapped pages, however many processes map them."""
+    """Memory is what the end of the process would free: anonymous, shared-memory and swapped pages, however many processes map them."""
     status = dict(line.split(":", 1) for line in _read(f"/proc/{pid}/status").decode().splitlines())
     if "RssAnon" not in status:
         raise ProcessLookupError(pid)  # it has ended and was not waited for
@@ -164,9 +171,7 @@ def _read(path: str) -> bytes:
 
 def _is_zygote(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return b"holdfast-zygote" in _read(f"/proc/{pid}/cmdline") and not _is_first(
-            pid
-        )  # a fork that has not yet changed its name is none
+        return b"holdfast-zygote" in _read(f"/proc/{pid}/cmdline") and not _is_first(pid)  # not a fork that has not yet changed its name
     return False
 
 

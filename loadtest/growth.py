@@ -1,4 +1,4 @@
-"""What grew in a soak: a trend in the readings of ``footprint`` after the warm-up. Pure: readings in, rows and sentences out.
+"""Detects growth in a soak: a trend in the readings of ``footprint`` after the warm-up. Pure functions without I/O.
 
 Owns the rule. A number grows when it rises by more than its allowance, by the median of all slopes between two moments (Theil and Sen),
 and rises in most of these pairs: noise and a single step are no trend. The first third of a run is warm-up. ``python -m loadtest.growth

@@ -1,7 +1,7 @@
 """Locust's events: adds the arguments, begins and ends the run, judges it. Registered when ``locustfile`` is imported.
 
-Owns the process's exit status: 0 when all thresholds hold and nothing is left behind, else 1. Workers make sandboxes and do not judge;
-a master judges and makes none.
+Owns the process's exit status: 0 when all thresholds hold and nothing is left behind, else 1. Workers create sandboxes; a master
+only checks the thresholds.
 """
 
 from __future__ import annotations

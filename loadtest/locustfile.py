@@ -1,6 +1,6 @@
-"""What ``locust -f`` is given: the user classes, and the listeners that begin, judge and end a run.
+"""The file for ``locust -f``: the user classes, and the listeners that begin, judge and end a run.
 
-Owns nothing but the choice. A shape is a second file: ``-f loadtest/locustfile.py,loadtest/shapes/spike.py``.
+It only imports them. A shape is a second file: ``-f loadtest/locustfile.py,loadtest/shapes/spike.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One run in one locust process: its clients and its group of sandboxes.
 
-Owns the group's lease: a process that ends, also by SIGKILL, takes its sandboxes with it, at the latest after ``--lease-s``. Each worker
+Owns the group's lease: when a process ends, also by SIGKILL, its sandboxes are deleted after ``--lease-s`` at the latest. Each worker
 has a group of its own, and all sandboxes of a run carry one label. Does not own users. Made by ``listeners`` when a test starts.
 """
 
@@ -21,7 +21,7 @@ READY_S = 300.0
 
 
 class Run:
-    """See the module. ``session`` and ``rest`` are the clients by transport; users of a process share them, as a trainer's do."""
+    """One run. ``session`` and ``rest`` are the clients by transport; users of a process share them, as a trainer's do."""
 
     def __init__(self, environment: Environment) -> None:
         options = environment.parsed_options
@@ -40,7 +40,7 @@ class Run:
         return client.create_sandbox(self.image, group=self.group, labels={LABEL: self.run_id}, ready_timeout_s=READY_S)
 
     def end(self) -> None:
-        """Delete the group with what users have left in it. Without an answer its lease does so."""
+        """Delete the group and the sandboxes in it. When that fails, the end of its lease does so."""
         try:
             self.group.delete()
         except HoldfastError:
@@ -75,7 +75,7 @@ def current(environment: Environment) -> Run:
 
 
 def end(environment: Environment) -> None:
-    """End it; nothing where there is none."""
+    """End the run, if there is one."""
     run = _runs.pop(id(environment), None)
     if run is not None:
         run.end()

@@ -1,6 +1,6 @@
-"""Which thresholds a run has broken. Pure: statistics and limits in, sentences out.
+"""Checks a run against its thresholds. Pure functions without I/O.
 
-Owns the rules. A run that did nothing has failed, and so has a limit for a name that was never measured: neither shows anything.
+Owns the rules. A run without requests fails, and so does a limit for a name that was never measured.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def broken(stats: RequestStats, limits: Sequence[Limit], *, max_infrastructure: 
 
 
 def summary(stats: RequestStats) -> str:
-    """One line of the counts, by whose fault it was."""
+    """One line with the count of each fault."""
     rows = list(stats.errors.values())
     kinds = {"infrastructure faults": InfrastructureFault, "workload failures": WorkloadFailure, "caller faults": CallerFault}
     counts = ", ".join(f"{count(rows, kind)} {name}" for name, kind in kinds.items())

@@ -49,7 +49,7 @@ def watched(footprint: Footprint, file: Path, period_s: float) -> Iterator[list[
 
 
 def left_behind(footprint: Footprint) -> list[str]:
-    """What still belongs to a sandbox on the machine, a minute after the last one was deleted at the latest."""
+    """What still belongs to a sandbox: waits until nothing does, a minute at most."""
     end = time.monotonic() + _SETTLE_S
     while any((left := footprint.unclaimed()).values()) and time.monotonic() < end:
         time.sleep(_PAUSE_S)

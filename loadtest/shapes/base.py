@@ -1,6 +1,6 @@
 """A shape that is a function of the share of the run that has passed.
 
-Owns the clock and the rate at which users start. Each shape says which share of the peak it wants.
+Owns the clock and the rate at which users start. Each shape defines its share of the peak.
 """
 
 from __future__ import annotations

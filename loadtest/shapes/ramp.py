@@ -1,4 +1,4 @@
-"""Up in a straight line for four fifths of the run, then all of them."""
+"""A linear rise for four fifths of the run, then the peak."""
 
 from __future__ import annotations
 

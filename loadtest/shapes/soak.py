@@ -1,4 +1,4 @@
-"""Up within a twentieth of the run, then all of them until its end: what grows?"""
+"""A rise within a twentieth of the run, then the peak until its end, to find growth."""
 
 from __future__ import annotations
 

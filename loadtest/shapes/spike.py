@@ -1,4 +1,4 @@
-"""A tenth of the peak, all of it for the middle fifth of the run, a tenth again: does it recover?"""
+"""A tenth of the peak, the peak for the middle fifth of the run, a tenth again, to see the recovery."""
 
 from __future__ import annotations
 

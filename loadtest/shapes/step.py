@@ -1,4 +1,4 @@
-"""Five equal steps up, each a fifth of the run: where the figures bend is the knee."""
+"""Five equal steps up, each a fifth of the run, to find the knee."""
 
 from __future__ import annotations
 

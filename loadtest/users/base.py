@@ -1,7 +1,7 @@
 """What all users share: a sandbox that is made when needed, and steps that are measured under a name.
 
-Owns the names ``create``, ``time to ready`` and ``delete`` of the statistics and how an error of the SDK becomes a failed request. A step
-that failed lets its sandbox go; the task is tried again after the user's wait time.
+Owns the names ``create``, ``time to ready`` and ``delete`` of the statistics and how an error of the SDK becomes a failed request. When a
+step fails its sandbox is deleted; the task runs again after the user's wait time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SandboxUser(User):
 
     @contextlib.contextmanager
     def measured(self, kind: str, name: str) -> Iterator[Step]:
-        """Report the block as one request of locust. What ends it from outside, as a user that is stopped, is not reported."""
+        """Report the block as one request of locust. A cancellation from outside, as when the user is stopped, is not reported."""
         step, start = Step(), time.perf_counter()
         try:
             yield step
@@ -89,7 +89,7 @@ class SandboxUser(User):
                 sandbox.delete()
 
     def abandon(self) -> None:
-        """Delete the sandbox, not measured; what is left of it goes with the group."""
+        """Delete the sandbox, not measured; on failure it is deleted with the group."""
         sandbox, self.sandbox = self.sandbox, None
         if sandbox is not None:
             with contextlib.suppress(HoldfastError):

@@ -1,6 +1,6 @@
 """Churn: create a sandbox, run a few commands in it, delete it.
 
-Owns the commands. What costs here is creation, which a trainer does by the thousand at the start of a step.
+Owns the commands. Most of the cost is creation: a trainer creates thousands of sandboxes at the start of a step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One-off commands over REST in a sandbox that stays: what callers do that cannot hold a WebSocket."""
+"""One-off commands over REST in one sandbox, as callers without WebSockets send them."""
 
 from __future__ import annotations
 

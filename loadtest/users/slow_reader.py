@@ -1,4 +1,4 @@
-"""Slow readers: a command writes faster than its output is read, and a shell of the same session must answer all the same.
+"""Slow readers: a command writes faster than its output is read, while a shell of the same session must still answer.
 
 Owns the pace of reading: in locust ``time.sleep`` lets other users run. The command waits once its channel's credit is used up; no other
 channel may wait with it.

@@ -1,7 +1,7 @@
-"""The agent's end of a session: it answers greetings, serves channels, and outlives its connections (PROTOCOL §3).
+"""The agent's end of a session: it answers Hello, serves channels, and continues across connections (PROTOCOL §3).
 
-Owns who may attach and whom that fences, which channels a client may open, and how long the last fact of a channel that ended is kept. The
-rest is ``session_base``'s. The agent's sessions drive it.
+Owns who may attach and which connection that fences, which channels a client may open, and how long the last fact of a channel that ended
+is kept. Everything else is in ``session_base``. Called by the agent's sessions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .session_base import Channel, Session, check_offsets
 
 
 class AgentSession(Session):
-    """The agent's end: answers Hello, serves channels, and outlives its connections."""
+    """The agent's end: answers Hello, serves channels, and continues across connections."""
 
     def __init__(
         self, session_id: str, secret: bytes, agent_epoch: str, timing: Timing | None = None, whole: ByteCounter | None = None
@@ -65,7 +65,7 @@ class AgentSession(Session):
         self._resume(hello.received)
 
     def _check_resume(self, hello: Hello) -> None:
-        """Raise ``ProtocolError`` for offsets that cannot be (PROTOCOL §3.4), before anything is changed."""
+        """Raise ``ProtocolError`` for impossible offsets (PROTOCOL §3.4), before anything is changed."""
         for number, channel in self._channels.items():
             received = hello.received.get(number, 0 if number >= hello.next_channel else None)
             if received is not None:

@@ -1,8 +1,8 @@
 """What an end owes its peer on the current connection besides items: greeting, pings, acknowledgements, credit (PROTOCOL §4.5, §5.2, §6).
 
-Owns when an acknowledgement is due and what one message can say for many: of acknowledgements and credits of a channel, and of Pongs,
-only the newest is kept until it can be sent, so a peer that sends and never reads piles nothing up. All of it dies with the
-connection. Called by ``session`` alone.
+Owns when an acknowledgement is due, and combines messages: of a channel's acknowledgements and credits, and of Pongs, only the newest is
+kept until it can be sent, so a peer that sends and never reads cannot fill a queue. Nothing is kept after the connection. Called by
+``session`` alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Bookkeeping:
         self.pending = True
 
     def pong(self, number: int) -> None:
-        """The peer asked whether we are there."""
+        """The peer sent a Ping."""
         self._pong = number
         self.pending = True
 
@@ -61,7 +61,7 @@ class Bookkeeping:
         self.pending = True
 
     def received(self, number: int, offset: int, size_bytes: int, now: float) -> None:
-        """Everything of the channel below ``offset`` is here: it is acknowledged soon, or at once when it is much."""
+        """Everything of the channel below ``offset`` was received: acknowledge it soon, or at once when it is much."""
         self._unacked[number] = offset
         self._unacked_bytes += size_bytes
         if self._unacked_bytes >= self._worth_bytes:

@@ -1,4 +1,4 @@
-"""Where the injected agent stands in a container and what starts it: what the bundle's builder and a cluster runtime agree on.
+"""Path and command of the injected agent in a container, shared by the bundle's builder and the cluster runtime.
 
 Owns the mount path and the argument list. The loader is named first, so the image needs no shell, libc, Python or PATH. Called by
 ``session_agent.bundle`` (which builds the folder) and by the gateway's Kubernetes runtime (which writes the container's command).
@@ -15,7 +15,7 @@ AGENT_PORT = 8717
 def agent_command(mount: str = MOUNT) -> list[str]:
     """The container's command: the bundle's own loader, libraries, interpreter and agent.
 
-    The loader looks at no cache of the image. The interpreter finds its home from its own path, ignores the environment (``-I``), looks
+    The loader does not use the image's cache. The interpreter finds its home from its own path, ignores the environment (``-I``), looks
     for no site packages (``-S``), writes nothing (``-B``) and speaks UTF-8 whatever the image's locale is.
     """
     loader = [f"{mount}/lib/ld.so", "--inhibit-cache", "--library-path", f"{mount}/lib"]

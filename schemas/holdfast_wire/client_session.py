@@ -1,7 +1,7 @@
-"""The client's end of a session: it opens channels, greets first, and finds out when the agent is another one (PROTOCOL §3).
+"""The client's end of a session: it sends Hello, opens channels, and detects a changed agent epoch (PROTOCOL §3).
 
-Owns the greeting with its attempts, the numbers of channels, and what becomes of a session that is lost. The rest is
-``session_base``'s. The SDK's transport drives it.
+Owns Hello with its attempts, the numbers of channels, and the end of a session that is lost. Everything else is in
+``session_base``. Called by the SDK's transport.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .session_base import Channel, Session, check_offsets
 
 
 class ClientSession(Session):
-    """The client's end: opens channels, greets first, and finds out when the agent is another one."""
+    """The client's end: sends Hello, opens channels, and detects a changed agent epoch."""
 
     def __init__(
         self, session_id: str, secret: bytes, timing: Timing | None = None, *, take_over: bool = False, acknowledge_ends: bool = True
@@ -32,7 +32,7 @@ class ClientSession(Session):
         self._ends: dict[int, int] = {}
 
     def connect(self, now: float) -> None:
-        """A new connection is there: greet. Items flow once the Welcome has come."""
+        """Send Hello on a new connection. Items are sent once the Welcome was received."""
         if self.lost is not None:
             raise self.lost
         self.disconnected()
@@ -68,7 +68,7 @@ class ClientSession(Session):
         return number
 
     def acknowledge_end(self, number: int) -> None:
-        """Acknowledge a channel that has ended, now; without effect where its end has not come or was acknowledged."""
+        """Acknowledge the end of a channel now; no effect before its end or when it was acknowledged."""
         offset = self._ends.pop(number, None)
         if offset is not None:
             self._owed.received(number, offset, 0, 0.0)

@@ -1,7 +1,7 @@
 """Frames to bytes and back (PROTOCOL §2).
 
-Owns the msgpack encoding, the hard caps of decoding, and the check of every field's type. Whatever bytes come in, the answer
-is a frame or ``ProtocolError``: no other exception leaves ``decode``. Called by both ends of a session and by the gateway's
+Owns the msgpack encoding, the hard caps of decoding, and the check of every field's type. For any bytes ``decode`` returns a frame
+or raises ``ProtocolError``, and nothing else. Called by both ends of a session and by the gateway's
 one-off requests; the relay never calls it.
 """
 

@@ -1,4 +1,4 @@
-"""The one error table: code → HTTP status → WebSocket close code → retryable → whose fault.
+"""The one error table: code → HTTP status → WebSocket close code → retryable → fault.
 
 Owns the codes, their meaning and ``HoldfastError``, which every other exception of the project carries or extends. It
 does not own presentation: the gateway renders problem documents from it, the agent ``Failed`` frames, and the SDK picks
@@ -23,7 +23,7 @@ class ErrorKind:
 
     ``status`` is the HTTP status, ``close_code`` the WebSocket close code (0: never closes a connection),
     ``sdk_class`` the public exception of the SDK, ``retryable`` whether the same call may succeed later unchanged,
-    ``fault`` whom to blame: the caller's request, the code in the sandbox, or us.
+    ``fault`` where the cause is: the caller's request, the code in the sandbox, or the service.
     """
 
     code: str
@@ -156,7 +156,7 @@ TABLE: dict[str, ErrorKind] = _table(
 class HoldfastError(Exception):
     """An error with a code of the table, a message for people, and what to do about it.
 
-    ``fault`` says whose it is: ``infrastructure`` (the service or its machines; ``is_infrastructure``), ``workload`` (the code in the
+    ``fault`` is where the cause is: ``infrastructure`` (the service or its machines; ``is_infrastructure``), ``workload`` (the code in the
     sandbox) or ``caller`` (the request). A trainer masks a rollout that ended in an infrastructure error and scores all others::
 
         except HoldfastError as error:
@@ -164,8 +164,7 @@ class HoldfastError(Exception):
                 return None  # mask it
             raise  # score it
 
-    ``retryable`` says whether the same call may succeed later unchanged. ``HoldfastError("text")`` alone makes one too, with its class's
-    default code.
+    ``retryable`` is whether the same call may succeed later unchanged. ``HoldfastError("text")`` has the default code of its class.
 
     ``detail`` holds machine-readable facts (never payloads or keys). ``reason`` names the cause, for example timeout, oom,
     evicted, preempted, node-lost, ttl, idle, heartbeat, image-pull, start-failed, unschedulable, deleted, exited.
@@ -196,7 +195,7 @@ class HoldfastError(Exception):
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether the service or its machines failed: the rollout says nothing of the model, so mask it instead of scoring it."""
+        """Whether the service or its machines failed: the rollout does not measure the model, so mask it instead of scoring it."""
         return self.fault == "infrastructure"
 
     @property
@@ -205,7 +204,7 @@ class HoldfastError(Exception):
         return TABLE.get(self.code, TABLE["internal"])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """So that an error can cross to another process and be copied, whatever its class's arguments are."""
+        """Make errors picklable and copyable, also those whose class takes other arguments."""
         system = {name: getattr(self, name, None) for name in ("errno", "strerror", "filename")} if isinstance(self, OSError) else {}
         return _revived, (type(self), self.args, {**self.__dict__, **system})
 
@@ -229,7 +228,7 @@ class HoldfastError(Exception):
 
     @classmethod
     def from_map(cls, body: Any) -> HoldfastError:
-        """Read ``to_map``'s output from a peer that may lie: every field is checked, nothing is trusted."""
+        """Read ``to_map``'s output from an untrusted peer: every field is checked."""
         body = body if isinstance(body, dict) else {}
         code = body.get("code")
         message = body.get("message")

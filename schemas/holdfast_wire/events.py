@@ -38,14 +38,14 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The client has let go of ``channel`` without ending it: a new holder took the session over."""
+    """The client gave up ``channel`` without ending it: another client took the session over."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """The client has everything of ``channel``, which was over: nothing more will be said of it."""
+    """The client has received everything of ``channel``, which had ended: no event of it follows."""
 
     channel: int
 

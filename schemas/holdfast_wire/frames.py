@@ -151,7 +151,7 @@ class Output(Item):
 
 @dataclass(frozen=True, slots=True)
 class Gap(Item):
-    """``dropped`` bytes of ``stream`` would have stood here and are lost for good."""
+    """``dropped`` bytes of ``stream`` are missing here and cannot be recovered."""
 
     KIND: ClassVar[int] = 19
     SENDER: ClassVar[Side] = "agent"
@@ -171,7 +171,7 @@ class Exited(Item):
 
 @dataclass(frozen=True, slots=True)
 class Closed(Item):
-    """The channel has done its work and is over."""
+    """The channel ended normally."""
 
     KIND: ClassVar[int] = 21
     SENDER: ClassVar[Side] = "agent"
@@ -180,7 +180,7 @@ class Closed(Item):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Item):
-    """The channel is over because of ``error`` (the map of ``HoldfastError.to_map``)."""
+    """The channel ended because of ``error`` (the map of ``HoldfastError.to_map``)."""
 
     KIND: ClassVar[int] = 22
     SENDER: ClassVar[Side] = "agent"
@@ -194,7 +194,7 @@ class Failed(Item):
 class Hello:
     """The client's first frame on a connection (PROTOCOL §3.1).
 
-    ``agent_epoch`` and ``generation`` are what the last Welcome said, empty and 0 before the first. ``attempt`` rises with every
+    ``agent_epoch`` and ``generation`` are those of the last Welcome, empty and 0 before the first. ``attempt`` rises with every
     Hello of this client, so that a delayed one is recognised. ``received`` maps each live channel to how far the client has
     received it; ``next_channel`` is the lowest channel number it never used. ``take_over`` drops the channels of the client that held
     the session before and starts with none.
@@ -248,7 +248,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there? Answered by a Pong with the same number."""
+    """A liveness check. Answered by a Pong with the same number."""
 
     KIND: ClassVar[int] = 36
     number: int

@@ -25,13 +25,13 @@ class ByteCounter:
         self.whole = whole
 
     def add(self, size_bytes: int) -> None:
-        """Hold so many more, or fewer."""
+        """Count ``size_bytes`` more, or fewer where it is negative."""
         self.held += size_bytes
         if self.whole is not None:
             self.whole.held += size_bytes
 
     def clear(self) -> None:
-        """All of it is gone."""
+        """Subtract everything this counter holds."""
         self.add(-self.held)
 
 
@@ -99,7 +99,7 @@ class SendHalf:
         return delivered
 
     def grant(self, limit: int) -> bool:
-        """Raise the credit; returns whether it rose. Credit never shrinks: an older, lower limit is a late duplicate."""
+        """Raise the credit; returns whether it rose. A lower limit is a late duplicate and is ignored."""
         if limit <= self.limit:
             return False
         self.limit = limit

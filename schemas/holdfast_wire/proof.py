@@ -1,7 +1,7 @@
 """How a gateway and an agent prove themselves to each other on dialling (PROTOCOL §1.3, §1.6, §1.7).
 
-Owns the token's derivation, the proofs, and how a token is passed to an agent that is adopted. The token itself never travels: a
-recycled address that reaches another sandbox's agent learns nothing from the attempt, and fails to answer. Called by the gateway's dial
+Owns the token's derivation, the proofs, and how a token is passed to an agent that is adopted. The token itself is never sent:
+when a recycled address leads to another sandbox's agent, that agent learns nothing and cannot answer. Called by the gateway's dial
 and the agent's server.
 """
 
@@ -51,7 +51,7 @@ def answer_dial(token: str, header: str, identity: str = "") -> str | None:
 
 
 def check_proof(token: str, nonce: str, proof: str, identity: str = "") -> bool:
-    """Whether ``proof`` shows that the agent which answered knows ``token`` and says to be ``identity``."""
+    """Whether ``proof`` shows that the agent which answered knows ``token`` and claims to be ``identity``."""
     return proof.isascii() and hmac.compare_digest(proof, proof_of(token, nonce, identity))
 
 

@@ -73,11 +73,11 @@ else:
             return dataclasses.make_dataclass(owner.__name__, rows).__dataclass_fields__
 
     def field(*, default: Any = _MISSING, default_factory: Any = _MISSING, repr: bool = True, hash: bool | None = None) -> Any:  # noqa: A002
-        """A field with more to say than a default."""
+        """A field with options."""
         return _Field(default, default_factory, repr, hash)
 
     def dataclass(cls: type | None = None, /, *, frozen: bool = False, slots: bool = False, repr: bool = True, eq: bool = True) -> Any:  # noqa: A002
-        """See the module."""
+        """The decorator; see the module."""
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, slots=slots, repr=repr, eq=eq)
         own = _own_fields(cls)

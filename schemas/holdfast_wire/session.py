@@ -2,8 +2,8 @@
 
 It has no sockets, tasks or clocks: five verbs drive it (``receive``, ``events``, ``outgoing``, ``deadline``, ``tick``), ``now`` is any
 monotonic clock in seconds, and what is to be done comes back as events. ``session_base`` holds what both ends share;
-``ClientSession`` and ``AgentSession`` add only who greets whom. The faces that own sockets are the SDK's transport and the agent's
-link; the gateway has none of this.
+``ClientSession`` and ``AgentSession`` add Hello and Welcome. The sockets belong to the SDK's transport and to the agent's connections;
+the gateway does not use this module.
 """
 
 from __future__ import annotations

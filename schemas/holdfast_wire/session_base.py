@@ -1,7 +1,7 @@
 """What both ends of a session have in common (PROTOCOL §3–§6).
 
-Owns channels, acknowledgement, credit, liveness and what is sent again on resume. Does not own who greets whom, nor which items an
-end may receive: ``client_session`` and ``agent_session`` do, and no other module uses this one.
+Owns channels, acknowledgement, credit, liveness and what is sent again on resume. Hello and Welcome, and which items an end may receive,
+are in ``client_session`` and ``agent_session``; no other module uses this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .limits import CHANNELS, WINDOW_BYTES, Timing
 
 
 class Channel:
-    """One end's view of a channel: how far each half is, and where it is in its life."""
+    """One end's view of a channel: its two halves and its state."""
 
     __slots__ = ("inbound", "kind", "outbound", "queued", "state")
 
@@ -188,7 +188,7 @@ class Session:
             self._owed.say(GoAway(deadline_s, jitter_s, reason))
 
     def disconnected(self) -> None:
-        """The connection is gone. Everything unacknowledged stays stored for the next one."""
+        """The connection ended. Everything unacknowledged stays stored for the next one."""
         self.connected = self.attached = False
         self._owed.forget()
 
@@ -235,7 +235,7 @@ class Session:
 
 
 def check_offsets(received: dict[Any, Any]) -> None:
-    """Raise ``ProtocolError`` for what cannot be a greeting's map of received offsets."""
+    """Raise ``ProtocolError`` unless this can be the map of received offsets of a Hello or Welcome."""
     if len(received) > CHANNELS:
         raise ProtocolError(f"a session has at most {CHANNELS} channels")
     for number, offset in received.items():

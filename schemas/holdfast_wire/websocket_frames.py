@@ -2,7 +2,7 @@
 
 ``FrameHeaders`` follows where frames begin and end, for the gateway's relay: payloads are neither unmasked nor read, because a client's
 masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts one side's bytes into frames, for the
-agent. Both know the size limit. Neither knows what a message says, nor the handshake.
+agent. Both check the size limit. Neither reads messages or the handshake.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class MessageReader:
 
 
 def apply_mask(data: bytes | bytearray | memoryview, mask: bytes | bytearray) -> bytes:
-    """``data`` XOR the four bytes of ``mask``, repeated: for where there is no C for it."""
+    """``data`` XOR the four bytes of ``mask``, repeated, in plain Python."""
     size = len(data)
     key = (mask * (size // 4 + 1))[:size]
     return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(size, "little")

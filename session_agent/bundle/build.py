@@ -1,7 +1,7 @@
 """Puts a bundle together: interpreter, libraries, loader, modules, agent, manifest.
 
 Owns the layout (described in ``infra/decisions/0011``), stripping and the size budget. What goes in is computed by ``imports`` and
-``libraries``. The folder is made beside its place and renamed, so that there is never half a bundle. Called by ``__main__`` and tests.
+``libraries``. The folder is made beside its place and renamed, so that an incomplete bundle is never visible. Called by ``__main__``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .libraries import MissingLibraryError, libraries_of, loader
 BUDGET_BYTES = 45 * 1024 * 1024
 """Largest size unpacked."""
 TIME_S = 1_577_836_800
-"""The time of every file: 2020-01-01, since zero upsets some tools."""
+"""The time of every file: 2020-01-01, since some tools reject zero."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 """The kernel's name → the name that images use."""
 ENTRY = Path(__file__).with_name("entry.py")
@@ -52,15 +52,15 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """The same for every bundle with the same content."""
+        """Equal for bundles with equal content."""
         return str(self.manifest["digest"])
 
 
 def build(output: Path, *, strip: bool = True) -> Bundle:
-    """Build into ``output``, replacing what a build has left there. Raises ``BuildError``."""
+    """Build into ``output``, replacing a bundle that is there. Raises ``BuildError``."""
     output = output.absolute()
     if output.exists() and not (output / manifest.NAME).is_file() and any(output.iterdir()):
-        raise BuildError(f"{output} is there and is no bundle: it is left alone")
+        raise BuildError(f"{output} exists and is not a bundle: it is left alone")
     output.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
     try:

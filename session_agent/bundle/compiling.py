@@ -2,7 +2,7 @@
 
 Owns that, and leaving out doc strings. What ``marshal`` writes depends on the seed of string hashes and on which strings the process
 already holds, so ``build`` runs this file as a program with a fixed seed, an empty environment and always the same order. Files are
-hash-based and never checked again: the bundle is read-only, and its times mean nothing.
+hash-based and never checked again: the bundle is read-only, and its times are constant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 
 
 def without_docs(text: str) -> ast.Module:
-    """The module without doc strings. A decorated class keeps a short one: a dataclass without any looks at its own signature at import."""
+    """The module without doc strings. A decorated class keeps a short one: a dataclass without one computes its signature at import."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:  # an empty module

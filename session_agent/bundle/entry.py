@@ -12,12 +12,12 @@ import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import ExtensionFileLoader, SourcelessFileLoader
 
-gc.disable()  # what is imported stays: looking for rubbish costs a tenth of the start; server enables it
+gc.disable()  # what is imported stays: a collection would cost a tenth of the start; server enables it
 sys.path.insert(0, f"{sys.prefix}/agent")
 # libcrypto would read the configuration of the image, which may load libraries of the image; commands get the real environment back
 # (session_agent.agent.container)
 os.environ["OPENSSL_CONF"] = "/dev/null"
-sys.modules["_hashlib"] = None  # type: ignore[assignment]  # hashlib does without; output.checksums imports it when there is much to hash
+sys.modules["_hashlib"] = None  # type: ignore[assignment]  # hashlib works without it; output.checksums imports it when there is much to hash
 
 
 class _Loader(SourcelessFileLoader):
@@ -65,7 +65,7 @@ from types import ModuleType  # noqa: E402
 
 
 class _Later(ModuleType):
-    """A module that others import and the agent hardly ever uses: it is loaded when something of it is first asked for."""
+    """A module that others import and the agent rarely uses: it is loaded when an attribute of it is first read."""
 
     def __getattr__(self, name):  # type: ignore[no-untyped-def]
         own = self.__name__

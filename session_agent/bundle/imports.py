@@ -1,4 +1,4 @@
-"""Which modules the agent can ever import: computed from the source text, so nothing is listed by hand that moves.
+"""The modules that the agent can ever import, computed from the source text.
 
 Owns the walk over import statements, also those inside functions, and the few exceptions to it: ``ROOTS`` (imported by name at run
 time) and ``LEFT_OUT`` (imported only where an ImportError is caught, or by code the agent never reaches). Called by ``build``.
@@ -31,7 +31,7 @@ ALONE = ("websockets.speedups",)
 """Extensions without the package around them, of which nothing else is used: Python makes a namespace of the folder."""
 LEFT_OUT = frozenset(
     {
-        # each drags in a library, and its importers catch its absence
+        # each needs a library, and its importers catch its absence
         "_bz2", "_curses", "_lzma", "_scproxy", "_ssl", "_uuid", "bz2", "lzma", "ssl",
         # of other systems
         "_overlapped", "_winapi", "_winreg", "asyncio.windows_events", "asyncio.windows_utils", "asyncio.proactor_events",

@@ -1,6 +1,6 @@
-"""Which shared libraries a set of programs and extensions needs, all the way down, and where they lie.
+"""The shared libraries that a set of programs and extensions needs, with those of the libraries themselves, and their paths.
 
-Owns asking the dynamic loader, which maps what it is asked about and runs none of it (``ld.so --list``). Called by ``build``.
+Owns the call of the dynamic loader, which maps the files and runs none of them (``ld.so --list``). Called by ``build``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LINE = re.compile(r"\t(?P<name>\S+)(?: => (?P<path>/\S+|not found))?(?: \(0x[0-
 
 
 class MissingLibraryError(Exception):
-    """A library that is needed was not found, or a file is none that has any."""
+    """A library that is needed was not found, or a file is not an ELF file that the loader can read."""
 
 
 def loader() -> Path | None:

@@ -45,7 +45,7 @@ def digest_of(entries: list[Entry]) -> str:
 
 
 def write(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Write the manifest and answer it. ``facts`` are what its reader should know of the parts."""
+    """Write the manifest and answer it. ``facts`` describe the parts."""
     entries = entries_of(folder)
     manifest = {
         **facts,

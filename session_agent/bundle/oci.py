@@ -28,7 +28,7 @@ def write_layout(bundle: Path, target: Path, tag: str) -> str:
     """Write an OCI layout into the folder ``target``, replacing one that is there. The image's digest."""
     if target.exists():
         if not (target / "oci-layout").is_file():
-            raise OSError(f"{target} is there and is no image layout: it is left alone")
+            raise OSError(f"{target} exists and is not an image layout: it is left alone")
         shutil.rmtree(target)
     files, digest = _image(bundle, tag)
     for name, data in files.items():
@@ -112,7 +112,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes | None, mode: int) -> 
 
 
 def _full_name(tag: str) -> str:
-    """As containerd names it: without a registry, a name is Docker's."""
+    """The name in containerd: one without a registry belongs to docker.io."""
     head = tag.partition("/")[0]
     return (
         tag

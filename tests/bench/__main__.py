@@ -51,7 +51,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
 
     async with AsyncExitStack() as scope:
         client = await scope.enter_async_context(AsyncSandboxClient(stack.url, stack.key))
-        if "P9" in wanted:  # before all others: where they grew the gateway's heap, new sessions use what they left
+        if "P9" in wanted:  # first: after figures that grew the gateway's heap, new sessions would use free memory in it
             async with _crowd(client) as crowd:
                 take(await memory.p9(_gateway_pid(stack), [each.id for each in crowd], environment))
         if "P7" in wanted:
@@ -110,7 +110,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
 
 
 def _asked(figure: figures.Figure) -> str:
-    """The name by which a figure is asked for: P1, P3, P7, P11 and P13 are several figures."""
+    """The name that selects a figure: P1, P3, P7, P11 and P13 are several figures."""
     name = figure.id.upper()
     return name if name in _ALL else name[:-1]
 
@@ -121,7 +121,7 @@ def _gateway_pid(stack: EmbeddedStack) -> int:
 
 @asynccontextmanager
 async def _crowd(client: AsyncSandboxClient) -> AsyncIterator[list[AsyncSandbox]]:
-    """The sandboxes of many idle sessions."""
+    """The sandboxes for many idle sessions."""
     async with AsyncExitStack() as several:
         yield [await several.enter_async_context(await client.create_sandbox("host", cpu="1", memory="512Mi")) for _ in range(20)]
 

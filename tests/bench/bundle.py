@@ -44,7 +44,7 @@ def _start(command: list[str], address: Path) -> float:
         while not _answers(address):
             assert agent.poll() is None, f"the agent ended with {agent.returncode}"
             assert time.perf_counter() - started < _DEADLINE_S, "the agent does not answer"
-            time.sleep(_PAUSE_S)  # its length is part of the figure's error: shorter than what is measured by far
+            time.sleep(_PAUSE_S)  # an error of the figure, but far shorter than what is measured
         return time.perf_counter() - started
     finally:
         agent.kill()

@@ -1,7 +1,7 @@
 """P1c and P3c: CPU time of a command in each process that has a part in it.
 
-Owns the accounts: user and system time of all threads of a process, in nanoseconds, by the scheduler's own count. A stopwatch shows
-what a user waits for and what else the machine does; CPU time shows which process to make shorter.
+Owns the accounts: user and system time of all threads of a process, in nanoseconds, by the scheduler's own count. Wall time
+includes other work on the machine; CPU time shows which process to improve.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Spent = dict[str, float]
 
 
 def of_stack(data: Path, clients: Sequence[int]) -> Pids:
-    """The processes of a stack, as they are now: those of all its sandboxes together."""
+    """The current processes of a stack, those of all its sandboxes together."""
     inside = sandboxed(data)
     agents = [pid for pid in inside if _is_first(pid)]
     gateway = int((data / "run" / "gateway.pid").read_text())
@@ -39,14 +39,14 @@ def of_prototype(bare: Prototype, clients: Sequence[int]) -> Pids:
 
 
 class Account:
-    """What processes use from now on."""
+    """The CPU time that processes use from now on."""
 
     def __init__(self, pids: Pids) -> None:
         self._pids = pids
         self._before = self._read()
 
     def for_each(self, commands: int) -> Spent:
-        """Microseconds of each of so many commands."""
+        """Microseconds for each of `commands` commands."""
         return {name: (after - self._before[name]) / commands / 1e3 for name, after in self._read().items()}
 
     def _read(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Where cost grows: `python -m tests.bench.curves` draws the cost of a unit of work over the amount of it, and names each curve's knee.
+"""`python -m tests.bench.curves` plots the cost of a unit of work over the amount of work, and names each curve's knee.
 
 Owns the amounts and the reading of memory and Redis; the work itself is `tests.bench.growth`. Writes curves.json, a PNG for each
 curve and one page. A cluster is planned from these curves (infra/decisions/0062).
@@ -47,7 +47,7 @@ class Curve:
 
 
 def curve(name: str, x: str, unit: str, points: Sequence[tuple[float, float]]) -> Curve:
-    """With its knee named."""
+    """A curve with its knee."""
     knee, cheapest = None, points[0][1]
     for amount, cost in points:
         if knee is None and cheapest > 0 and cost > _KNEE * cheapest:
@@ -57,7 +57,7 @@ def curve(name: str, x: str, unit: str, points: Sequence[tuple[float, float]]) -
 
 
 class Machine:
-    """What the stack's own processes and its Redis take: bytes and commands."""
+    """Memory of the stack's own processes, and memory and commands of its Redis."""
 
     def __init__(self, stack: EmbeddedStack, redis: Redis) -> None:
         self._pids = {path.stem: int(path.read_text()) for path in (stack.data / "run").glob("*.pid")}
@@ -75,7 +75,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What every curve is taken with."""
+    """The objects that every curve needs."""
 
     client: AsyncSandboxClient
     another: Callable[[], AsyncSandboxClient]

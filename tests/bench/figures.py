@@ -1,7 +1,7 @@
-"""Figures, their budgets and the report. Owns what is said about a measurement; measures nothing.
+"""Figures, their budgets and the report. Owns how a measurement is reported; measures nothing.
 
 A budget is a ratio to the floor of the same run wherever a floor exists, since absolute times differ from machine to
-machine; where it is absolute (commands a second, memory) `unit` says so.
+machine; where it is absolute (commands a second, memory), `budget` has a unit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row. `budget` and `aim` are the words of the budget; `ok` whether the budget is met; `how` how it was taken.
+    """One row. `budget` and `aim` are text; `ok`: whether the budget is met; `how`: how the figure was taken.
 
     `spread` is the middle half of the samples that `value` is the median of (lower and upper quartile, in `unit`), None of a single one.
     """
@@ -108,7 +108,7 @@ def shown(value: float) -> str:
 
 
 def machine() -> dict[str, object]:
-    """What it was measured on."""
+    """The machine of this run."""
     memory = next(line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
     models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     return {

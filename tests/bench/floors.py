@@ -1,6 +1,6 @@
-"""What the bare machine does: the floors that figures stand beside.
+"""The floors: what the bare machine needs for the same work.
 
-Owns one small process per floor, so that neither the size nor the event loop of the benchmark is in the way. Each
+Owns one small process per floor, so that the benchmark's size and event loop do not matter. Each
 floor is taken one sample at a time, between the samples of the figure that it belongs to.
 """
 
@@ -99,8 +99,8 @@ for line in sys.stdin:
 class BarePipe:
     """`true` through a pipe to bash and its status back: no framing, no session, no network.
 
-    Taken from an event loop, as the figure is, and from another core than bash's, as the figure cannot but be. Left to the scheduler
-    the same pipe takes 20, 45 or 75 µs on one machine, by whether it happens to keep the two on one core, and the ratio says nothing.
+    Taken from an event loop and from another core than bash's, as the figure is. Left to the scheduler the same pipe takes 20, 45 or
+    75 µs on one machine, depending on whether both are on one core, and the ratio would be random.
     """
 
     def __init__(self, bash: asyncio.subprocess.Process) -> None:
@@ -144,7 +144,7 @@ class _Helper:
         self._helper = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def sample(self) -> float:
-        """Seconds for one set. Raises OSError where they cannot be made."""
+        """Seconds for one set of namespaces. Raises OSError where they cannot be made."""
         assert self._helper.stdin is not None
         assert self._helper.stdout is not None
         self._helper.stdin.write(b"\n")
@@ -165,8 +165,7 @@ class _Helper:
 class EmptyNamespaces(_Helper):
     """User, mount, pid, net, ipc and uts namespaces with their id maps and a first process, made and left again.
 
-    Nothing less is a set that something could run in: without maps nobody is root in it, without a first process there is no
-    pid namespace yet.
+    This is the least that a command can run in: without maps there is no root in it, and without a first process no pid namespace.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """P1, P4, P5, P12: how long one command takes, sample by sample beside its floor.
 
-Owns the sampling: warm up, then short stretches of floor and figure in turn, so that whatever disturbs one disturbs the other. Not
-sample by sample: a floor would fall in with what our processes still do after they have answered.
+Owns the sampling: warm up, then short stretches of floor and figure in turn, so that a disturbance hits both. They do
+not alternate sample by sample: a floor would overlap with work that our processes do after they have answered.
 """
 
 from __future__ import annotations

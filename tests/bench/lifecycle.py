@@ -12,7 +12,7 @@ from tests.bench.figures import Figure, at_most, percentile, quartiles
 
 _WARM_UP = 3
 _PAUSE_S = 0.2
-"""Between one and the next, as between episodes: what a node does ahead for later ones is done then, and hits neither figure nor floor."""
+"""Pause after each, as between episodes: the node prepares later sandboxes then, which disturbs neither figure nor floor."""
 
 
 async def p6(client: AsyncSandboxClient, count: int = 40) -> Figure:

@@ -1,7 +1,7 @@
 """One load process: a share of the sessions, each busy or attached and idle.
 
 Owns a client process of P2, P3, P9 and P12. Started as `python -m tests.bench.load busy|idle|proto COUNT BEFORE WHERE`,
-with BEFORE as many sessions in the processes before it; says `ready` once every session has run a command, works from
+with BEFORE as many sessions in the processes before it; prints `ready` once every session has run a command, works from
 the line `go SECONDS PERIOD` until they are over (each session begins a command every PERIOD seconds, or with 0 as soon
 as the last one ended), and answers with one JSON line. Ends when its standard input ends.
 """
@@ -71,7 +71,7 @@ async def _busy(count: int) -> None:
 
 async def _true(shell: AsyncShell) -> None:
     result = await shell.run("true")
-    assert result.exit_code == 0, result  # what fails at once is fast
+    assert result.exit_code == 0, result  # a command that fails would be fast
 
 
 async def _idle(count: int, sandbox_ids: list[str]) -> None:

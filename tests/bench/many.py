@@ -83,7 +83,7 @@ class Accounts:
         self._forked = _counter(f"holdfast-{NodeSettings(str(data), '').tag}")
 
     def read(self) -> dict[str, float]:
-        """``sandboxes`` is the agents with all that they started, dead or alive."""
+        """``sandboxes`` are the agents with all processes that they started, ended ones included."""
         found = {name: _cpu_s(pid) for name, pid in self._pids.items()}
         found["sandboxes"] = self._forked() - found["zygote"]
         found["client"] = time.process_time()
@@ -107,7 +107,7 @@ def _first_number(path: str, column: int, per_second: float) -> float:
 
 
 async def many(client: AsyncSandboxClient, data: Path, count: int) -> Many:
-    """One round. Raises where one command of one sandbox does not give what it should."""
+    """One round. Raises when one command of one sandbox has a wrong result."""
     accounts = Accounts(data)
     phases: list[Phase] = []
     with floors.BareSandbox(_RELEASE) as bare:
@@ -146,7 +146,7 @@ async def _run(step: Callable[[], Awaitable[object]]) -> None:
 
 
 async def _left(data: Path) -> dict[str, int]:
-    """What does not belong to a spare, once there is nothing or after a minute."""
+    """What is left and does not belong to a spare: waits until nothing is left, a minute at most."""
     async with Redis(unix_socket_path=str(data / "redis.sock")) as redis:
 
         async def count() -> dict[str, int]:

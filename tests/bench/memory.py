@@ -1,6 +1,6 @@
 """P8 and P9: memory, by the kernel's own account.
 
-Owns the reading of proportional set sizes: a page that n processes share counts as 1/n for each. A sandbox's
+Owns the reading of proportional set sizes, where a page that n processes share counts as 1/n for each. A sandbox's
 processes are those in its pid namespace. `Growth` is how far one process grew at its largest.
 """
 
@@ -52,7 +52,7 @@ class Growth:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the mark starts again at what is resident now
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # set the mark to the current resident set
         self._before = rss_bytes(pid)
 
     def peak_bytes(self) -> int:
@@ -77,7 +77,7 @@ async def p8(client: AsyncSandboxClient, count: int = 20) -> Figure:
 async def p9(gateway_pid: int, sandbox_ids: list[str], environment: Mapping[str, str], count: int = 500) -> Figure:
     """What the gateway grows by while `count` sessions are attached and idle."""
     async with workers("idle", (50,), sandbox_ids, environment):
-        pass  # what the first sessions make it load is not the price of one more
+        pass  # the first sessions make the gateway load modules: not counted
     before = pss_bytes(gateway_pid)
     async with workers("idle", (count,), sandbox_ids, environment):
         grown = (pss_bytes(gateway_pid) - before) / count / _KIB

@@ -1,6 +1,6 @@
 """The report with pictures: PNGs by matplotlib and one HTML page that holds them, of bench.json and of curves.json.
 
-Owns no measurement. The page stands alone: its pictures are in it.
+Owns no measurement. The pictures are embedded in the page.
 """
 
 from __future__ import annotations

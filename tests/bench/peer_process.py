@@ -1,6 +1,6 @@
-"""One peer at work: run by the interpreter of the peers' own environment, which has no Holdfast.
+"""One peer, run by the interpreter of the peers' own environment, which has no Holdfast.
 
-Owns how each peer is asked for a command. Started as `python peer_process.py PEER [PORT]`, says `ready` once it has run one command, and
+Owns how each peer runs a command. Started as `python peer_process.py PEER [PORT]`, prints `ready` once it has run one command, and
 answers each line `N` with the seconds of N commands, as a JSON list.
 """
 

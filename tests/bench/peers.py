@@ -1,4 +1,4 @@
-"""Peers in the same run: `python -m tests.bench.peers` times one command there and here, in stretches that take turns.
+"""Peers in the same run: `python -m tests.bench.peers` times one command with each peer and with Holdfast, in alternating stretches.
 
 Owns the list, what is compared with what, and the table. The peers that PyPI has are installed in an environment of their own
 (infra/scripts/peers_venv) and run in processes of their own (`peer_process`). None of them isolates anything here,
@@ -105,7 +105,7 @@ class PeerProcess:
         await self._process.wait()
 
     async def _line(self) -> str:
-        """The next line that is of the protocol: peers print of their own."""
+        """The next line that belongs to the protocol: peers print other lines too."""
         assert self._process.stdout is not None
         while line := await asyncio.wait_for(self._process.stdout.readline(), _READY_S):
             if line.startswith((b"ready", b"[")):
@@ -165,7 +165,7 @@ async def _ours(stack: EmbeddedStack) -> AsyncIterator[dict[str, Sampler]]:
 
 
 async def compare(stack: EmbeddedStack, python: Path, home: Path, count: int) -> list[Comparison]:
-    """Every peer beside ours, one after the other."""
+    """Every peer beside Holdfast, one after the other."""
     taken: list[Comparison] = []
     async with _ours(stack) as ours:
         for peer in PEERS:

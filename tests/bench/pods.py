@@ -1,6 +1,6 @@
 """P4t, P4f, P5t, P5f: one-offs on the path that clusters use, over a session and over REST with the SDK's client.
 
-Owns that path: client → proxy → gateway → proxy → agent, every arrow a TCP connection between processes of their own. The
+Owns that path: client → proxy → gateway → proxy → agent, five processes connected by TCP. The
 agent is started as in a pod, not forked. The bench's own stack has a Unix socket before its agents, on which a small write that waits for a
 delayed acknowledgement (40 ms) never shows.
 """

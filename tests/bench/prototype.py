@@ -1,8 +1,8 @@
-"""A relay with nothing in it: the least that client, gateway and agents on these libraries can cost.
+"""A minimal relay: the least that client, gateway and agents on these libraries can cost.
 
 Owns three roles that do no more than move bytes: agents that hand lines to bash and stream zeros, a relay that copies
-messages, a client. No sessions, no acknowledgements, no isolation, no errors. As in what it is compared with, an agent is
-a process of its own, forked from one that has imported everything: fifty sandboxes are fifty agents. Started as
+messages, a client. No sessions, acknowledgements, isolation or errors. As in Holdfast, each agent is a process,
+forked from one that has imported everything: fifty sandboxes are fifty agents. Started as
 `python -m tests.bench.prototype agents|relay FOLDER COUNT`; `Prototype` starts both.
 """
 

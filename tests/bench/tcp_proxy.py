@@ -1,4 +1,4 @@
-"""A TCP proxy as a process of its own, such as a service mesh or a balancer puts between two parts.
+"""A TCP proxy as a separate process, as a service mesh or a balancer puts between two services.
 
 Owns the bytes that pass and their back-pressure; changes and delays nothing. Started by ``pods``: it prints the port that it listens on, on
 127.0.0.1, and ends when its standard input does.
@@ -14,7 +14,7 @@ import uvloop
 
 
 class Side(asyncio.Protocol):
-    """One of the two connections. ``peer`` is the other; what comes before that one stands waits."""
+    """One of the two connections. ``peer`` is the other; bytes wait until it is established."""
 
     def __init__(self, peer: Side | None = None) -> None:
         self.transport: asyncio.Transport | None = None

@@ -18,14 +18,14 @@ _STEADY_ROUNDS = 7
 _ALONE = 300
 _ROUNDS = 6
 _ROUND_S = 1.5
-"""Short and many: a shared machine that is slow for some seconds is so for both loads."""
+"""Short rounds in turn: when a shared machine is slow for some seconds, it is slow for both loads."""
 _BUDGET = 2500 / 5500
 _AIM = 4000 / 5500
 """Shares of what the prototype does in the same run: commands a second on a machine where that does 5 500."""
 _PACE = 2 / 5 * _BUDGET
-"""P2's load as such a share: two fifths of P3's budget, 1 000/s together on that machine. As fast as they can, fifty sessions would
-measure fifty divided by the throughput and nothing else; the same number of commands on every machine would load a slow one, or one in a
-slow hour, nearly full, and a queue's length there says little about what is in it."""
+"""P2's load as such a share: two fifths of P3's budget, 1 000/s together on that machine. At full speed the figure
+would be fifty divided by the throughput; at the same rate on every machine a slow one would be nearly full, and the figure would be the
+length of its queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Fifty:
 
 
 async def fifty_sessions(environment: Mapping[str, str], data: Path, shell: AsyncShell) -> Fifty:
-    """The best of rounds as fast as they can, of the whole chain and the prototype in turn; then the median of some at a steady pace, in
+    """The best of several rounds at full speed, the whole chain and the prototype in turn; then the median of rounds at a steady pace, in
     turn with ``shell`` alone."""
     with prototype.running(agents=sum(_SHARES)) as bare:
         async with (
@@ -95,7 +95,7 @@ def p3c(fifty: Fifty) -> Figure:
 
 
 def p2(fifty: Fifty) -> Figure:
-    """The slowest hundredth at a steady pace, as a multiple of the middle one with one session."""
+    """p99 at a steady pace, as a multiple of the p50 of one session."""
     how = (
         f"p99 while 50 sessions each begin a command every {fifty.period_s * 1e3:.0f} ms (two fifths of P3's budget on this machine, now), "
         f"median of {_STEADY_ROUNDS} rounds of {_ROUND_S:g} s; floor: p50 of one session between the rounds"

@@ -1,7 +1,7 @@
-"""P11: a file of 1 GiB up and down, beside a bare relay that moves as many bytes; and what each process grows by meanwhile.
+"""P11: a file of 1 GiB up and down, beside a bare relay that moves as many bytes; and the growth of each process during it.
 
-Owns the file on both sides and its check. The client of the SDK is a process of its own (`python -m tests.bench.transfers`): the bench's
-own memory, full of other figures, would hide what a transfer takes.
+Owns the file on both sides and its check. The SDK's client is a separate process (`python -m tests.bench.transfers`): in the bench's own
+process, memory left by other figures would hide the growth.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def _relayed(size: int) -> float:
 
 
 async def _transfer(sandbox_id: str, size: int) -> dict[str, float]:
-    """Upload, download, compare; what each took and by how much this process grew."""
+    """Upload, download and compare; the seconds of each and the growth of this process."""
     with tempfile.TemporaryDirectory(prefix="hf-bench-transfer-") as folder:
         source, back = Path(folder) / "source", Path(folder) / "back"
         block = os.urandom(_MIB)

@@ -1,7 +1,7 @@
 """P7w: creates a second while spares of the image are ready, and the CPU time of each process for one of them.
 
-Owns the filling: a burst of creates raises the node's demand, and then nothing is asked until as many spares are ready as it wants. No
-more sandboxes are created at once than there are spares. A create ends when the sandbox is ready; no command runs.
+Owns the filling: a burst of creates raises the node's demand for spares, and the next begins when all of them are ready. No more
+sandboxes are created at once than there are spares. A create ends when the sandbox is ready; no command runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPARES = re.compile(r'^holdfast_node_spares\{state="(\w+)"\} ([0-9.]+)$', re.MU
 
 
 async def p7w(client: AsyncSandboxClient, stack: EmbeddedStack) -> Figure:
-    """The median of some rounds; what one create costs each process is of the median round."""
+    """The median of the rounds; the CPU time of each process is that of the median round."""
     rounds: list[tuple[float, int, many.Phase]] = []
     accounts = many.Accounts(stack.data)
     for _ in range(_ROUNDS):
@@ -66,7 +66,7 @@ async def _delete(box: AsyncSandbox) -> None:
 
 
 async def _filled(url: str) -> int:
-    """Wait until the node has as many spares as it wants; how many."""
+    """Wait until the node has as many spares as it wants; returns their number."""
     async with httpx.AsyncClient() as http:
         spares: dict[str, float] = {}
 

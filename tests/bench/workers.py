@@ -1,4 +1,4 @@
-"""Starts load processes and talks to them. Owns their lives; what they do is `tests.bench.load`."""
+"""Starts, controls and ends load processes; `tests.bench.load` is their program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _READY_DEADLINE_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all workers did together. Latencies in seconds: the worst worker's, since they work side by side."""
+    """The result of all workers together. Latencies in seconds are those of the slowest worker."""
 
     commands: int
     per_second: float

@@ -1,4 +1,4 @@
-"""What the bench says about its measurements: budgets, knees, pages. The measurements themselves are `make bench`."""
+"""The report of the bench: budgets, knees, pages. `make bench` takes the measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a soak calls growth: series with and without a trend, and a process that is made to hold more and more."""
+"""The rule for growth in a soak: series with and without a trend, and a process with a leak."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ NAMES = {
 
 
 def load(reports: Path, *arguments: str) -> list[str]:
-    """The command line of a run of two users for ten seconds; what ``arguments`` say comes later and wins."""
+    """The command line of a run of two users for ten seconds; ``arguments`` come later and override it."""
     return [sys.executable, "-m", "loadtest", "--users", "2", "--duration", "10", "--reports", str(reports), *QUICK, *arguments]
 
 
@@ -151,7 +151,7 @@ def test_without_an_address_it_runs_on_a_stack_of_its_own(tmp_path: Path) -> Non
             measures[process].add(measure)
     each = {"memory_bytes", "descriptors", "threads", "mounts"}
     looped = each | {"tasks"}
-    stack = {"sandboxes", "spares", "directories", "namespaces", "cgroups"}
+    stack = {"sandboxes", "spares", "files", "namespaces", "cgroups"}
     assert measures.pop("gateway") == looped | {"creates_total"}
     assert measures.pop("controller") == looped
     assert measures.pop("stack") == stack

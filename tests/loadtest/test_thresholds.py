@@ -1,4 +1,4 @@
-"""What a run is judged by: limits as text, failures by whose fault they are, a run that did nothing."""
+"""The thresholds of a run: limits as text, failures by fault, a run without requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container as a cluster would start it, without a cluster: the bundle in a root file system, the agent as its first process.
+"""A container as in a cluster, without a cluster: the bundle in a root file system, the agent as its first process.
 
 Owns `Pod` and starting it in fresh mount, pid, ipc and uts namespaces; the network stays the machine's, so that the SDK reaches the agent
 over loopback.

@@ -1,6 +1,6 @@
 """Root file systems as images have them: made of this machine's own programs, and of packages of an older release where they can be had.
 
-Owns what each root holds. Nothing is fetched but by `old_release`, through apt's own client; what cannot be had is said and skipped.
+Owns what each root holds. Only `old_release` downloads, through apt's own client; tests of a root that cannot be made are skipped.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def debian(root: Path) -> Path:
 
 
 def no_shell(root: Path) -> Path:
-    """A static program that is no shell."""
+    """A static program that is not a shell."""
     source = root / "tool.c"
     source.write_text(
         "#include <stdio.h>\n#include <unistd.h>\nextern char **environ;\n"

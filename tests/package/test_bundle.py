@@ -1,4 +1,4 @@
-"""The bundle as a thing: the same every time, no larger than it may be, nothing in it that is not needed; as a folder and as an image."""
+"""The bundle's build: reproducible, within its size budget, without unneeded files; as a folder and as an image."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 def interpreter(bundle: Path, *arguments: str, **environment: str) -> str:
-    """What the bundle's Python prints."""
+    """The output of the bundle's Python."""
     command = agent_command(str(bundle))
     program = [*command[: command.index("-I")], *arguments]
     return subprocess.run(program, env=environment, capture_output=True, text=True, check=True, cwd="/").stdout
@@ -122,7 +122,7 @@ def test_the_interpreter_lives_in_it_and_heeds_nobody(bundle: Bundle, tmp_path: 
 
 
 def test_every_module_of_the_agent_can_be_imported(bundle: Bundle) -> None:
-    """What was left out is only ever asked for where its absence is expected."""
+    """Modules that were left out are imported only where their absence is expected."""
     ours = [name for name in bundle.manifest["modules"] if name.startswith(("session_agent", "holdfast_wire")) and "__main__" not in name]
     code = f"import sys; sys.path.insert(0, sys.prefix + '/agent'); [__import__(name) for name in {ours!r}]; print(len(sys.modules))"
     assert int(interpreter(bundle.folder, "-I", "-S", "-c", code)) > len(ours)

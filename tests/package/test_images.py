@@ -1,4 +1,4 @@
-"""The agent in images that bring as little as images do: each row of the requirement's list, in real namespaces with the agent as PID 1."""
+"""The agent in minimal images: each kind that the requirements list, in real namespaces with the agent as PID 1."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_busybox(start: Started) -> None:
 
 
 async def test_a_busybox_shell_outlives_its_children(start: Started) -> None:
-    """Where it read its standard input itself, the end of any child was the end of the shell, and of a run that had just been begun."""
+    """When this shell read its standard input itself, the end of any child ended it, and a run that had just begun."""
     async with start("busybox") as sandbox, await sandbox.shell() as shell:
         await shell.run("f() { echo function; }; sleep 0.05 & CHILD=$!")
         for _ in range(200):

@@ -1,4 +1,4 @@
-"""What an idle agent of the bundle does not load, and when that comes."""
+"""The modules that an idle agent of the bundle loads, and those that it loads later."""
 
 from __future__ import annotations
 

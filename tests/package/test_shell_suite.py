@@ -29,7 +29,7 @@ AT_ONCE = 4
 
 
 async def _answers(pod: Pod, cases: list[Case], shell: str) -> dict[str, str]:
-    """Name → what is wrong, of the cases that do not behave."""
+    """Name → the failure, of each case that failed."""
     wrong: dict[str, str] = {}
     gate = asyncio.Semaphore(AT_ONCE)
     async with running(pod) as sandbox:

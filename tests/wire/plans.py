@@ -1,6 +1,6 @@
-"""What a simulated world is made of: plans, connections, jobs, and the error that says the promise was broken.
+"""The data of a simulated world: plans, connections, jobs, and the error for a broken promise.
 
-The plain data of ``simulation.World``, which owns what happens to it.
+``simulation.World`` owns everything that happens to them.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Plan:
 
 @dataclass
 class Wire:
-    """One connection: messages on their way up and down, and whether each end still believes in it."""
+    """One connection: messages on their way up and down, and whether each end still considers it open."""
 
     up: deque[bytes] = field(default_factory=deque)
     down: deque[bytes] = field(default_factory=deque)
     open: bool = True
-    hole: bool = False  # swallows everything, and nobody is told
+    hole: bool = False  # loses everything without an error
 
 
 class ViolationError(AssertionError):

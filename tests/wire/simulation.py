@@ -1,8 +1,8 @@
-"""A seeded world for the pure session core: two ends, a hostile network, a clock nobody waits for.
+"""A seeded simulation of the pure session core: two ends, an unreliable network, a virtual clock.
 
 Each world runs one client and one agent through cuts at any message, late and duplicated greetings, attaches before the old
 connection is noticed lost, and slow readers. The agent runs *plans*: a command echoes the input it was promised and prints
-numbered bytes. ``World.check`` then asks for the whole promise: every plan ran once, every byte arrived once and in order, and
+numbered bytes. ``World.check`` then checks the whole promise: every plan ran once, every byte arrived once and in order, and
 nothing is left stored. A failing seed reproduces the run exactly.
 """
 
@@ -60,7 +60,7 @@ class World:
         return plan
 
     def act(self) -> None:
-        """The client begins something."""
+        """The client starts a command or a channel."""
         if self.shells - self.closing and self.rng.random() < 0.6:
             number = self.rng.choice(sorted(self.shells - self.closing))
             plan = self._plan()
@@ -206,7 +206,7 @@ class World:
         self.client.connect(self.now)
 
     def swallow(self) -> None:
-        """The connection turns into a black hole: only silence can tell, and it must."""
+        """The connection loses everything without an error: only silence shows it."""
         wire = self.wire
         if wire is None:
             return
@@ -226,7 +226,7 @@ class World:
             self.wire = None
 
     def cut(self) -> None:
-        """The connection breaks at any message; the agent may hear of it now, later, or never."""
+        """The connection breaks at any message; the agent may notice now, later, or never."""
         if self.wire is None:
             return
         self.faults += 1
@@ -351,9 +351,9 @@ class World:
     def check(self) -> None:
         """Raise ``ViolationError`` unless the whole promise was kept."""
         for plan in self.plans.values():
-            told = (plan.ran, plan.started, plan.exited)
-            if told != (1, 1, 1):
-                raise ViolationError(f"{plan.command_id} ran, started, exited {told} times")
+            counts = (plan.ran, plan.started, plan.exited)
+            if counts != (1, 1, 1):
+                raise ViolationError(f"{plan.command_id} ran, started, exited {counts} times")
             if bytes(plan.seen) != plan.output:
                 raise ViolationError(f"{plan.command_id} printed {len(plan.output)} bytes, {len(plan.seen)} arrived")
             if bytes(plan.received) != plan.input:

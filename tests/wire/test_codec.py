@@ -1,4 +1,4 @@
-"""Frames to bytes and back: golden vectors, every field's type, and whatever bytes an attacker likes (PROTOCOL §2)."""
+"""Frames to bytes and back: golden vectors, every field's type, and hostile bytes (PROTOCOL §2)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_golden_parameters_that_follow_their_open() -> None:
 
 
 def test_golden_vectors() -> None:
-    """What stands in the file is what both ends of any release must speak; a change here is a new protocol version."""
+    """Both ends of every release must use the bytes in this file; a change here is a new protocol version."""
     made = [{"frame": repr(f), "offset": o, "hex": _encode(f, o).hex()} for f, o in EXAMPLES]
     assert json.loads(VECTORS.read_text()) == made
 

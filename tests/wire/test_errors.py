@@ -1,4 +1,4 @@
-"""The error table: every code says what to do, and is told apart."""
+"""The error table: every code has a hint, and codes are distinct."""
 
 from __future__ import annotations
 

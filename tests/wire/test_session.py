@@ -362,7 +362,7 @@ def test_a_channel_number_is_used_once() -> None:
 
 
 def test_ends_that_were_not_yet_acknowledged_leave_room_for_new_channels() -> None:
-    """The agent counts a channel until its last fact is acknowledged; who opens a thousand at a time must not run into that."""
+    """The agent counts a channel until its last fact is acknowledged; a client with a thousand open at a time stays below the limit."""
     pair = Pair()
     for _ in range(3):
         numbers = [pair.client.open("command", {"id": "x"}) for _ in range(CHANNELS)]

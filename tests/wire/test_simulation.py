@@ -1,4 +1,4 @@
-"""The session core under seeded faults, and proof that this suite would notice if it were wrong (PROTOCOL §4–§6)."""
+"""The session core under seeded faults, and a check that this suite detects faults in it (PROTOCOL §4–§6)."""
 
 from __future__ import annotations
 

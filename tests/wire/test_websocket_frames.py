@@ -1,4 +1,4 @@
-"""A client's frames: whole, in pieces of any size, and what none of ours sends."""
+"""A client's frames: whole, in pieces of any size, and frames that our clients never send."""
 
 from __future__ import annotations
 
