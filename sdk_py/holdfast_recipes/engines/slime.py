@@ -28,7 +28,7 @@ from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.pipeline.batching import Batching
 from holdfast_recipes.pipeline.rollouts import RolloutManager, Step, Ticket
 from holdfast_recipes.policy.base import Policy
-from holdfast_recipes.policy.openai_chat import Sampling
+from holdfast_recipes.policy.endpoint import Sampling
 from holdfast_recipes.policy.sglang import SGLang
 
 from .groups import GroupPlayer, LoopThread, Recipe

@@ -21,7 +21,8 @@ from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.pipeline import files
 from holdfast_recipes.pipeline.rollouts import Ticket
-from holdfast_recipes.policy.openai_chat import OpenAIChat, Sampling
+from holdfast_recipes.policy.endpoint import Sampling
+from holdfast_recipes.policy.openai_chat import OpenAIChat
 
 from .rows import row_of, rows_of
 from .shared import recipe_of

@@ -29,7 +29,8 @@ from holdfast_recipes.harness.program import Program, ProgramRun, at, run_progra
 from holdfast_recipes.harness.programs import PROGRAMS
 from holdfast_recipes.harness.rollout import Capacity, Settings
 from holdfast_recipes.policy.base import Policy
-from holdfast_recipes.policy.openai_chat import OpenAIChat, Prices, Sampling
+from holdfast_recipes.policy.endpoint import Sampling
+from holdfast_recipes.policy.openai_chat import OpenAIChat, Prices
 from holdfast_recipes.policy.sglang import SGLang
 from holdfast_recipes.proxy.server import Proxy
 from holdfast_recipes.swe.archives import Archives
