@@ -5,7 +5,7 @@ in this process; every model call goes through verifiers' interception server, s
 verifiers itself, and its runtime stays empty: take ``subprocess``. Read against verifiers 0.4.0 (``verifiers.v1``), which finds plugins
 by the name of a top-level module: export ``HoldfastTaskset`` and ``HoldfastHarness`` from one, as ``infra/recipes/engines`` does.
 
-Groups are the trainer's there: prime-rl asks for a fixed number of rollouts of each task, so Algorithm 1 has no place in it.
+There the trainer forms the groups: prime-rl requests a fixed number of rollouts of each task, so Algorithm 1 is not used.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class HoldfastHarness(vf.Harness[vf.HarnessConfig]):
 
 
 def note_of(run: Trajectory) -> dict[str, Any]:
-    """What verifiers does not record itself, as plain values."""
+    """Fields that verifiers does not record itself, as plain values."""
     blame = None if run.blame is None else str(run.blame)
     note: dict[str, Any] = {"reward": run.reward, "status": str(run.status), "blame": blame, "reason": run.reason, "turns": len(run.turns)}
     return note | {"sandbox": run.sandbox.id, "escalated": run.sandbox.escalated}
@@ -137,7 +137,7 @@ def nodes_of(run: Trajectory, advantage: float | None = None) -> list[vf.Message
 
 
 def trace_of(run: Trajectory, advantage: float | None = None) -> vf.Trace:
-    """A rollout as a finished trace. Without a reward it is not ``ok`` and has the error that says why."""
+    """A rollout as a finished trace. Without a reward it is not ``ok`` and has an error with the reason."""
     data = HoldfastTaskData(id=run.task_id, name=run.task_id, prompt=str(run.messages[0].get("content") or "") if run.messages else "")
     trace: vf.Trace = vf.Trace(
         id=run.trajectory_id,

@@ -1,7 +1,7 @@
 """A policy behind SGLang's native ``/generate``: token ids in, token ids with log-probabilities out.
 
-Owns one HTTP request and the reading of its answer. What is sampled here is what a trainer needs: nothing is tokenized twice, and the
-answer says which weights sampled it.
+Owns one HTTP request and the reading of its answer. Returns the sampled ids for training: no text is tokenized again, and
+the answer contains the version of the weights that sampled it.
 """
 
 from __future__ import annotations
