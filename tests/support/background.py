@@ -1,6 +1,6 @@
-"""Work that goes on beside a test.
+"""Background tasks of a test.
 
-Owns that it has ended, one way or the other, when the block it belongs to has.
+Owns the end of the task: when the block that started it ends, the task has finished or was cancelled.
 """
 
 from __future__ import annotations

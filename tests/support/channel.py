@@ -1,4 +1,4 @@
-"""A channel without a session: records what a handler says, holds it to its credit and to the legal order of facts.
+"""A channel without a session: records the frames of a handler, checks its credit and the legal order of facts.
 
 Owns `FakeChannel` and `serve`, for testing the agent's handlers directly on real files and sockets. The credit check and the table
 of facts are those of the real session, so a handler that passes here cannot break the protocol there.
@@ -136,13 +136,13 @@ class FakeChannel:
                 await self.heard.wait()
 
     async def result(self) -> dict[str, Any]:
-        """What Closed tells; fails the test on Failed."""
+        """The result in Closed; fails the test on Failed."""
         last = await self.end()
         assert isinstance(last, Closed), last
         return last.result
 
     async def error(self) -> dict[str, Any]:
-        """What Failed tells; fails the test on Closed."""
+        """The error in Failed; fails the test on Closed."""
         last = await self.end()
         assert isinstance(last, Failed), last
         return last.error

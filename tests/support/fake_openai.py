@@ -1,7 +1,7 @@
-"""A chat completions service that answers from a list: what a model would say, in order.
+"""A chat completions service that answers with the turns of a list, in order.
 
-Owns a tiny HTTP server on loopback, in a thread. Keeps every request it got, so that a test can see what a model is
-told. `status` makes it refuse.
+Owns a tiny HTTP server on loopback, in a thread. Keeps every request, so that a test can check what a model
+receives. `status` makes it refuse.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The least that an SDK needs between itself and one agent: takes its upgrade, dials the agent with the real proof, passes bytes on.
+"""A minimal gateway between an SDK and one agent: accepts the upgrade, dials the agent with the real proof, copies bytes.
 
-Owns no policy: no keys, no placement, no REST. For tests of an agent in circumstances that a whole stack cannot make.
+Owns no policy: no keys, no placement, no REST. For tests of an agent in conditions that a whole stack cannot produce.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Front:
 
 
 class _Back(asyncio.Protocol):
-    """What the agent says goes to the client, in its order and its pace."""
+    """Copy the agent's bytes to the client, in their order and at their pace."""
 
     def __init__(self, writer: asyncio.StreamWriter, agent: asyncio.Transport) -> None:
         self._writer = writer

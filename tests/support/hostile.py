@@ -1,7 +1,7 @@
-"""Hostile bytes for the agent's parsers: what a stream comes to, and seeded damage.
+"""Hostile bytes for the agent's parsers: the result of parsing a stream, and seeded damage.
 
-Owns the invariants that the quick property tests and the long fuzzing runs share: whatever comes in, the answer is the documented one
-or one documented error, and how the bytes were cut makes no difference.
+Owns the invariants that the quick property tests and the long fuzzing runs share: for any input the result is the documented one
+or one documented error, and does not depend on how the bytes were split.
 """
 
 from __future__ import annotations

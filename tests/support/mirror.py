@@ -1,6 +1,6 @@
-"""The Debian mirror that this machine itself is set up with: where the suite's image and its networked cases get packages.
+"""The Debian mirror that this machine is configured with; the suite's image and its networked cases get packages from it.
 
-Owns reading apt's source lists. Nothing is assumed where they name none.
+Owns reading apt's source lists. If they name no mirror, there is no default.
 """
 
 from __future__ import annotations

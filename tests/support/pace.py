@@ -1,6 +1,6 @@
-"""A stopwatch that does not blame what is tested for a machine that was busy with something else.
+"""A stopwatch that leaves out the time in which the machine was busy with other work.
 
-Owns ``Stopwatch``: bounds such as "answered within a second" stay as they are promised, and hold on a machine that is stolen from.
+Owns ``Stopwatch``: tests check bounds such as "answered within a second" unchanged, also on a machine whose processors are shared.
 """
 
 from __future__ import annotations

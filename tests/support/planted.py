@@ -1,6 +1,6 @@
-"""Bugs planted on purpose: a suite of seeded worlds that does not notice one of them proves nothing.
+"""Bugs planted on purpose: a simulation that does not detect one of them proves nothing.
 
-Owns the search for the seed that notices; the bugs and the worlds are those of the test that calls it.
+Owns the search for a seed that detects the bug; the calling test provides the bugs and the simulations.
 """
 
 from __future__ import annotations

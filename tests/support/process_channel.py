@@ -1,7 +1,7 @@
 """Driving the agent's process channels directly: no session, no gateway, real processes.
 
-Owns `Client`, one fake session on a running `AgentContext`, and `Outcome`, what came back for one command. The credit check and the table
-of legal facts are those of the real session (`tests.support.channel.FakeChannel`).
+Owns `Client`, one fake session on a running `AgentContext`, and `Outcome`, the frames received for one command. The credit check and the
+table of legal facts are those of the real session (`tests.support.channel.FakeChannel`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.until import until_async
 
 @dataclass
 class Outcome:
-    """Everything one command told."""
+    """All that the agent reported of one command."""
 
     started: bool = False
     stdout: bytes = b""

@@ -1,7 +1,7 @@
-"""What a test needs from the machine: `requires("namespaces", "root")`.
+"""The requirements of a test on the machine: `requires("namespaces", "root")`.
 
-Owns the probes and their explanations. A need that is not met skips loudly on a developer's machine and fails where
-CI=true, so that the suite never goes green by testing nothing. Use as a decorator or as `pytestmark = requires(...)`.
+Owns the probes and their explanations. A missing requirement skips the test with a message on a developer's machine and fails it with
+CI=true, so that the suite cannot pass by testing nothing. Use as a decorator or as `pytestmark = requires(...)`.
 """
 
 from __future__ import annotations

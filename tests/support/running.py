@@ -1,4 +1,4 @@
-"""The commands, shells and terminals that an agent's context holds, with their own types: the context knows what it needs of them."""
+"""The commands, shells and terminals that an agent's context holds, with their classes; the context declares protocols only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How the suite is divided among workers (`make test` runs two), and what must not run beside anything else.
+"""How the suite is divided among workers (`make test` runs two), and which tests must run alone.
 
 Owns the order of the files, the scheduler that hands out whole files, and the lock between workers. A file's tests stay together, so
-that its fixtures are made once. Tests marked ``alone`` come late and run while no other worker runs any: bombs, and
-what compares the pace of one thing with another's. Loaded by ``tests/conftest.py``; without workers only the order remains.
+that its fixtures are made once. Tests marked ``alone`` come late and run while no other worker runs a test: fork bombs, and
+comparisons of speeds. Loaded by ``tests/conftest.py``; without workers only the order remains.
 """
 
 from __future__ import annotations

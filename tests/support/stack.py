@@ -1,6 +1,6 @@
-"""A whole real stack for tests: `make up`'s own runner on a free port with a data folder of its own.
+"""A whole real stack for tests: the supervisor of `make up` on a free port with its own data folder.
 
-Owns the runner process and what must be true after it: nothing of the stack is left. The `stack` fixture is shared by
+Owns the supervisor process and the check after its end: no process and no file of the stack is left. The `stack` fixture is shared by
 the whole session, so a test that kills parts of it must leave it ready (`wait_ready`); a test that needs other
 settings starts its own with `running_stack(...)`.
 """
@@ -66,7 +66,7 @@ class Stack:
 
 
 def read_pid(path: Path) -> int | None:
-    """What a pid file says; None while it is not there."""
+    """The process id in a pid file; None while the file does not exist."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

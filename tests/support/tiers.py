@@ -1,7 +1,7 @@
 """Which tests belong to which target: `make test` runs the quick ones, `make test-all` also the slow ones, `make soak` the longest.
 
-Owns the lists below, by file, folder or test; what is in none is quick. Loaded by ``tests/conftest.py``, which adds the markers ``slow``
-and ``soak``. A slow file is not even imported by ``make test``: each worker would do so.
+Owns the lists below, by file, folder or test; a test in none of them is quick. Loaded by ``tests/conftest.py``, which adds the markers
+``slow`` and ``soak``. A slow file is not even imported by ``make test``: each worker would do so.
 """
 
 from __future__ import annotations

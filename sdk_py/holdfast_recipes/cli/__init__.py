@@ -85,7 +85,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from holdfast_recipes.pipeline.errors import UsageError
 
-        raise UsageError(message, hint=f"{self.prog} --help says how it is written")
+        raise UsageError(message, hint=f"{self.prog} --help shows its options")
 
 
 def main(words: Sequence[str]) -> int:

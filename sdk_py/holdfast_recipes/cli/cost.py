@@ -11,7 +11,7 @@ from holdfast_recipes.pipeline.errors import SettingError
 
 _NOTES = (
     "orchard_spot has all nodes on spot, as Table 2 of the paper computes it; its text keeps the service's node on demand: the last line.",
-    "Nodes count with all of their 16 vCPU and 64 GiB unless --allocatable-cpu and --allocatable-memory say what sandboxes can have.",
+    "Nodes count with all of their 16 vCPU and 64 GiB unless --allocatable-cpu and --allocatable-memory give the part for sandboxes.",
 )
 
 

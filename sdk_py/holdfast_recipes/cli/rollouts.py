@@ -93,7 +93,7 @@ def _said(done: Collected, folder: Path) -> str:
     now = ", ".join(f"{count} {name}" for name, count in done.outcomes.items() if count) or "nothing"
     lines = [f"{done.finished} of {done.total} rollouts are in {folder}; now: {now}"]
     if done.given_up:
-        lines.append(f"{done.given_up} were given up: infrastructure spoiled every try (faults.jsonl says how)")
+        lines.append(f"{done.given_up} were given up: every try failed because of infrastructure (see faults.jsonl)")
     if done.events:
         lines.append("events: " + ", ".join(f"{name} {count}" for name, count in done.events.items()))
     if done.images_not_pulled:

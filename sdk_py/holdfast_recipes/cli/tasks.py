@@ -37,7 +37,7 @@ def add_mutate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--most", type=int, default=300, metavar="N", help="tasks in all (%(default)s)")
     parser.add_argument("--most-per-project", type=int, metavar="N", help="tasks of one library")
     parser.add_argument("--module", help="of a file: the module to mutate, as a path in the distribution")
-    parser.add_argument("--tests", nargs="+", help="of a file: the test files that know the module")
+    parser.add_argument("--tests", nargs="+", help="of a file: the test files for the module")
     parser.add_argument("--path", default=".", help="of a file: what goes on Python's path (%(default)s)")
     parser.add_argument("--image", default="host", help="of the sandboxes; needs Python 3, git and tar (%(default)s)")
     parser.add_argument("--cpu", type=float, default=1, help="of a sandbox (%(default)s)")
@@ -61,7 +61,7 @@ def _projects(arguments: argparse.Namespace) -> list[tuple[Project, Path | None]
     for word in arguments.projects or [each.name for each in PROJECTS]:
         if word.endswith((".tar.gz", ".tgz")):
             if not arguments.module or not arguments.tests:
-                raise SettingError(f"{word} is a file: say what to mutate with --module, and by which tests with --tests")
+                raise SettingError(f"{word} is a file: name the module to mutate with --module, and its tests with --tests")
             path = Path(word)
             chosen.append((sdist(path, arguments.module, tuple(arguments.tests), arguments.path), path))
             continue

@@ -1,6 +1,6 @@
-"""Group-relative advantages (P §3.3.3, §4.4, §5.3): one number per rollout, and how it reaches tokens and recorded pairs.
+"""Group-relative advantages (P §3.3.3, §4.4, §5.3): one number per rollout, and its use for tokens and recorded pairs.
 
-Owns the normalisation within a group. Does not decide who is in the group (``balance``) and holds no tensors: engines take the numbers.
+Owns the normalisation within a group. Does not choose the rollouts of the group (``balance``) and has no tensors: engines use the numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def advantages(rewards: Sequence[float | None], *, std: Deviation = "sample", ep
     """[N] rewards → [N] advantages (r − mean) / std over those that are not None; None gives 0.0 and is left out of both.
 
     ``std``: "sample" divides by √(Σ(r − mean)²/(N − 1)) as slime, verl and TRL do, "population" by √(Σ(r − mean)²/N) as the formula of
-    the paper reads, "none" only subtracts the mean. A deviation of at most ``eps`` counts as none at all and gives zeros, never NaN.
+    the paper reads, "none" only subtracts the mean. A deviation of at most ``eps`` counts as zero and gives zeros, never NaN.
     ``eps`` is such a bound and is not added to the divisor (engines add 1e-6 or 1e-4, which shrinks every advantage a little).
     Raises ValueError for another ``std``, and for rewards that are not finite or too large to be squared.
     """

@@ -1,8 +1,8 @@
-"""Balanced Adaptive Rollout: Algorithm 1 (P §3.3.2) for one prompt, as a state machine that its driver feeds.
+"""Balanced Adaptive Rollout: Algorithm 1 (P §3.3.2) for one prompt, as a state machine.
 
-Owns which rollouts of a prompt form its group, and when to stop generating. Does not run rollouts, drop groups (``groups``) or
-compute advantages (``advantage``). The driver asks ``wants()`` how many more to start, hands each finished rollout to ``add()``, and
-takes ``outcome()`` as soon as it is not None.
+Owns the choice of the rollouts that form a prompt's group, and when to stop generating. Does not run rollouts, drop groups (``groups``) or
+compute advantages (``advantage``). The driver calls ``wants()`` for the number to start, passes each finished rollout to ``add()``, and
+uses ``outcome()`` as soon as it is not None.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LengthBias:
 
 
 def length_bias(outcome: Outcome, *, positive: bool, usable: Usable = is_usable) -> LengthBias | None:
-    """What choosing the shortest does to the lengths of successes or of failures; None where the group has none of them."""
+    """The effect of choosing the shortest on the lengths of successes or of failures; None if the group has none of them."""
     selected = [each.rollout.length for each in outcome.members if not each.remove_sample and each.rollout.positive == positive]
     pool = [each.length for each in outcome.pool if usable(each) and each.positive == positive]
     return LengthBias(sum(selected) / len(selected), sum(pool) / len(pool)) if selected else None
@@ -98,7 +98,7 @@ def by_status_and_length(rollout: Scored) -> tuple[float, ...]:
 def candidates(size: int, low: Share, high: Share, target: Share | None = None, tie: Tie = "negative") -> list[int]:
     """Numbers of positives ⌈low·N⌉ … ⌊high·N⌋ in the order in which they are tried: nearest to n* = round(target·N) first.
 
-    ``target`` is the middle of the interval unless given. Of two that are as near, ``tie`` says which class has more: "negative"
+    ``target`` is the middle of the interval unless given. Of two equally near, ``tie`` names the class that has more: "negative"
     tries the lower number first. N = 8 on [3/8, 5/8] gives 4, 3, 5.
     """
     if tie not in get_args(Tie):
@@ -196,7 +196,7 @@ class Balance:
         """Rollouts that were handed in after the outcome stood; they change nothing."""
 
     def wants(self) -> int:
-        """How many more finished rollouts the present stride needs; 0 once the outcome stands. Those already running count."""
+        """The number of further finished rollouts that the present stride needs, running ones included; 0 once the outcome is decided."""
         return 0 if self._outcome else self.stride - len(self._pool) % self.stride
 
     def add(self, finished: Scored | Iterable[Scored]) -> None:

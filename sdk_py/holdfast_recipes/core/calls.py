@@ -1,7 +1,7 @@
-"""Thoughts and tool calls in what a model wrote: Qwen/Hermes text, chat ``tool_calls``, responses items and Anthropic blocks.
+"""Thoughts and tool calls in the output of a model: Qwen/Hermes text, chat ``tool_calls``, responses items and Anthropic blocks.
 
 Owns parsing and the kinds of error. An error is a value with the text it comes from: the driver answers it, the filters count it.
-Rendering the other way is in ``template``. A malformed call never hides the well-formed ones beside it.
+``template`` renders calls. A malformed call never hides well-formed calls of the same turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class CallFault(StrEnum):
-    """What is wrong with a call. ``NO_CALL`` is of a whole turn: it asks for nothing."""
+    """Errors of a call. ``NO_CALL`` belongs to a whole turn: it contains no call."""
 
     UNDEFINED_TOOL = "undefined_tool"
     BAD_JSON = "bad_json"
@@ -50,7 +50,7 @@ class CallError:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What one assistant turn says: its thought, the text beside it, calls and errors each in the order of writing."""
+    """The content of one assistant turn: its thought, the text beside it, calls and errors each in the order of writing."""
 
     thought: str = ""
     text: str = ""
@@ -157,8 +157,8 @@ def _call_at(text: str, start: int) -> tuple[ToolCall | CallError, int]:
 
 
 def _after_broken(text: str, position: int) -> int:
-    """Where parsing goes on after a broken call: behind the next closing tag or before the next opening one, so that it costs only
-    itself."""
+    """The position at which parsing continues after a broken call: behind the next closing tag or before the next opening one, so that it
+    costs only itself."""
     close, again = text.find(_CLOSE, position), text.find(_OPEN, position)
     if close >= 0 and not 0 <= again < close:
         return close + len(_CLOSE)

@@ -1,4 +1,4 @@
-"""What sandboxes cost: the calculator behind P Table 2 and App. B, with the inputs that the table leaves out.
+"""The cost of sandboxes: the calculation of P Table 2 and App. B, with the inputs that the table leaves out.
 
 Owns rates and arithmetic, in exact decimals. Money is US dollars at the prices of the paper (list prices change: give your own). The
 table's spot figure prices all 17 nodes as spot while the text keeps the orchestrator's node on demand; both are here (Z1).

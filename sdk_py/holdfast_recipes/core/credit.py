@@ -1,7 +1,7 @@
 """Credit assignment for SFT (P §3.3.1): from one value per turn to the turns of an unresolved run that get loss.
 
-Owns the temporal difference, rise segments and both conventions of what a value belongs to (V1). Where values come from is in
-``values``; which tokens a turn has is in ``spans``.
+Owns the temporal difference, rise segments and both conventions for the turn that a value belongs to (V1). ``values`` reads
+values; ``spans`` has the tokens of a turn.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def credited_turns(
 
 @dataclass(frozen=True, slots=True)
 class CreditRules:
-    """How values become turns. ``check`` asks that the calibration rules of the prompt hold: for an LLM's values, not for estimates."""
+    """How values select turns. ``check`` requires that the prompt's calibration rules hold: for an LLM's values, not for estimates."""
 
     eps: float = 0.05
     tol: float = 1e-9
@@ -112,7 +112,7 @@ class CreditRules:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What an unresolved run teaches: its rise segments and the turns that get loss; ``reason`` says why it is dropped, if it is."""
+    """The credit of an unresolved run: its rise segments and the turns that get loss; ``reason``: why it is dropped, or None."""
 
     segments: tuple[Segment, ...]
     turns: frozenset[int]
@@ -148,5 +148,5 @@ def credit(values: Sequence[float], turns: int, rules: CreditRules | None = None
 
 
 def segment_lengths(curves: Iterable[Sequence[Segment]]) -> Counter[int]:
-    """How many segments have how many steps, j − i; P reports a median of about 2 before merging."""
+    """The number of segments for each length j − i in steps; P reports a median of about 2 before merging."""
     return Counter(end - start for segments in curves for start, end in segments)

@@ -32,7 +32,7 @@ class Filter(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Curated(Generic[Row]):
-    """What is left, in order, and how many each filter dropped (in the order of the filters, zeros included)."""
+    """The remaining runs, in order, and how many each filter dropped (in the order of the filters, zeros included)."""
 
     kept: list[Row]
     dropped: dict[str, int]

@@ -1,6 +1,6 @@
-"""Unified diffs in git's form: what they touch, what they add, their reverse, and what is left without some files.
+"""Unified diffs in git's form: the files they change, the lines they add, their reverse, and a diff without some files.
 
-Owns the reading of diff text and nothing else; patches are applied by git in a sandbox. Paths are those of the new side, or of the old
+Owns parsing of diff text only; git applies patches in a sandbox. Paths are those of the new side, or of the old
 side for files that a diff deletes.
 """
 
@@ -103,7 +103,7 @@ def size(diff: str) -> int:
 
 
 def without(diff: str, drop: Callable[[str], bool]) -> tuple[str, list[str]]:
-    """The diff without the files whose old or new path ``drop`` says yes to, and those paths. A rename counts by both of its names."""
+    """The diff without the files for whose old or new path ``drop`` is true, and those paths. A rename counts by both of its names."""
     kept: list[str] = []
     dropped: list[str] = []
     for each in parse(diff):
@@ -199,7 +199,7 @@ def _extent(start: str, count: str | None) -> str:
 
 
 def _swap_git_line(line: str) -> str:
-    """The names change sides, each as it is written: git's quoting stays. Where the two cannot be separated the line stays;
+    """The names change sides unchanged: git's quoting stays. Where the two cannot be separated the line stays;
     git then takes them from the lines of the rename."""
     old, new = _git_names(line.rstrip("\r\n"))
     names = list(_words(line[len("diff --git ") :]))

@@ -1,4 +1,4 @@
-"""What Balanced Adaptive Rollout costs and buys, exactly: the distribution of its outcome when rollouts succeed independently.
+"""The exact cost and benefit of Balanced Adaptive Rollout: the distribution of its outcome when rollouts succeed independently.
 
 Owns the curve that documents quote (rollouts per mixed and per balanced group, beside a fixed group). All rollouts count as usable.
 Nothing at run time depends on it; tests hold it against the state machine of ``balance``.

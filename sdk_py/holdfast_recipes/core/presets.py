@@ -1,7 +1,7 @@
 """Every hyper-parameter of the paper's six training runs, one preset each (the table of A5; P §3.3, §4.4, §5.2, §5.3).
 
 Owns the numbers. ``assumed`` names the fields that the paper leaves open, with where the value comes from: "slime" (its example
-scripts), "OpenWebRL" (follow-up code by overlapping authors), "ours" (a choice). None: the paper has no such thing. Contexts count
+scripts), "OpenWebRL" (follow-up code by overlapping authors), "ours" (a choice). None: the paper has no such value. Contexts count
 1,024 tokens to the K.
 """
 
@@ -57,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Sft:
-    """A supervised run. ``batch`` is global; ``loss`` says which tokens are targets; ``unit`` is what one row is."""
+    """A supervised run. ``batch`` is global; ``loss`` selects the target tokens; ``unit`` is what one row is."""
 
     base: str
     rows: int

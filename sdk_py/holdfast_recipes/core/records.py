@@ -1,8 +1,8 @@
 """The JSON and column forms of trajectories, and back without loss (A2.2, C8).
 
-Owns two forms: ``to_json`` is one object per trajectory for JSON lines, as ``schemas/recipes/trajectory.schema.json`` says; ``to_row``
-has the columns of the published data set (``tools``, ``messages``, ``metadata``) with ours beside them. Reads rows that others
-published too. Writing files is the pipeline's.
+Owns two forms: ``to_json`` is one object per trajectory for JSON lines, defined by ``schemas/recipes/trajectory.schema.json``; ``to_row``
+has the columns of the published data set (``tools``, ``messages``, ``metadata``) and Holdfast's own. Also reads rows published by
+others. The pipeline writes files.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def to_row(trajectory: Trajectory) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any]) -> Trajectory:
     """The trajectory of ``to_row``, or of a published row with only ``tools``, ``messages`` and ``metadata``.
 
-    Of such a row the turns are read from the messages, the reward is +1 where ``verify_status`` says resolved (or true), else −1.
+    Of such a row the turns are read from the messages, the reward is +1 if ``verify_status`` is resolved (or true), else −1.
     """
     metadata = _loaded(row.get("metadata")) or {}
     tools = tuple(_loaded(row.get("tools")) or ())

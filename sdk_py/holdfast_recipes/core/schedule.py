@@ -1,6 +1,6 @@
 """Learning rates by step, and how many steps an epoch has (P §3.3.1, §3.3.3, §4.4, §5.2).
 
-Owns the arithmetic alone: an optimiser asks ``Schedule.at(step)`` before step number ``step``, which counts from 0.
+Owns the arithmetic only: a training loop calls ``Schedule.at(step)`` before step number ``step``, which counts from 0.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _RANKS = {status: rank for rank, status in enumerate(Status)}
 
 
 class Blame(StrEnum):
-    """Whose fault an end is: the policy's (malformed output), the workload's (its command), Holdfast's or a node's, or that of the
+    """The cause of an end: the policy's (malformed output), the workload's (its command), Holdfast's or a node's, or that of the
     world the task talks to (a captcha, a judge that does not answer)."""
 
     POLICY = "policy"

@@ -1,6 +1,6 @@
 """Spans of tokens, the loss masks that follow from them, and cuts at their borders (P §3.3.1, §4.4, §5.2).
 
-Owns which of the [T] tokens of a sequence get loss. A mask is over tokens: ``mask[t]`` says that token t is a target; the logits that
+Owns the choice of the tokens of a sequence that get loss. A mask is over tokens: ``mask[t]`` is 1 if token t is a target; the logits that
 predict it are at t − 1 (``logit_positions``). Spans are half-open.
 """
 
@@ -70,7 +70,7 @@ def logit_positions(mask: Sequence[int]) -> list[int]:
 
 
 def trim_right(mask: Sequence[int]) -> int:
-    """How many leading tokens must stay: what follows the last target changes no loss (V8)."""
+    """The number of leading tokens to keep: tokens after the last target do not change the loss (V8)."""
     return max((index + 1 for index, bit in enumerate(mask) if bit), default=0)
 
 

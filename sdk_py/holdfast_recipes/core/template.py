@@ -24,8 +24,8 @@ _TOOLS_AFTER = (
 
 
 class Kind(StrEnum):
-    """What a piece is: ``header`` opens a message (and is given to the policy), ``content`` and ``end`` are written by the one who has the
-    role, ``glue`` stands between messages."""
+    """The kind of a piece: ``header`` opens a message (and is given to the policy), ``content`` and ``end`` are written by the one who
+    has the role, ``glue`` stands between messages."""
 
     HEADER = "header"
     CONTENT = "content"

@@ -1,4 +1,4 @@
-"""What one rollout leaves behind: messages, turns, tokens, how it ended and what it was worth. One record for all recipes.
+"""The record of one rollout: messages, turns, tokens, end and reward. All recipes use it.
 
 Owns the fields. Their JSON and column forms are in ``records``, their schema in ``schemas/recipes``. All are frozen; a later stage
 (annotation, curation) makes a changed copy with ``dataclasses.replace``.
@@ -19,7 +19,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a call was answered with. ``exit_code`` is None where no process ran; ``cause`` names an end from outside (``timeout``)."""
+    """The answer to a call. ``exit_code`` is None if no process ran; ``cause`` names an end from outside (``timeout``)."""
 
     text: str
     call_id: str = ""
@@ -87,7 +87,7 @@ class PolicyName:
 
 @dataclass(frozen=True, slots=True)
 class SandboxNote:
-    """Where a rollout ran; ``escalated`` when it was given more memory after running out."""
+    """The sandbox of a rollout; ``escalated`` if it got more memory after running out."""
 
     id: str = ""
     image_digest: str = ""
@@ -96,7 +96,7 @@ class SandboxNote:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A rollout, whole. ``messages`` are the chat form that the published rows have; ``turns`` say the same with times and causes.
+    """A rollout, whole. ``messages`` are the chat form that the published rows have; ``turns`` have the same content with times and causes.
 
     ``reward`` None: nothing verified it. ``values`` is there once it was annotated: of the states ``value_of`` the turns ("before" may
     have one more, of the final state). ``rises`` and ``credited`` are there once it was curated: the rise segments, and the turns that
@@ -132,14 +132,14 @@ class Trajectory:
         return self.reward is not None and self.reward > 0
 
     def scored(self) -> Scored:
-        """How the group algorithms see it; the length is that of its responses."""
+        """The rollout as the group algorithms use it; the length is that of its responses."""
         length = sum(self.tokens.loss_mask) if self.tokens else 0
         return Scored(self.reward, self.status, length, self.blame, self)
 
 
 def turns_of(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> tuple[Turn, ...]:
     """The turns that messages of the chat form contain; times and causes are not in them. A result belongs to the
-    turn it follows; its ``call_id`` says to which call."""
+    turn it follows; ``call_id`` names its call."""
     turns: list[Turn] = []
     for message in messages:
         if message["role"] == "assistant":

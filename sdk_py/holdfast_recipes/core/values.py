@@ -1,7 +1,7 @@
 """Values of the turns of a trajectory, P(resolve | history): reading an annotation, checking it, filling it up, its shape.
 
-Owns everything up to one value per turn (P §3.3.1, Eq. 1). What becomes of the values is in ``credit``; who asks an endpoint for them
-is in the pipeline. An annotation that cannot be used is a value too: a ``Refusal`` with a name that is counted.
+Owns everything up to one value per turn (P §3.3.1, Eq. 1). ``credit`` uses the values; the pipeline requests them
+from an endpoint. An annotation that cannot be used is a ``Refusal`` with a name that is counted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _refusal(item: Any, length: int, seen: Mapping[int, float]) -> Refusal | Non
 
 
 def _is_number(value: Any) -> bool:
-    """JSON knows no NaN, but Python's reader takes the word."""
+    """JSON has no NaN, but Python's reader accepts the word."""
     return isinstance(value, int | float) and not isinstance(value, bool) and (isinstance(value, int) or math.isfinite(value))
 
 

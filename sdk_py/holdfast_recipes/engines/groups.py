@@ -1,6 +1,6 @@
-"""Groups of rollouts for engines that ask for them prompt by prompt: Algorithm 1 for each, the group filter, and spare prompts.
+"""Groups of rollouts for engines that request them prompt by prompt: Algorithm 1 for each, the group filter, and spare prompts.
 
-Owns running the rollouts of a call and its limits. Decisions are ``core.balance``'s and ``core.groups``'. An engine that lets the rollout
+Owns running the rollouts of a call and its limits. ``core.balance`` and ``core.groups`` make the decisions. An engine that lets the rollout
 manager choose (slime, asynchronous TRL) takes ``pipeline.rollouts`` instead. Also owns the thread of an event loop for engines whose own
 code does not wait for coroutines.
 """
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What an engine needs to know: how a prompt (the id of a task) is played with the engine's policy, how groups are made and judged.
+    """The settings for an engine: how a prompt (the id of a task) is run with the engine's policy, how groups are formed and judged.
 
     ``rollouts`` gets a policy of token ids, ``chats`` one of messages. ``concurrency`` rollouts run at a time; ``balance`` is called once
     for each group; ``prompts`` are all there are."""

@@ -23,7 +23,7 @@ class Row:
     """[P] prompt ids up to the first sampled token, and everything after it: [R] ids, mask (1 = sampled, gets loss), log-probabilities.
 
     ``reward`` None: the row carries no loss and is left out of its group's mean and deviation; its mask is zero throughout. ``advantage``
-    is relative to its group, 0.0 for such a row. ``reason`` says why it ended, or why it carries no loss.
+    is relative to its group, 0.0 for such a row. ``reason``: why it ended, or why it carries no loss.
     """
 
     prompt_ids: tuple[int, ...]

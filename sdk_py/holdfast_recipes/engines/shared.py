@@ -1,7 +1,7 @@
-"""Recipes of a process that is an engine's worker: opened by name when the first rollout asks, and shared by all of an event loop.
+"""Recipes of a process that is an engine's worker: opened by name at the first rollout, and shared by all rollouts of an event loop.
 
-Owns that name: a file of the SWE recipe's settings, or ``package.module:function`` for a recipe of one's own. An engine that makes an
-object for every rollout has no better place to keep one.
+Owns that name: a file of the SWE recipe's settings, or ``package.module:function`` for another recipe. An engine that creates an
+object for every rollout has no other place to keep a recipe.
 """
 
 from __future__ import annotations

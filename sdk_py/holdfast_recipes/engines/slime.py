@@ -28,7 +28,7 @@ from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.pipeline.batching import Batching
 from holdfast_recipes.pipeline.rollouts import RolloutManager, Step, Ticket
 from holdfast_recipes.policy.base import Policy
-from holdfast_recipes.policy.openai_chat import Sampling
+from holdfast_recipes.policy.endpoint import Sampling
 from holdfast_recipes.policy.sglang import SGLang
 
 from .groups import GroupPlayer, LoopThread, Recipe
@@ -41,7 +41,7 @@ STEP_LIMIT_S = 7200.0
 
 @dataclass(slots=True)
 class Attached:
-    """What one process of slime has open: the recipe, its loop, a policy, and how ids become text."""
+    """The objects that one process of slime keeps open: the recipe, its loop, a policy, and a decoder of ids."""
 
     recipe: Recipe
     thread: LoopThread
@@ -257,7 +257,7 @@ def _of(args: Any) -> Attached:
 
 
 def policy_of(args: Any) -> SGLang:
-    """slime's router, sampled as its command line says."""
+    """slime's router, with the sampling options of its command line."""
     extra = {"top_k": args.rollout_top_k} if getattr(args, "rollout_top_k", -1) not in (-1, None) else {}
     sampling = Sampling(args.rollout_temperature, args.rollout_top_p, extra)
     return SGLang(f"http://{args.sglang_router_ip}:{args.sglang_router_port}", sampling=sampling)

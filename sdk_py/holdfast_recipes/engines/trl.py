@@ -38,7 +38,7 @@ class GroupRollouts:
     ``recipe`` is opened at the first call and stays open until ``close``. ``num_generations`` of the trainer must be the recipe's group
     size, and each process must get whole groups. ``spares``: task ids that replace prompts whose group the filter drops, at most
     ``most_spares`` in a call (the recipe's own prompts by default); a group that is dropped all the same is masked. ``policy`` None samples
-    from the trainer's model: with vLLM give one that asks the server. ``limit_s`` bounds a call.
+    from the trainer's model: with vLLM give one that queries the server. ``limit_s`` bounds a call.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class GroupRollouts:
     def _opened(self, trainer: Any) -> GroupPlayer:
         if self._player is None:
             if self._policy is None and trainer.use_vllm:
-                raise ConfigurationError("with vLLM the rollouts need policy=…: one that asks the server, such as engines.vllm")
+                raise ConfigurationError("with vLLM the rollouts need policy=…: one that queries the server, such as engines.vllm")
             self._thread = LoopThread()
             try:
                 recipe = self._thread.enter(self._opening)
@@ -107,7 +107,7 @@ def groups_of(prompts: Sequence[Any], size: int) -> list[str]:
 
 
 def outputs(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """What ``rollout_func`` returns."""
+    """The result of ``rollout_func``."""
     return {
         "prompt_ids": [list(row.prompt_ids) for row in rows],
         "completion_ids": [list(row.response_ids) for row in rows],

@@ -32,9 +32,9 @@ class WorkerFailedError(RuntimeError):
 class RolloutWorker:
     """``AsyncGRPOTrainer(rollout_worker=RolloutWorker(recipe, policy), …)``.
 
-    ``policy`` asks the server that the trainer puts its weights into (``engines.vllm``). ``prompts`` (task ids; the recipe's own in random
-    order by default) are used up one after the other. ``in_flight`` prompts are worked on at a time; nothing is started while ``buffered``
-    samples wait for the trainer. ``most_staleness``: the trainer's ``max_staleness`` should be no higher.
+    ``policy`` queries the server that the trainer puts its weights into (``engines.vllm``). ``prompts`` (task ids; the recipe's own in
+    random order by default) are used up one after the other. ``in_flight`` prompts are worked on at a time; nothing is started while
+    ``buffered`` samples wait for the trainer. ``most_staleness``: the trainer's ``max_staleness`` should be no higher.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class RolloutWorker:
         return iter(self._prompts) if self._prompts is not None else cycle(recipe.prompts, self._seed)
 
     async def _put(self, made: Any) -> None:
-        """Waits for room: the manager starts nothing more meanwhile."""
+        """Waits for room; until then the manager starts no rollout."""
         while not self._stopping.is_set():
             try:
                 self.rollout_buffer.put_nowait(made)

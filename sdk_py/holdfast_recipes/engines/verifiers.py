@@ -5,7 +5,7 @@ in this process; every model call goes through verifiers' interception server, s
 verifiers itself, and its runtime stays empty: take ``subprocess``. Read against verifiers 0.4.0 (``verifiers.v1``), which finds plugins
 by the name of a top-level module: export ``HoldfastTaskset`` and ``HoldfastHarness`` from one, as ``infra/recipes/engines`` does.
 
-Groups are the trainer's there: prime-rl asks for a fixed number of rollouts of each task, so Algorithm 1 has no place in it.
+There the trainer forms the groups: prime-rl requests a fixed number of rollouts of each task, so Algorithm 1 is not used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.pipeline import files
 from holdfast_recipes.pipeline.rollouts import Ticket
-from holdfast_recipes.policy.openai_chat import OpenAIChat, Sampling
+from holdfast_recipes.policy.endpoint import Sampling
+from holdfast_recipes.policy.openai_chat import OpenAIChat
 
 from .rows import row_of, rows_of
 from .shared import recipe_of
@@ -102,7 +103,7 @@ class HoldfastHarness(vf.Harness[vf.HarnessConfig]):
 
 
 def note_of(run: Trajectory) -> dict[str, Any]:
-    """What verifiers does not record itself, as plain values."""
+    """Fields that verifiers does not record itself, as plain values."""
     blame = None if run.blame is None else str(run.blame)
     note: dict[str, Any] = {"reward": run.reward, "status": str(run.status), "blame": blame, "reason": run.reason, "turns": len(run.turns)}
     return note | {"sandbox": run.sandbox.id, "escalated": run.sandbox.escalated}
@@ -136,7 +137,7 @@ def nodes_of(run: Trajectory, advantage: float | None = None) -> list[vf.Message
 
 
 def trace_of(run: Trajectory, advantage: float | None = None) -> vf.Trace:
-    """A rollout as a finished trace. Without a reward it is not ``ok`` and has the error that says why."""
+    """A rollout as a finished trace. Without a reward it is not ``ok`` and has an error with the reason."""
     data = HoldfastTaskData(id=run.task_id, name=run.task_id, prompt=str(run.messages[0].get("content") or "") if run.messages else "")
     trace: vf.Trace = vf.Trace(
         id=run.trajectory_id,

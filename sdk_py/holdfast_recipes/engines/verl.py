@@ -37,7 +37,7 @@ from .shared import recipe_of
 from .tokenizer import HfTokenizer
 
 NOTE = "holdfast"
-"""The extra field with what the worker needs to know of a row."""
+"""The extra field with the data of a row that the worker needs."""
 _log = logging.getLogger(__name__)
 
 
@@ -123,7 +123,7 @@ class HoldfastAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class)
     """verl's worker, with rollouts of a prompt chosen by Algorithm 1. Validation is verl's own."""
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> Any:
-        """What verl does with a rollout when it ends is done once it was chosen."""
+        """Postpone verl's processing of a finished rollout until the rollout was chosen."""
         if validate or kwargs.get("session_id") is None:
             return await super()._agent_loop_postprocess(output, validate, **kwargs)
         return output, kwargs

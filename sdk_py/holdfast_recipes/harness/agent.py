@@ -1,7 +1,7 @@
-"""A third-party harness in the place of our loop: what ``rollout.play`` asks of it, and a program's run as an episode (C2, C4.2).
+"""The interface of a third-party harness that replaces the agent loop in ``rollout.play`` (C2, C4.2).
 
-Owns the shape of such an ``Agent`` and the making of an ``Episode`` from a ``ProgramRun``. Running the program is ``program``'s and
-``mini_swe_agent``'s. The calls of the policy go to ``record`` as pairs: each response once, with its branch.
+Owns the protocol ``Agent`` and the conversion of a ``ProgramRun`` into an ``Episode``. ``program`` and ``mini_swe_agent`` run the
+program. The calls of the policy are passed to ``record`` as pairs: each response once, with its branch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the loop and a policy say to each other: messages for an endpoint that takes messages, held token ids for one that takes ids.
+"""The conversation of the loop with a policy: messages for an endpoint that takes messages, token ids for one that takes ids.
 
 Owns the chat record and, with ``TokenConversation``, the ids exactly as they were sampled, with masks, log-probabilities and spans.
-Held ids only grow: what a policy was shown is what it is trained on, and nothing is tokenized twice, also where a template would drop the
-thoughts of earlier turns. Asking changes nothing, so that the same question may be asked again; ``take`` takes the answer over.
+Ids are only appended: a policy is trained on exactly the tokens that it saw, and no text is tokenized twice, even where a template would
+drop the thoughts of earlier turns. A request changes no state, so it may be repeated; ``take`` adds the answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Parse = Callable[[str, Sequence[Tool]], Parsed]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How messages become text and text becomes calls. The default is Qwen's; small policies of one's own may have shorter ones.
+    """The functions between messages, text and calls. The default is Qwen's; small policies may have shorter ones.
 
     ``opens_thought``: the header of a turn ends within the thought. ``stop``: the texts of tokens that end a turn.
     """
@@ -155,7 +155,7 @@ class TokenConversation:
 
     @property
     def tokens(self) -> int:
-        """With what was said to the policy since its last turn: it counts before the next one is asked for."""
+        """Includes the messages since the policy's last turn: they count before the next turn is requested."""
         return len(self._ids) + sum(len(ids) for ids, _ in self._pending())
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
@@ -192,7 +192,7 @@ class TokenConversation:
         return Tokens(tuple(self._ids), tuple(self._mask), tuple(self._logprobs), tuple(self._spans), tuple(self._versions))
 
     def _hold(self) -> None:
-        """Add what was said to the policy since its last turn, and the header of its next one."""
+        """Append the messages since the policy's last turn, and the header of its next turn."""
         for ids, piece in self._pending():
             self._append(ids, piece.role, piece.kind, piece.message, piece.turn)
         self._held = len(self.messages)

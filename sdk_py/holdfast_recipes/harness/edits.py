@@ -53,7 +53,7 @@ def str_replace(text: str, old_str: str | None, new_str: str | None = None) -> E
         return _refused("old_str and new_str are the same")
     places = _places(text, old_str)
     if not places:
-        return _refused("old_str does not occur in the file as it is written")
+        return _refused("old_str does not occur in the file")
     if len(places) > 1:
         lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in places)
         return _refused(f"old_str occurs {len(places)} times, beginning in lines {lines}: give more of its surroundings")
@@ -102,7 +102,7 @@ def _shown(text: str, line: int, more: int) -> Edit:
 
 
 def _places(text: str, part: str) -> list[int]:
-    """Where a part begins, overlapping ones too: ``aa`` is twice in ``aaa``."""
+    """Positions of a part, overlapping ones included: ``aa`` is twice in ``aaa``."""
     places, start = [], text.find(part)
     while start >= 0:
         places.append(start)

@@ -1,7 +1,7 @@
-"""One layer of limits at work: an action with a time limit for each try, further tries after a pause, and a typed fault at the end.
+"""Runs an action under one layer of limits: a time limit for each try, a pause between tries, and a typed fault after the last.
 
-Owns waiting, and whose fault it is that something failed. The numbers are in ``limits``; which errors may be tried again is the caller's,
-because only what is known not to have happened may happen again. Time is that of the running loop, so that tests need none.
+Owns waiting and the cause of a failure. The numbers are in ``limits``. The caller decides which errors may be tried again, because only an
+action that certainly had no effect may be repeated. Time is that of the running loop, so that tests need not wait.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_ASKED_S = 60.0
 class FaultError(Exception):
     """A rollout cannot go on, or a layer has used up its tries. Raised inside a rollout; outside, it is a value (``blame``, ``reason``).
 
-    ``oom`` says that a sandbox ran out of memory: the one fault after which more is given.
+    ``oom``: the sandbox ran out of memory, the only fault after which the next try gets more.
     """
 
     def __init__(self, layer: Layer, blame: Blame, reason: str, message: str = "", *, oom: bool = False) -> None:
@@ -56,7 +56,7 @@ async def attempt(
 ) -> T:
     """The result of ``action``, which is called once for each try and cancelled when the time of that try is over.
 
-    ``again`` says which errors leave room for another try; running out of time always does. ``before_s`` gives seconds to wait before
+    ``again`` decides which errors may be tried again; a time-out always may. ``before_s`` gives seconds to wait before
     each try, beside the pause after a failure; ``gate`` is entered for each try before its time begins. Raises FaultError when the tries
     are used up.
     """
@@ -104,7 +104,7 @@ async def completed(action: Coroutine[Any, Any, T]) -> T:
 
 
 def fault_of(layer: Layer, error: Exception) -> FaultError:
-    """Whose fault an exception is, as a FaultError. What is no error of Holdfast's is a defect in a recipe, which no policy answers for."""
+    """The FaultError for an exception. An exception that is not Holdfast's is a defect in a recipe, not a fault of the policy."""
     if isinstance(error, FaultError):
         return error
     if not isinstance(error, HoldfastError):

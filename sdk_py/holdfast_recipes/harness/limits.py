@@ -1,7 +1,7 @@
 """The limits of a rollout in five layers and as a whole, as one table (C5; P §3.3.2 names the layers and gives no numbers).
 
-Owns numbers, back-off, jitter and escalation. Does not wait: the driver asks for the seconds. A retry here is of something that is known
-not to have happened; transport is retried by the SDK, and a command that was accepted is never run again.
+Owns numbers, back-off, jitter and escalation. Does not wait: the caller gets the seconds and waits. Only actions that certainly had no
+effect are retried here; the SDK retries transport, and a command that was accepted is never run again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Layer(StrEnum):
 
 
 class Exhausted(StrEnum):
-    """What becomes of the rollout when a layer has used up its tries."""
+    """The outcome of a rollout when a layer has used up its tries."""
 
     ABORTED = "aborted"
     """Status aborted, blamed on infrastructure, no reward."""
@@ -93,7 +93,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """What a sandbox that ran out of memory is given at the next try. Nothing but ``oom`` escalates."""
+    """The resources of a sandbox at the next try after it ran out of memory. Only ``oom`` escalates."""
 
     memory: float = 2.0
     cpu: float = 1.5

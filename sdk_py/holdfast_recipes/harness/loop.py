@@ -27,7 +27,7 @@ from .toolset import Result, Toolset
 TURN_TOKENS = 16_384
 """New tokens that one turn may have, within what the rollout has left."""
 UNANSWERED_S = 150.0
-"""How long past its own time limit a call's answer may stay out: a lost connection is resumed for 120 s by default."""
+"""How long after its time limit the loop waits for a call's answer: a lost connection is resumed for 120 s by default."""
 
 
 @dataclass(frozen=True, slots=True)

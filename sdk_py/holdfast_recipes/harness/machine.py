@@ -1,4 +1,4 @@
-"""Where commands of a rollout run: the little that most of the recipes need of a sandbox.
+"""The interface to the machine that runs a rollout's commands: the methods of a sandbox that most recipes use.
 
 Owns ``Machine``, which ``holdfast.AsyncSandbox`` is, and which a folder on the bare machine is too where the two are compared
 (``swe.bare``). What needs files, living shells or tunnels takes an ``AsyncSandbox``.

@@ -36,7 +36,7 @@ class Channel:
 
 
 class Remote:
-    """What the package takes for its environment."""
+    """The environment object of the package."""
 
     def __init__(self, channel: Channel, config: dict[str, Any], submitted: type[Exception]) -> None:
         self.config = config

@@ -33,7 +33,7 @@ _LINE_BYTES = 64 * 1024 * 1024
 _GRACE_S = 30.0
 _LEAVING_S = 60.0
 _QUIET = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-"""No banner; a call that failed was tried again by the proxy already; no list of prices from the internet."""
+"""No banner; no retries, since the proxy has already retried a failed call; no list of prices from the internet."""
 _ENDS = {
     "Submitted": End(Status.COMPLETED, None, "submitted"),
     "LimitsExceeded": End(Status.TRUNCATED, None, "steps"),
@@ -120,13 +120,13 @@ class _Mini:
             self.said = (await said).decode("utf-8", "replace")[-64 * 1024 :]
 
     async def _serve(self, process: asyncio.subprocess.Process, order: dict[str, Any]) -> End:
-        """Run its commands until it says how it ended."""
+        """Run its commands until it reports its end."""
         assert process.stdin is not None
         assert process.stdout is not None
         answer: dict[str, Any] | None = order
         while True:
             if answer is not None:
-                with contextlib.suppress(ConnectionError):  # it is gone: the end of its output says so
+                with contextlib.suppress(ConnectionError):  # the process has ended; the end of its output reports this
                     process.stdin.write(json.dumps(answer).encode() + b"\n")
                     await process.stdin.drain()
             line = await process.stdout.readline()
@@ -175,7 +175,7 @@ class _Mini:
 
 
 def _outcome(result: CommandResult, timeout_s: float) -> dict[str, Any]:
-    """As the package's own environments say it: −1 and words where the command was ended, else its exit code."""
+    """As in the package's own environments: −1 and a message if the command was ended, else its exit code."""
     if result.timed_out:
         return {"returncode": -1, "exception_info": f"The command was ended: it timed out after {timeout_s:g} seconds"}
     if result.cause is not None:

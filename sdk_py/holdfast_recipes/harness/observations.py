@@ -1,4 +1,4 @@
-"""What a policy is shown of a command's output, and which output hands in its work (the protocol of mini-swe-agent 2.4, A2.1).
+"""The part of a command's output that a policy sees, and the output that submits its work (the protocol of mini-swe-agent 2.4, A2.1).
 
 Owns the two rules that training data depend on. The command was run by the harness.
 """
@@ -12,7 +12,9 @@ KEPT_AT_EACH_END = 5_000
 
 
 def shown(output: str, whole_below: int = WHOLE_BELOW, kept: int = KEPT_AT_EACH_END) -> str:
-    """An output of fewer than 10,000 characters as it is; else its first and last 5,000, and how many are left out between."""
+    """An output of fewer than 10,000 characters unchanged; of a longer one the first and last 5,000 and the number left out between
+    them.
+    """
     if len(output) < whole_below:
         return output
     left_out = max(0, len(output) - 2 * kept)

@@ -1,7 +1,7 @@
-"""A third-party command-line agent as a harness: it runs in the sandbox, and what its model says comes from a policy (C4.2).
+"""A third-party command-line agent as a harness: it runs in the sandbox, and a policy answers its model calls (C4.2).
 
-Owns one such run: relay, session, the program's files and variables, its time, its patch, and whose fault its end is. What is
-particular to a program is a ``Program`` (``programs`` has three). A run that failed is a value; ``run_program`` raises only when
+Owns one such run: relay, session, the program's files and variables, its time, its patch, and the cause of its end. A ``Program``
+describes the differences between programs (``programs`` has three). A run that failed is a value; ``run_program`` raises only when
 it is cancelled.
 """
 
@@ -48,7 +48,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended, as a trajectory says it; ``oom``: the sandbox ran out of memory, and more would help."""
+    """How a run ended, in the terms of a trajectory; ``oom``: the sandbox ran out of memory, and more would help."""
 
     status: Status
     blame: Blame | None = None
@@ -111,7 +111,9 @@ async def run_program(
     seed: int | None = None,
     opens_thought: bool = False,
 ) -> ProgramRun:
-    """One run of ``program`` on ``prompt``. The sandbox needs no network, and is left as it is for grading; ``user`` runs the program."""
+    """One run of ``program`` on ``prompt``. The sandbox needs no network, and is not changed afterwards, for grading; ``user`` runs the
+    program.
+    """
 
     def player(session: Session) -> _Run:
         return _Run(program, sandbox, session, limits, workdir, user, prompt)
@@ -120,7 +122,7 @@ async def run_program(
 
 
 class Player(Protocol):
-    """A harness at work on one session. ``exit_code``, ``said`` and ``patch`` are there once it has played."""
+    """A harness that runs with one session. ``exit_code``, ``said`` (its output) and ``patch`` are set once it has run."""
 
     exit_code: int | None
     said: str
@@ -139,7 +141,7 @@ async def recorded(
     seed: int | None = None,
     opens_thought: bool = False,
 ) -> ProgramRun:
-    """What a player does with a session of its own, and everything that the session saw."""
+    """Run a player with its own session, and return its run with the calls that the session recorded."""
     bounds = SessionLimits(limits.rollout.steps, limits.rollout.tokens)
     patient = PatientPolicy(policy, limits, seed)
     session = proxy.open(patient, rollout_id=rollout_id, seed=seed, limits=bounds, opens_thought=opens_thought)
@@ -239,7 +241,7 @@ class _Run:
     # The work ---------------------------------------------------------------------------------------------------
 
     async def _diff(self, base: str | None) -> str | None:
-        """Everything that differs from the commit that the run began with, new files and commits included; the index stays as it is."""
+        """Everything that differs from the commit that the run began with, new files and commits included; the index is not changed."""
         if base is None:
             return None
         index = {"GIT_INDEX_FILE": f"{HOME}/index"}
@@ -250,7 +252,7 @@ class _Run:
         return None if added is None or patch is None else (patch + "\n" if patch else "")
 
     async def _git(self, *words: str, env: Mapping[str, str] | None = None) -> str | None:
-        """What git prints, without the last newline; None where it fails."""
+        """The output of git without the last newline; None if it fails."""
         command = ["git", "-c", "safe.directory=*", "-c", "core.quotePath=false", *words]
         limit_s = self._limits.layers[Layer.OBSERVATION].timeout_s
         try:
@@ -263,7 +265,7 @@ class _Run:
 
 
 def judged(result: CommandResult | None, session: Session, *, relay_lost: bool = False) -> End:
-    """Whose fault the end of a program was, from its result and from what its session saw.
+    """The cause of a program's end, from its result and its session.
 
     The policy answers for its own end and for the clock; a policy that did not answer is infrastructure; a program that never asked
     is a fault of the environment; what was killed inside the sandbox is the workload's.

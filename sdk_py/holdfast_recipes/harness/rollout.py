@@ -1,7 +1,7 @@
-"""One rollout around the loop: a sandbox, the agent's work in it, what is graded, the reward, and the end of the sandbox (C5, C7).
+"""One rollout around the loop: a sandbox, the agent's work in it, grading, the reward, and the end of the sandbox (C5, C7).
 
-Owns the layers of creation, shutdown and reward, another play with more memory after ``oom``, and the ``Trajectory`` that comes of it. What
-a task's sandbox is made of and how work is graded is its ``Job``. A rollout that failed is a trajectory with a status, a blame and
+Owns the layers of creation, shutdown and reward, another run with more memory after ``oom``, and the resulting ``Trajectory``. A task's
+``Job`` defines its sandbox and the grading. A rollout that failed is a trajectory with a status, a blame and
 a reason; ``play`` raises only when it is cancelled itself, and then its sandbox is deleted first.
 """
 
@@ -39,8 +39,8 @@ MOST_ESCALATIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """What the work was worth. ``reward`` None: it could not be graded, because of ``blame``; ``reason`` says why, or what was
-    wrong with it."""
+    """The grade of a rollout. ``reward`` None: it could not be graded; ``blame`` names the cause. ``reason`` is the reason for that, or
+    for a bad grade."""
 
     reward: float | None
     verdict: Verdict | None = None
@@ -71,7 +71,7 @@ class Job(Protocol[Box]):
 
 
 class Capacity:
-    """How many sandboxes this process has at a time, and how many of them are being made. Shared by all rollouts of a run."""
+    """Limits on the sandboxes of this process, in all and in creation. Shared by all rollouts of a run."""
 
     def __init__(self, sandboxes: int = 64, boots: int = 16) -> None:
         if sandboxes < 1 or boots < 1:
@@ -113,8 +113,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What rollouts of a run share. ``conversation`` makes a fresh one for each; ``collect_truncated``: work that was cut off by the
-    budget of steps or tokens is graded as it stands."""
+    """Settings that the rollouts of a run share. ``conversation`` makes a new one for each; ``collect_truncated``: work that was cut off
+    by the budget of steps or tokens is graded as it stands."""
 
     conversation: Callable[[], Conversation[Any]]
     limits: Limits
@@ -220,7 +220,7 @@ class _Play:
             raise
 
     async def _collect(self, episode: Episode) -> tuple[Episode, str | None]:
-        """What is graded: of a rollout that ended by itself or by its budget. A sandbox that is lost now takes the work with it."""
+        """The submission of a rollout that ended by itself or by its budget. If the sandbox is lost now, the work is lost too."""
         cut_off = episode.status is Status.TRUNCATED and self._settings.collect_truncated
         if self._sandbox is None or not (episode.status is Status.COMPLETED or cut_off):
             return episode, None

@@ -1,7 +1,7 @@
-"""The harness with a subshell per call, as mini-swe-agent 2.4 has it: one tool, ``bash``, in the work directory (A2.1).
+"""A harness with a subshell per call, like mini-swe-agent 2.4: one tool, ``bash``, in the work directory (A2.1).
 
-Owns running a command and saying what came of it. Nothing but files is kept from call to call. The work is handed in by a command whose
-first line of output is the submission word; what else it printed is the patch.
+Owns running a command and describing its result. Only files are kept from call to call. The policy submits its work by a command whose
+first line of output is the submission word; the rest of the output is the patch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_BYTES = 16 * 1024 * 1024
 
 
 def described(result: CommandResult) -> str:
-    """What the policy sees of a command: how it ended, then its output, stderr within it."""
+    """The observation of a command: its end, then its output, including stderr."""
     lines = [f"[the command was ended after its time of {result.duration_s:.0f} s]"] if result.timed_out else []
     if result.cause is not None and not result.timed_out:
         lines = [f"[the command was ended: {result.cause.reason}]"]
@@ -40,8 +40,8 @@ def described(result: CommandResult) -> str:
 class ShellToolset:
     """``bash`` in one sandbox. ``env`` is added to ``QUIET``; ``user`` None is the image's. ``describe`` writes the observation.
 
-    ``definitions`` replaces the tool's own, for harnesses that say the same in other words; the tool's name stays. ``oom_ends``: a
-    command that runs out of memory ends the rollout, which is then played again with more.
+    ``definitions`` replaces the tool's own, for harnesses with other descriptions of it; the tool's name stays. ``oom_ends``: a
+    command that runs out of memory ends the rollout, which is then run again with more.
     """
 
     name = "mini"

@@ -1,4 +1,4 @@
-"""Where a policy's calls run: the interface between the loop and a harness's tools.
+"""The interface between the loop and a harness's tools, which run a policy's calls.
 
 Owns ``Toolset`` and ``Result``, and which failures of a sandbox are an answer to the policy and which end the rollout. The two SWE
 toolsets are in ``shell`` and ``editor``.
@@ -23,7 +23,7 @@ from .limits import Layer
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call gave. ``final``: the policy hands its work in with it, and nothing after it is run; ``submission`` is that work where the
+    """The result of a call. ``final``: the call submits the work, and no later call is run; ``submission`` is that work where the
     call carries it (a patch), None where it is read from the sandbox."""
 
     observation: Observation
@@ -47,7 +47,7 @@ class Toolset(Protocol):
     def tools(self) -> Sequence[Tool]: ...
     @property
     def config(self) -> dict[str, Any]:
-        """What else shapes the rollout; its digest goes into the record."""
+        """Further settings of the toolset; their digest is recorded."""
         ...
 
     async def run(self, call: ToolCall, *, timeout_s: float) -> Result: ...
@@ -67,8 +67,8 @@ def refused(call: ToolCall, error: HoldfastError) -> Result:
 
 
 def cause_of(result: CommandResult, *, oom_ends: bool) -> str | None:
-    """What ended a command from outside, in a word for the record. Raises FaultError where that ends the rollout: infrastructure failed,
-    or memory ran out and (``oom_ends``) there is more to be had."""
+    """The external cause of a command's end, as a word for the record. Raises FaultError where that ends the rollout: infrastructure
+    failed, or memory ran out and (``oom_ends``) there is more to be had."""
     if result.timed_out:
         return "timeout"
     if result.cause is None:

@@ -2,5 +2,5 @@
 
 What others may import, by module: ``language`` (the command language and its vocabulary), ``twin`` (the task and its environment),
 ``teacher`` (a scripted policy with knobs, and the exact value of each of its states), ``estimators`` (values as the recipe would get
-them). Pure: no clock, no files, chance is a seed. Its results say something about algorithms in a miniature, and nothing about programming.
+them). Pure: no clock, no files, random choices from a seed. Its results are about algorithms in a miniature, not about programming.
 """

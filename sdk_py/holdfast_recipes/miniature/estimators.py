@@ -1,7 +1,7 @@
-"""Values of the turns of a teacher's run, as a recipe could get them: by rules, by Monte Carlo, exactly; and what spoils them.
+"""Values of the turns of a teacher's run, as a recipe could get them: by rules, by Monte Carlo, exactly; and disturbances of them.
 
-Owns the estimators of E5 and the disturbances of the sweeps of E4 (noise, sparse annotation). What becomes of values is in
-``core.credit``. Each gives an ``Estimate``, which knows which convention it follows (V1).
+Owns the estimators of E5 and the disturbances of the sweeps of E4 (noise, sparse annotation). ``core.credit`` uses
+the values. Each estimator gives an ``Estimate``, which names its convention (V1).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Estimate:
 
 
 def milestone(episode: Episode) -> Estimate:
-    """Rules that know the task: +0.1 for the first sight of the failure, of the function and of the line, −0.15 for a wrong edit, and
-    at most 0.1 at the end of a run that failed. Wandering changes nothing. Values are of what a turn led to."""
+    """Rules that use the solution of the task: +0.1 for the first sight of the failure, of the function and of the line, −0.15 for a
+    wrong edit, and at most 0.1 at the end of a run that failed. Wandering changes nothing. Values are of what a turn led to."""
     values, value = [], BASE
     for move, before in zip(episode.moves, episode.states, strict=False):
         if move is Move.TEST and before.phase is Phase.EDITED:

@@ -50,7 +50,7 @@ def number(value: int) -> str:
 
 
 def operator(name: str) -> str:
-    """The word of an operator. Raises ValueError for one that the language does not know."""
+    """The word of an operator. Raises ValueError for one that is not in the language."""
     if name not in OPERATORS:
         raise ValueError(f"unknown operator {name!r}")
     return _OPERATOR_MARK + name

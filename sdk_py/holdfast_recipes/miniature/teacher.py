@@ -1,8 +1,8 @@
 """The scripted teacher of the twin: a Markov policy with knobs, so that the value of each of its states is known exactly.
 
-Owns how teacher runs come about, and ``Teacher.value``: the probability that it solves this task from a state, by recursion over its
-moves. That is what value estimators are measured against (E5). The teacher is imperfect on purpose: it knows some fixes and tries out
-the others, wanders off, and sometimes submits without a test.
+Owns the generation of teacher runs, and ``Teacher.value``: the probability that it solves this task from a state, by recursion over its
+moves. Value estimators are measured against it (E5). The teacher is imperfect on purpose: it applies some fixes directly and tries out
+the others, reads unrelated lines, and sometimes submits without a test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .twin import Bug, Twin, World, bugs
 
 
 class Phase(IntEnum):
-    """What the teacher has found out, in the order in which it does."""
+    """The teacher's knowledge about the task, in the order in which it is gained."""
 
     START = 0
     FAILING = 1
@@ -82,8 +82,8 @@ class Episode:
 
 @dataclass(frozen=True)
 class Teacher:
-    """``known``: operators whose fix it knows. ``wander``: how often it looks somewhere else. ``check``: how often it tests an edit before
-    it submits. ``slip``: how often it gets a known fix wrong."""
+    """``known``: operators whose fix it applies directly. ``wander``: how often it reads another place. ``check``: how often it tests an
+    edit before it submits. ``slip``: how often it gets a known fix wrong."""
 
     world: World
     known: Collection[int] = field(default_factory=lambda: frozenset(range(0, len(OPERATORS), 2)))

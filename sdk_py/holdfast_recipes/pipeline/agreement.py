@@ -1,4 +1,4 @@
-"""How far two annotations of the same runs agree: rank correlation of their values, run by run (C4.6, E5).
+"""Agreement of two annotations of the same runs: rank correlation of their values, run by run (C4.6, E5).
 
 Owns the alignment of the two conventions: the value after turn t is that of the state before turn t + 1. A run whose values are all
 the same on one side has no rank correlation, and is counted.
@@ -39,7 +39,7 @@ def states(run: Trajectory) -> dict[int, float]:
     """Value by state, numbered by the turns before it: 0 is the start, L the end."""
     values, turns = run.values or (), len(turns_with_results(run))
     if run.value_of not in ("before", "after") or len(values) - turns not in ((0, 1) if run.value_of == "before" else (0,)):
-        raise DataError(f"{run.trajectory_id}: its values do not fit its turns", hint="holdfast recipes validate says more")
+        raise DataError(f"{run.trajectory_id}: its values do not fit its turns", hint="run holdfast recipes validate for details")
     first = 1 if run.value_of == "after" else 0
     return {first + index: value for index, value in enumerate(values)}
 

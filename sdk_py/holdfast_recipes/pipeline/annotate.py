@@ -1,7 +1,7 @@
 """Values of the states of unresolved runs, by three estimators behind one interface (C4.6; P §3.3.1).
 
 Owns the interface, the paper's estimator (``LlmRetrospective``) and the annotation of many runs; ``estimators`` has the rules and the
-Monte Carlo ones. Values are filled up here; what they credit is decided in ``curate``. An estimate that failed is a value with a reason.
+Monte Carlo ones. Missing values are filled in here; ``curate`` decides on credit. An estimate that failed is a value with a reason.
 A resolved run needs no values: all of its turns get loss.
 """
 
@@ -61,7 +61,7 @@ class LlmRetrospective:
     """A model reads the whole run and its outcome and gives P(resolve) at its steps; by the paper, the model that made the run.
 
     An answer must parse and keep to the calibration rules; after ``tries`` that do not, the run has no values. Each try has a seed of its
-    own. The endpoint's failures are tried again as the inference layer says; a refusal that every request would meet (a key, a
+    own. Failures of the endpoint are retried with the limits of the inference layer; a refusal that affects every request (a key, a
     model's name) raises EndpointError.
     """
 
@@ -129,7 +129,7 @@ class LlmRetrospective:
 
 
 def answer_of(text: str) -> str:
-    """What a model answered, without the thought before it. The chat template of a thinking model may have opened the thought already,
+    """The answer of a model without the thought before it. The chat template of a thinking model may have opened the thought already,
     so only its end need be there."""
     stripped = text.strip()
     if not stripped.startswith("[") and "</think>" in stripped:
@@ -149,8 +149,8 @@ def turns_with_results(trajectory: Trajectory) -> tuple[Turn, ...]:
 
 
 def report_of(trajectory: Trajectory) -> prompt.TestReport:
-    """What the prompt says of the tests. Where the grader recorded no names, counts stand in their place; where it ran nothing, as for
-    an empty patch, no test is called broken."""
+    """The test report in the prompt. If the grader recorded no names, it has counts instead; if the grader ran no tests, as for
+    an empty patch, it lists no test as broken."""
     verdict = trajectory.verdict
     if verdict is None:
         return prompt.TestReport(("(the run's tests were not recorded one by one)",), 0)

@@ -1,7 +1,7 @@
-"""Policies that need no model: one that knows the answer and one that does nothing.
+"""Policies that need no model: one submits the gold patch, the other submits nothing.
 
-Owns what they say. The first must solve every sound task, the second none: together they check tasks, images and grading before a model
-is paid for.
+Owns their turns. The first must solve every sound task, the second none: together they check tasks, images and grading before a paid
+model is used.
 """
 
 from __future__ import annotations

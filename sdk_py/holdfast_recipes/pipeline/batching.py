@@ -1,8 +1,8 @@
 """The decisions of the rollout manager (C7): what to start, what to cancel, when a batch is full. A state machine without a clock.
 
 Owns over-sampling of prompts, one ``Balance`` per prompt, the group filter, staleness and the counts of a step. Its driver runs rollouts:
-it starts what ``launches()`` says, hands in each finished one, cancels what ``finished()`` returns, and takes full batches for the
-learner. A rollout that failed is handed in like any other; nothing here raises for what a rollout did.
+it starts those that ``launches()`` returns, passes each finished one to ``finished()``, cancels those that this returns, and takes full
+batches for the learner. A failed rollout is passed like any other; no function here raises because of a rollout.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Batching(Generic[Prompt]):
         return len(self._flights)
 
     def launches(self) -> list[Launch[Prompt]]:
-        """What to start now. Each rollout is named once: the driver owes one ``finished`` or ``cancelled`` for it."""
+        """The rollouts to start now. Each is returned once; the driver must call ``finished`` or ``cancelled`` once for it."""
         while len(self._flights) < self._places and not self.exhausted:
             try:
                 prompt = next(self._prompts)

@@ -1,7 +1,7 @@
 """Charts as SVG text: lines with bands, stacked bars, intervals, and value curves with their rise segments. No script, no network.
 
-Owns axes, scales and marks. Colours are variables of the page (``pages``), so that it can be dark. Every mark says its numbers in a
-``<title>``, which browsers show under the pointer.
+Owns axes, scales and marks. Colours are variables of the page (``pages``), so that a dark theme is possible. Every mark has its numbers
+in a ``<title>``, which browsers show under the pointer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from html import escape
 WIDTH, HEIGHT = 560, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 38
 COLOURS = 6
-"""How many colours the page defines: ``--c0`` … ``--c5``."""
+"""The number of colours that the page defines: ``--c0`` … ``--c5``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ Rollout = Callable[[Place, int, str], Awaitable[Attempt]]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one process added to a run. ``seconds`` and ``events`` are summed over its attempts; ``left`` rollouts are neither done nor
-    given up (it was ended)."""
+    """The results that one process added to a run. ``seconds`` and ``events`` are summed over its attempts; ``left`` rollouts are neither
+    done nor given up (it was ended)."""
 
     total: int
     finished: int

@@ -1,6 +1,6 @@
 """From collected runs to the rows of a data set: filters in order, each with its count, then credit (P §3.2, §3.3.1).
 
-Owns the order of the filters and the credit fields; the filters are in ``core.curation``, what values credit in ``core.credit``. Runs pass
+Owns the order of the filters and the credit fields; the filters are in ``core.curation``, credit in ``core.credit``. Runs are processed
 one by one, so a set may be larger than memory. Files and cards are in ``publish``.
 """
 
@@ -22,7 +22,7 @@ from .errors import DataError, MissingExtraError, SettingError
 
 Unresolved = Literal["credit", "drop", "all"]
 UNRESOLVED: tuple[str, ...] = get_args(Unresolved)
-"""What becomes of unresolved runs: those with rise segments are kept with loss on the credited turns (the paper), all are dropped, or all
+"""The treatment of unresolved runs: those with rise segments are kept with loss on the credited turns (the paper), all are dropped, or all
 are kept with loss on every turn (a control)."""
 
 UNGRADED, DUPLICATE, UNANNOTATED, UNRESOLVED_DROPPED, NO_TURNS = "ungraded", "duplicate", "not_annotated", "unresolved", "no_turns"
@@ -45,7 +45,7 @@ class Curator:
     """Feed it runs; ``dropped`` has the count of each reason, in the order of the filters, zeros included, then those of credit.
 
     A run is counted by the first filter that drops it: nothing graded it; a run of the same id came before; it makes no turn; the three
-    filters of the paper; then, of unresolved ones, that it has no values, or what ``core.credit`` says (``no_rise``, broken rules).
+    filters of the paper; then, of unresolved ones, that it has no values, or the reason of ``core.credit`` (``no_rise``, broken rules).
     """
 
     def __init__(self, count_tokens: Callable[[Trajectory], int], settings: Curation | None = None) -> None:
@@ -100,7 +100,7 @@ def curated(runs: Iterable[Trajectory], curator: Curator) -> Iterator[Trajectory
 
 
 def token_count(tokenizer: str) -> Callable[[Trajectory], int]:
-    """How the tokens of a run are counted: "recorded" (the ids that were sampled; DataError for a run without), "bytes" (an upper bound
+    """The way to count the tokens of a run: "recorded" (the ids that were sampled; DataError for a run without), "bytes" (an upper bound
     for byte-level tokenizers), or the path of a ``tokenizer.json`` (the student's, with the package ``tokenizers``)."""
     if tokenizer == "recorded":
         return _recorded

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 class RecipeError(Exception):
-    """``code`` is for machines, ``hint`` says what to do."""
+    """``code`` is for programs, ``hint`` is the remedy for the user."""
 
     code = "recipe_error"
     exit_code = 2
@@ -61,7 +61,7 @@ class StallError(RecipeError):
     exit_code = 125
 
     def __init__(self, message: str, *, layer: str) -> None:
-        super().__init__(message, hint=f"look at what holds up {layer}; the limits of its layers are in harness.limits")
+        super().__init__(message, hint=f"find out why {layer} is slow; the limits of all layers are in harness.limits")
         self.layer = layer
 
 

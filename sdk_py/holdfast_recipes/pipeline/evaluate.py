@@ -1,7 +1,8 @@
-"""Success rates of collected runs with their intervals, infrastructure's faults apart, and what a solved task cost.
+"""Success rates of collected runs with their intervals, infrastructure faults counted separately, and the cost of a solved task.
 
-Owns which runs count as trials and the report; the estimators are in ``core.metrics``. A run that timed out or broke off by the policy's
-or its commands' doing is a failure. One that infrastructure or the task's surroundings spoiled is no trial, and is counted beside.
+Owns the choice of the runs that count as trials, and the report; the estimators are in ``core.metrics``. A run that timed out or was
+aborted because of the policy or its commands is a failure. A run that failed because of infrastructure or the environment is not a trial
+and is counted separately.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .errors import DataError, SettingError
 
 
 class Trial(StrEnum):
-    """What a run says of the policy. Only the first two are trials."""
+    """How a run counts in the evaluation of a policy. Only the first two are trials."""
 
     SOLVED = "solved"
     FAILED = "failed"
@@ -134,7 +135,7 @@ def evaluate(
 ) -> Report:
     """The report of some runs. pass@1 is the mean over tasks of each one's share of solved trials; its interval is a bootstrap over
     tasks, Wilson's where each task had one trial or all tasks came out alike. Tasks with fewer than k trials are left out of pass@k, and
-    its ``tasks`` says so.
+    its ``tasks`` determines this.
 
     ``attempts`` are those of a collection, with seconds and dollars; without them the turns' times stand for the sandboxes'.
     """

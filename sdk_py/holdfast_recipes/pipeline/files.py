@@ -120,7 +120,7 @@ def tasks(path: Path, source: str | None = None) -> list[SweTask]:
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
-    """Write a file whole or not at all; returns how many lines it has."""
+    """Write a file atomically; returns how many lines it has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     count = 0
@@ -157,7 +157,7 @@ class Journal:
             os.close(self._fd)
             raise RunInUseError(f"{path} is being written by another process", hint="wait for it, or give another folder") from error
         self.cut_bytes = self._cut_tail()
-        """How many bytes of an unfinished line were cut off."""
+        """The number of bytes removed as an unfinished line."""
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line."""

@@ -1,7 +1,7 @@
 """Images of tasks, pulled ahead of the rollouts that need them.
 
-Owns the order and how far ahead. Pulling itself is Holdfast's; an image that cannot be pulled is left to the creation of its sandboxes,
-which says why.
+Owns the order and the number of pulls in advance. Holdfast does the pulling. If an image cannot be pulled, the creation of its sandboxes
+reports the reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rollouts of jobs as the pipelines take them: with their own seconds, events and cost, and continued from a state of an earlier run.
+"""Rollouts of jobs for the pipelines: with their own seconds, events and cost, and continued from a state of an earlier run.
 
-Owns the adapters around ``harness.rollout.play`` and the conversation that repeats recorded turns before it asks the policy. What a task's
-job is made of is given.
+Owns the adapters around ``harness.rollout.play`` and the conversation that repeats recorded turns before it queries the policy. The caller
+provides a task's job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SAID_BY_BLAME = ("aborted_", "ungraded_")
 
 
 class _Tracked(Counts):
-    """Counts of one rollout, which say the layer it is in."""
+    """Counts of one rollout, which also report the layer it is in."""
 
     def __init__(self, enters: Callable[[str], None]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def collected(jobs: Jobs, settings: Settings, talk: Callable[[SweTask], Conversa
 
 
 def managed(jobs: Jobs, settings: Settings) -> rollouts.Rollout[SweTask]:
-    """Rollouts for the manager: a ticket says the layer, and gets seconds and events."""
+    """Rollouts for the manager: a ticket receives the layer, seconds and events."""
 
     async def rollout(task: SweTask, ticket: rollouts.Ticket) -> Trajectory:
         def enters(name: str) -> None:
@@ -82,7 +82,7 @@ def managed(jobs: Jobs, settings: Settings) -> rollouts.Rollout[SweTask]:
 
 
 class Replay:
-    """A conversation whose first answers are recorded ones; the tools run again, and what they say now is what the policy sees."""
+    """A conversation whose first answers are recorded ones; the tools run again, and the policy sees their new results."""
 
     def __init__(self, inner: Conversation[Any], run: Trajectory, turns: int) -> None:
         self._inner, self._taken = inner, 0

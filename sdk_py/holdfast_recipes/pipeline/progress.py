@@ -1,4 +1,4 @@
-"""How far a collection is: one line on a terminal, rewritten as rollouts are done.
+"""The progress of a collection: one line on a terminal, rewritten when rollouts finish.
 
 Owns the line. Counts are the run's; the speed and the time left are those of this process.
 """

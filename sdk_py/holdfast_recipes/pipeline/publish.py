@@ -1,7 +1,7 @@
-"""A data set on disk: data files with the published columns and ours, a card made from counts, and what its files must hold (A2.2, C8).
+"""A data set on disk: data files with the published columns and ours, a card made from counts, and the rules for its files (A2.2, C8).
 
 Owns files, manifest and card. Parquet needs pyarrow (the extra ``recipes``); JSON lines need nothing. Rows are those of ``core.records``.
-``validate`` reads a data set as others will, and lists what is wrong with it.
+``validate`` reads a data set as a user would, and lists its errors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Form = Literal["parquet", "jsonl"]
 
 @dataclass(slots=True)
 class Totals:
-    """What a card counts, run by run."""
+    """The counts of a card, updated run by run."""
 
     lines: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
     tasks: set[str] = field(default_factory=set)
@@ -94,8 +94,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the card says beside counts. ``dropped`` is a curator's, ``collected`` how many runs it saw; both are read when all rows are
-    written. ``settings`` are written as they are."""
+    """The content of the card besides counts. ``dropped`` is from the curator, ``collected`` is the number of its runs; both are read
+    after all rows are written. ``settings`` are written unchanged."""
 
     name: str
     licence: str = ""
@@ -112,8 +112,8 @@ class About:
 def publish(
     runs: Iterable[Trajectory], folder: Path, about: About, *, form: Form = "parquet", rows_per_file: int = ROWS_PER_FILE
 ) -> dict[str, Any]:
-    """Write a data set into a new folder, whole or not at all; returns its manifest. Raises DataError where the folder exists or nothing
-    is left to publish, MissingExtraError for parquet without pyarrow.
+    """Write a data set into a new folder, completely or with no effect; returns its manifest. Raises DataError where the folder exists or
+    nothing is left to publish, MissingExtraError for parquet without pyarrow.
     """
     if rows_per_file < 1:
         raise SettingError(f"a file has at least one row, not {rows_per_file}")

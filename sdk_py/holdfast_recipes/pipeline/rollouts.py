@@ -1,8 +1,8 @@
 """The manager of RL rollouts: many prompts in flight, groups assembled as rollouts finish, batches for a learner (C7, D11).
 
-Owns running and cancelling rollouts, holding back while the learner is behind, the limit of a step, and the counts. Decisions are
-``batching``'s. A rollout that raises is a failed rollout, never an error of the manager. Token ids and advantages for the learner are made
-in ``samples``.
+Owns running and cancelling rollouts, waiting while the learner is behind, the limit of a step, and the counts. ``batching`` makes the
+decisions. A rollout that raises is a failed rollout, never an error of the manager. ``samples`` makes token ids and advantages for the
+learner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Prompt = TypeVar("Prompt")
 
 @dataclass(slots=True)
 class Ticket:
-    """One rollout in flight. The rollout sets ``layer`` as it goes on, so that a step that stalls can say where; it adds its own seconds
+    """One rollout in flight. The rollout updates ``layer``, so that the error of a stalled step can name it; it adds its own seconds
     and events. ``version`` is that of the weights when it began."""
 
     seed: int
@@ -126,7 +126,7 @@ class RolloutManager(Generic[Prompt]):
         return sum(map(len, self._flights.values()))
 
     async def batch(self) -> Batch[Prompt] | None:
-        """The next full batch, for a learner that asks for nothing more; None once there are no more prompts. What ``report`` is given is
+        """The next full batch, for a learner that needs only the batch; None once there are no more prompts. What ``report`` is given is
         the step."""
         step = await self.step()
         return None if step is None else step.batch

@@ -1,8 +1,8 @@
-"""A run's folder: what was asked for, and the journals of what came of it (C7, C8). Killing the writer loses no finished rollout.
+"""A run's folder: its settings and the journals of its results (C7, C8). Killing the writer loses no finished rollout.
 
-Owns ``run.json`` (settings, which a resumed run must share) and three journals: ``trajectories.jsonl``, whose lines are what decides that
-a rollout is finished; ``faults.jsonl`` with trajectories that infrastructure spoiled, which are tried again; ``attempts.jsonl`` with the
-time and cost of every try. Does not run rollouts (``collect``).
+Owns ``run.json`` (settings, which a resumed run must share) and three journals: ``trajectories.jsonl``, in which each complete line is
+a finished rollout; ``faults.jsonl`` with trajectories that failed because of infrastructure, which are tried again; ``attempts.jsonl``
+with the time and cost of every try. Does not run rollouts (``collect``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is to hold: ``rollouts`` of each task. ``settings`` says what else shapes a rollout (policy, harness, limits)."""
+    """The plan of a run: ``rollouts`` of each task. ``settings`` are the other inputs of a rollout (policy, harness, limits)."""
 
     name: str
     rollouts: int
@@ -128,7 +128,7 @@ class Run:
         return len(self.tasks) * self.plan.rollouts
 
     def places(self) -> Iterator[Place]:
-        """What is left to do, task by task. A place that infrastructure spoiled ``tries`` times is given up."""
+        """The remaining rollouts, task by task. One that failed ``tries`` times because of infrastructure is given up."""
         for task in self.tasks:
             for index in range(self.plan.rollouts):
                 key = (task.task_id, index)
@@ -196,7 +196,7 @@ class Run:
 
 
 def digest(tasks: Sequence[SweTask]) -> str:
-    """Of all that a task says, in order."""
+    """A digest of all fields of the tasks, in order."""
     made = hashlib.sha256()
     for task in tasks:
         made.update(json.dumps(task.to_json(), sort_keys=True).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""What a learner takes from a batch: token ids, masks, log-probabilities and advantages of each rollout that carries loss.
+"""The input of a learner from a batch: token ids, masks, log-probabilities and advantages of each rollout that carries loss.
 
 Owns the joining of a group's advantages to its tokens and the check that every number is finite, so that one sandbox cannot spoil an
 optimiser's step. Tensors are the training package's.
@@ -57,5 +57,5 @@ def samples(batch: Batch[Any], *, std: str = "sample") -> list[Sample]:
 
 
 def trained_tokens(made: Iterable[Sample]) -> int:
-    """How many tokens get loss."""
+    """The number of tokens that get loss."""
     return sum(sum(each.mask) for each in made)

@@ -1,4 +1,4 @@
-"""What the commands that run sandboxes share: the policy, the harness, limits, and the service with a group for the run.
+"""Options and setup of the commands that run sandboxes: the policy, the harness, limits, and the service with a group for the run.
 
 Owns the arguments and how they become ``harness.rollout.Settings`` and jobs, for the command line and for training. The service's address
 and key are the SDK's.
@@ -29,7 +29,8 @@ from holdfast_recipes.harness.program import Program, ProgramRun, at, run_progra
 from holdfast_recipes.harness.programs import PROGRAMS
 from holdfast_recipes.harness.rollout import Capacity, Settings
 from holdfast_recipes.policy.base import Policy
-from holdfast_recipes.policy.openai_chat import OpenAIChat, Prices, Sampling
+from holdfast_recipes.policy.endpoint import Sampling
+from holdfast_recipes.policy.openai_chat import OpenAIChat, Prices
 from holdfast_recipes.policy.sglang import SGLang
 from holdfast_recipes.proxy.server import Proxy
 from holdfast_recipes.swe.archives import Archives
@@ -52,7 +53,7 @@ PAIRS = "pairs.jsonl"
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="URL", help="base address of an OpenAI-compatible endpoint (http://127.0.0.1:8000/v1)")
-    parser.add_argument("--model", help="a name the endpoint knows")
+    parser.add_argument("--model", help="a model name that the endpoint serves")
     parser.add_argument("--key-variable", default="OPENAI_API_KEY", metavar="NAME", help="the variable that holds its key (%(default)s)")
     parser.add_argument("--temperature", type=float, default=1.0, help="(%(default)s)")
     parser.add_argument("--prices", type=float, nargs=2, default=(0.0, 0.0), metavar="USD", help="per million tokens of prompt and answer")
@@ -92,7 +93,7 @@ def chat_policy(arguments: argparse.Namespace, model: str) -> OpenAIChat:
     if not str(arguments.policy).startswith(("http://", "https://")):
         raise SettingError(f"--policy is the address of an endpoint, http://… or https://…, not {arguments.policy!r}")
     if not model:
-        raise SettingError("--model is missing", hint="name a model that the endpoint knows")
+        raise SettingError("--model is missing", hint="name a model that the endpoint serves")
     return OpenAIChat(
         arguments.policy,
         model,

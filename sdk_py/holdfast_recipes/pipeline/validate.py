@@ -1,6 +1,6 @@
-"""What a data set or a file of trajectories must hold, checked as a reader would: one line per problem.
+"""Checks of a data set or a file of trajectories, as a reader would do them: one line per problem.
 
-Owns the rules between fields (that a record can be read at all is ``core.records``') and between the files of a data set and its manifest.
+Owns the rules between fields (``core.records`` checks whether a record can be read) and between the files of a data set and its manifest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOLERANCE = 1e-9
 
 
 def problems_of(run: Trajectory) -> list[str]:
-    """What is wrong within one trajectory."""
+    """The errors within one trajectory."""
     found = [] if run.trajectory_id and run.task_id else ["trajectory_id and task_id must not be empty"]
     turns = len(turns_with_results(run))
     if run.turns and len(run.turns) != sum(message["role"] == "assistant" for message in run.messages):
@@ -72,7 +72,7 @@ def _answers(run: Trajectory) -> list[str]:
 def validate(path: Path, *, most: int = 100) -> list[str]:
     """Problems of a data set's folder, or of a file of rows or records, at most ``most`` and how many more; none for a sound one.
 
-    Raises DataError for what cannot be read at all.
+    Raises DataError for unreadable files.
     """
     manifest = path / MANIFEST
     found = list(_of_set(path, _read_manifest(manifest)) if manifest.is_file() else _of_file(path, Totals(), published=False))
@@ -105,7 +105,7 @@ def _of_set(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
         before = totals.rows
         yield from _of_file(folder / name, totals, published=True, ids=ids)
         if totals.rows - before != entry["rows"]:
-            yield f"{name}: {totals.rows - before} readable rows, the manifest says {entry['rows']}"
+            yield f"{name}: {totals.rows - before} readable rows, the manifest has {entry['rows']}"
     counted = totals.to_json()
     yield from (
         f"{MANIFEST}: {key} is {manifest.get(key)!r}, counted {value!r}" for key, value in counted.items() if manifest.get(key) != value
@@ -134,7 +134,7 @@ def _of_file(path: Path, totals: Totals, *, published: bool, ids: set[str] | Non
 
 
 def _columns(row: Mapping[str, Any], run: Trajectory) -> Iterator[str]:
-    """The columns say what the record within ``metadata`` says."""
+    """The columns agree with the record within ``metadata``."""
     same: dict[str, Any] = {
         "instance_id": run.task_id,
         "repo": run.repo,
@@ -146,4 +146,4 @@ def _columns(row: Mapping[str, Any], run: Trajectory) -> Iterator[str]:
         "rise_segments": None if run.rises is None else [list(each) for each in run.rises],
     }
     same["resolved"] = run.resolved
-    yield from (f"column {name} is {row[name]!r}, the record says {value!r}" for name, value in same.items() if row[name] != value)
+    yield from (f"column {name} is {row[name]!r}, the record has {value!r}" for name, value in same.items() if row[name] != value)

@@ -1,4 +1,4 @@
-"""Where turns come from: ``base`` (the two protocols, their results and errors), ``tokenizer``, ``scripted`` (no model at all),
-``openai_chat`` (any OpenAI-compatible endpoint) and ``sglang`` (token ids and log-probabilities over HTTP). The one that holds weights
-in this process is the training package's.
+"""Policies, which produce the turns of a rollout: ``base`` (the two protocols, their results and errors), ``tokenizer``, ``scripted``
+(without a model), ``openai_chat`` (any OpenAI-compatible endpoint), ``sglang`` (token ids and log-probabilities over HTTP) and
+``endpoint`` (the HTTP client of both). The policy with weights in this process is in the package ``training``.
 """

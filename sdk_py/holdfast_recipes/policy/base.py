@@ -1,11 +1,11 @@
-"""What a policy is to the agent loop: token ids in, token ids out; or, for an endpoint that speaks of messages only, messages.
+"""The interface between the agent loop and a policy: token ids in, token ids out; or messages, for an endpoint without token ids.
 
-Owns the two protocols, their results and errors. A request is a question without side effects: the same ids and seed may be asked
-again, which is what the inference layer does after a failure. Owns neither retries (``harness.layers``) nor the held ids
+Owns the two protocols, their results and errors. A request has no side effects: the same ids and seed may be sent
+again, and the inference layer does so after a failure. Owns neither retries (``harness.layers``) nor the held ids
 (``harness.conversation``).
 
 PolicyError
-├── PolicyUnavailableError    it did not answer, or asks to come again later: the same request may be sent again
+├── PolicyUnavailableError    the endpoint did not answer or was overloaded: the same request may be sent again
 ├── ContextLengthError        the prompt leaves no room for an answer: the rollout is truncated
 └── PolicyRefusedError        the request can never succeed (a key, a model's name, a malformed field)
 """
@@ -83,7 +83,7 @@ class PolicyError(Exception):
 
 
 class PolicyUnavailableError(PolicyError):
-    """It did not answer, or asks to come again later. ``retry_after_s``: not before so many seconds, where it said so."""
+    """The endpoint did not answer or was overloaded. ``retry_after_s``: the delay before a retry, if the endpoint gave one."""
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)

@@ -1,29 +1,22 @@
 """A policy behind any endpoint that speaks OpenAI's chat completions: hosted services, vLLM, SGLang, llama.cpp, a local script.
 
-Owns one HTTP request, and the sorting of its failures into ``PolicyError``s. Retries and time limits are the loop's. The key is read from
-the environment by the caller, goes into one header and into no message.
+Owns the body of a request and the reading of its answer; ``endpoint`` sends it. Does not own retries and time limits, which are the loop's.
+The caller reads the API key from the environment; the key is sent in one header and appears in no message.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-import httpx
-
-from .base import ContextLengthError, Finish, Message, PolicyError, PolicyRefusedError, PolicyUnavailableError, Reply, Tool
-
-_LATER = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
-_TOO_LONG = ("context length", "context_length", "maximum context", "too many tokens", "longer than the model", "prompt is too long")
-_SHOWN = 300
+from .base import Finish, Message, PolicyUnavailableError, Reply, Tool
+from .endpoint import Endpoint, Sampling
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars per million tokens; 0 for a model of one's own."""
+    """US dollars per million tokens; 0 for a self-hosted model."""
 
     prompt: float = 0.0
     completion: float = 0.0
@@ -32,17 +25,8 @@ class Prices:
         return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """What is sent beside the messages. ``extra`` goes into the body as it is, for what an endpoint has beyond the standard."""
-
-    temperature: float | None = 1.0
-    top_p: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-class OpenAIChat:
-    """``url`` is the endpoint's base (``http://127.0.0.1:8000/v1``), ``model`` a name it knows.
+class OpenAIChat(Endpoint):
+    """``url`` is the endpoint's base (``http://127.0.0.1:8000/v1``), ``model`` a name that it serves.
 
     ``timeout_s`` bounds one request where the loop's own limit does not; ``connect_timeout_s`` the connecting. Use it in an ``async with``.
     """
@@ -61,21 +45,15 @@ class OpenAIChat:
     ) -> None:
         self.name = model
         self.version = version
-        self._sampling, self._prices = sampling or Sampling(), prices or Prices()
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        self._http = httpx.AsyncClient(
-            base_url=url.rstrip("/") + "/", headers=headers, timeout=httpx.Timeout(timeout_s, connect=connect_timeout_s), limits=limits
-        )
+        self._prices = prices or Prices()
+        super().__init__(url, sampling, timeout_s, connect_timeout_s=connect_timeout_s, api_key=api_key)
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Tool], *, seed: int | None, max_new_tokens: int) -> Reply:
         body: dict[str, Any] = {"model": self.name, "messages": [_sent(message) for message in messages], "max_tokens": max_new_tokens}
         body |= {"tools": list(tools)} if tools else {}
         body |= {"seed": seed} if seed is not None else {}
-        for key in ("temperature", "top_p"):
-            if (value := getattr(self._sampling, key)) is not None:
-                body[key] = value
-        return self._reply(await post(self._http, "chat/completions", body | dict(self._sampling.extra)))
+        body |= self._sampling.fields() | dict(self._sampling.extra)
+        return self._reply(await self._post("chat/completions", body))
 
     def _reply(self, answer: Mapping[str, Any]) -> Reply:
         choices = answer.get("choices")
@@ -89,55 +67,9 @@ class OpenAIChat:
         finish = Finish.LENGTH if choice.get("finish_reason") == "length" else Finish.STOP
         return Reply(_received(message), finish, self.version, counts[0], counts[1], self._prices.of(counts[0], counts[1]))
 
-    async def aclose(self) -> None:
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self.aclose()
-
-
-async def post(http: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON object that an endpoint answers with. Raises PolicyError of the right kind for everything else."""
-    try:
-        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        response = await http.post(path, content=content, headers={"Content-Type": "application/json"})
-    except httpx.TransportError as error:
-        raise PolicyUnavailableError(f"{type(error).__name__}: {error}") from error
-    if response.status_code != 200:
-        raise _refusal(response)
-    try:
-        answer = response.json()
-    except ValueError as error:
-        raise PolicyUnavailableError("the endpoint answered with something that is not JSON") from error
-    if not isinstance(answer, Mapping):
-        raise PolicyUnavailableError("the endpoint answered with JSON that is no object")
-    return answer
-
-
-def _refusal(response: httpx.Response) -> PolicyError:
-    text = response.text[:_SHOWN]
-    message = f"the endpoint answered {response.status_code}: {text}"
-    if response.status_code in (400, 413, 422) and any(words in response.text.lower() for words in _TOO_LONG):
-        return ContextLengthError(message)
-    if response.status_code in _LATER:
-        return PolicyUnavailableError(message, _seconds(response.headers.get("Retry-After")))
-    return PolicyRefusedError(message)
-
-
-def _seconds(value: str | None) -> float | None:
-    """``Retry-After`` in seconds; its form as a date is not read."""
-    try:
-        seconds = float(value or "")
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < 3600 else None
-
 
 def _sent(message: Message) -> dict[str, Any]:
-    """A message with what the standard knows; arguments of calls are strings there."""
+    """A message with the standard's fields only; arguments of calls are strings there."""
     kept = {key: value for key, value in message.items() if key in ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")}
     kept.setdefault("content", "")
     return kept

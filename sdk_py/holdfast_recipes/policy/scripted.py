@@ -1,7 +1,7 @@
-"""Policies without a model: turns from a list or from a function of what was said so far.
+"""Policies without a model: turns from a list or from a function of the messages so far.
 
-Owns ``ScriptedChat`` (messages), ``ScriptedTokens`` (ids) and the writing of a turn that calls a tool. Used by tests, by teachers
-that follow rules, and wherever two environments are compared with the same agent.
+Owns ``ScriptedChat`` (messages), ``ScriptedTokens`` (ids) and the writing of a turn that calls a tool. Used by tests, by rule-based
+teachers, and to compare two environments with the same agent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .base import Finish, Generation, Message, PolicyError, Reply, Tool
 from .tokenizer import Tokenizer
 
 Script = Sequence[Message | str] | Callable[[Sequence[Message]], Message | str]
-"""Turns in order, or what to say after the messages so far. A string is the text of a turn."""
+"""Turns in order, or a function from the messages so far to the next turn. A string is the text of a turn."""
 
 
 def call(tool: str, *, thought: str = "", **arguments: Any) -> dict[str, Any]:

@@ -1,40 +1,34 @@
 """A policy behind SGLang's native ``/generate``: token ids in, token ids with log-probabilities out.
 
-Owns one HTTP request and the reading of its answer. What is sampled here is what a trainer needs: nothing is tokenized twice, and the
-answer says which weights sampled it.
+Owns one HTTP request and the reading of its answer. Returns the sampled ids for training: no text is tokenized again, and
+the answer contains the version of the weights that sampled it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
-
-import httpx
+from typing import Any
 
 from .base import ContextLengthError, Finish, Generation, PolicyUnavailableError
-from .openai_chat import Sampling, post
+from .endpoint import Endpoint, Sampling
 
 
-class SGLang:
+class SGLang(Endpoint):
     """``url`` is the server's or its router's base. ``version`` is taken where the server names none. Use it in an ``async with``."""
 
     def __init__(self, url: str, name: str = "sglang", *, sampling: Sampling | None = None, timeout_s: float = 600.0) -> None:
         self.name = name
         self.version = 0
-        self._sampling = sampling or Sampling()
-        self._http = httpx.AsyncClient(base_url=url.rstrip("/") + "/", timeout=httpx.Timeout(timeout_s, connect=10.0))
+        super().__init__(url, sampling, timeout_s)
 
     async def generate(self, prompt_ids: Sequence[int], *, seed: int | None, max_new_tokens: int, stop: Collection[int]) -> Generation:
         if max_new_tokens < 1:
             raise ContextLengthError("no room for an answer")
         sampling: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop_token_ids": sorted(stop), "no_stop_trim": True}
         sampling |= {"skip_special_tokens": False, "sampling_seed": seed} if seed is not None else {"skip_special_tokens": False}
-        for key in ("temperature", "top_p"):
-            if (value := getattr(self._sampling, key)) is not None:
-                sampling[key] = value
-        body = {"input_ids": list(prompt_ids), "sampling_params": sampling | dict(self._sampling.extra), "return_logprob": True}
-        return self._generation(await post(self._http, "generate", body))
+        sampling |= self._sampling.fields() | dict(self._sampling.extra)
+        body = {"input_ids": list(prompt_ids), "sampling_params": sampling, "return_logprob": True}
+        return self._generation(await self._post("generate", body))
 
     def _generation(self, answer: Mapping[str, Any]) -> Generation:
         meta = answer.get("meta_info")
@@ -53,12 +47,3 @@ class SGLang:
         return Generation(
             ids, logprobs, Finish.LENGTH if kind == "length" else Finish.STOP, int(version) if version.isdigit() else self.version
         )
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self.aclose()

@@ -31,7 +31,7 @@ class ByteTokenizer:
 
     @property
     def size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return 256 + len(self._specials)
 
     def special(self, text: str) -> int:

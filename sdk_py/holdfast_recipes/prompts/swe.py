@@ -1,7 +1,7 @@
 """The prompts of repository repair: for the harness with a subshell per call, that with a living shell, and third-party programs.
 
 Owns the wording: the issue, the boundaries, the workflow and how work is handed in. The words that hand it in are the protocols of the
-two public harnesses, so that policies trained here meet what they know there.
+two public harnesses, so that policies trained here work with these harnesses.
 """
 
 from __future__ import annotations

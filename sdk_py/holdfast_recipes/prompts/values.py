@@ -1,4 +1,4 @@
-"""The prompt that asks a model for P(resolve) at the steps of its own unresolved run (P §3.3.1, App. A).
+"""The prompt that requests from a model P(resolve) at the steps of its own unresolved run (P §3.3.1, App. A).
 
 Owns the wording and the transcript. The answer is read by ``core.values.parse_annotation`` and held to ``check_annotation``, whose rules
 are those under "Calibration" here. Values so obtained are of the state *after* each step (V1).
@@ -70,7 +70,7 @@ The run has {{steps}} steps. Give the array for steps 0 to {{last}}.""",
 
 @dataclass(frozen=True, slots=True)
 class TestReport:
-    """What became of the tests: names of targets that still fail, how many were fixed, names of those that were broken."""
+    """The outcome of the tests: names of targets that still fail, how many were fixed, names of those that were broken."""
 
     __test__ = False  # the name is no test class
 

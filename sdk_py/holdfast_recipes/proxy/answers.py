@@ -1,7 +1,7 @@
 """Answers of a policy in three public interfaces, whole and as server-sent events, and the reading of such events (C4.2).
 
-Owns what is written to a client: a JSON object, or the same content in events that its SDK puts together again. The policy's token ids
-are recorded beside it (``branches``) and never derived from an answer.
+Owns the bytes written to a client: a JSON object, or the same content in events that its SDK assembles. The policy's token ids
+are recorded separately (``branches``) and never derived from an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_to
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the policy said. ``created_s`` is Unix time; ``truncated`` when the limit of new tokens ended it; ``stopped_by`` is the one of
+    """The policy's answer. ``created_s`` is Unix time; ``truncated`` when the limit of new tokens ended it; ``stopped_by`` is the one of
     the client's stop texts that did; ``freeform`` as in the request.
 
     Calls without an id are given one that follows from ``id``, so that results can name them. Calls that could not be parsed are
@@ -242,7 +242,7 @@ def _event(data: Mapping[str, Any], *, named: bool) -> bytes:
 class EventReader:
     """Server-sent events from bytes that arrive in any pieces: ``feed`` returns the data of each event that is now whole.
 
-    Understands all three line ends, comments and data of several lines. ``finished`` says that nothing is left half read.
+    Understands all three line ends, comments and data of several lines. ``finished``: no event is partly read.
     """
 
     def __init__(self) -> None:

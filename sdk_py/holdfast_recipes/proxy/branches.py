@@ -17,7 +17,7 @@ Finish: TypeAlias = Literal["stop", "tool_calls", "length", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the policy. ``finish`` "cut": the client hung up in the middle, so nothing it did afterwards rests on the output."""
+    """One call of the policy. ``finish`` "cut": the client disconnected before the end, so it did not use the output afterwards."""
 
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
@@ -28,7 +28,7 @@ class Call:
 
     def __post_init__(self) -> None:
         if self.logprobs is not None and len(self.logprobs) != len(self.output_ids):
-            raise ValueError("a call needs a log-probability for each output id, or none at all")
+            raise ValueError("a call needs a log-probability for each output id, or no log-probabilities")
 
     @property
     def ids(self) -> tuple[int, ...]:

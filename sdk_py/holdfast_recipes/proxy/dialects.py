@@ -25,12 +25,12 @@ _FREEFORM = {"type": "object", "properties": {"input": {"type": "string"}}, "req
 
 
 class DialectError(ValueError):
-    """The body is no request of its dialect, or asks for what a policy of text cannot do. The message is for the client."""
+    """The body is not a request of its dialect, or needs more than a text policy offers. The message is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client wants, whichever dialect it speaks. None: the client left it open. ``freeform`` names the tools whose one argument,
+    """A request, independent of its dialect. None: the client did not set the field. ``freeform`` names the tools whose one argument,
     ``input``, is plain text to the client."""
 
     messages: tuple[dict[str, Any], ...]

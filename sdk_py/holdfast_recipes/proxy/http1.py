@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection of a client: requests in, answers out, and whether the client hung up.
+"""One HTTP/1.1 connection of a client: requests in, answers out, and whether the client has disconnected.
 
-Owns bytes and framing, by h11, over asyncio streams. Knows nothing of dialects. A client that closes its side while an answer is due has
-hung up; one that resets the connection after the answer was written had not read all of it.
+Owns bytes and framing, by h11, over asyncio streams. Independent of the dialects. A client that closes its side before its answer has
+disconnected; one that resets the connection after the answer was written had not read all of it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Connection:
         await self._write(framed + (self._sent(h11.EndOfMessage()) if last else b""))
 
     async def hang_up(self) -> None:
-        """Return when the client has hung up. What it sends meanwhile is kept for the next request."""
+        """Return when the client has disconnected. Bytes that it sends before are kept for the next request."""
         early = 0
         while early < _MAX_EARLY_BYTES:
             try:

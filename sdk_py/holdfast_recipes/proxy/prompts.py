@@ -1,8 +1,8 @@
 """From the messages of a request to the token ids of a prompt, with the sampled ids of earlier answers in their places (C4.1).
 
-Owns when the ids that a policy sampled stand in a later prompt: exactly where everything before them is what it was, and the template
-shows the turn as it was written. All other text is encoded piece by piece. Thoughts that a client did not send back are put back first,
-so that the template decides about them, not the dialect.
+Owns the rule for sampled ids in a later prompt: they are used if all ids before them are equal and the template renders the turn
+unchanged. All other text is encoded piece by piece. Thoughts that a client did not send back are restored first, so that the template
+decides about them, not the dialect.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Prompts:
 
 
 def _content(turn: Sequence[Piece]) -> str:
-    """What a turn says, its opening included: that differs where the template drops a thought."""
+    """The text of a turn with its opening, which differs if the template drops a thought."""
     return text_of([piece for piece in turn if piece.kind in (Kind.HEADER, Kind.CONTENT)])
 
 

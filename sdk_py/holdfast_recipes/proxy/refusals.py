@@ -1,7 +1,7 @@
 """Errors as each dialect's clients expect them: status, body, and the event that ends a stream which had begun.
 
-Owns the table of kinds. Clients decide by status and type whether they try again, so a kind that a repetition cannot mend never has a
-status that asks for one.
+Owns the table of kinds. Clients decide by status and type whether they retry, so an error that a retry cannot resolve never has a
+status that causes one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS: dict[Kind, tuple[Mapping[Dialect, int], str, str | None, str]] = {
     "invalid": (_all(400), "invalid_request_error", None, "invalid_request_error"),
     "too_long": (_all(400), "invalid_request_error", "context_length_exceeded", "invalid_request_error"),
     "key": (_all(401), "invalid_request_error", "invalid_api_key", "authentication_error"),
-    # codex asks again after a 403, litellm after a 400
+    # codex retries after a 403, litellm after a 400
     "over": (_all(403) | {"responses": 400}, "permission_error", "rollout_over", "permission_error"),
     "not_found": (_all(404), "invalid_request_error", "not_found", "not_found_error"),
     "method": (_all(405), "invalid_request_error", "method_not_allowed", "invalid_request_error"),

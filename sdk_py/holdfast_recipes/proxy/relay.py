@@ -31,7 +31,7 @@ class Stream:
         self.write_ended = False
 
     def events(self, held_back: bool) -> int:
-        """What to wait for. Bytes that cannot be passed on are left with the program: that is how it is held back."""
+        """The events to wait for. Bytes that cannot be sent are not read, so that the program is slowed down."""
         reads = not self.read_ended and self.credit > 0 and not held_back
         return (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if self.out else 0)
 

@@ -21,7 +21,7 @@ from holdfast import AsyncProcess, AsyncSandbox, HoldfastError, SpawnError
 from .relay import CREDIT, DATA, EOF, HEAD, MOST_STREAMS, NUMBER, OPEN, PIECE, READY, RESET, WINDOW
 
 PYTHONS = ("python3", "python", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3", "/opt/miniconda3/bin/python3")
-"""Where a Python may be. Images with an environment of their own often have it first on the path."""
+"""Possible paths of a Python. Images with their own environment often have it first on the path."""
 _READY_WITHIN_S = 30.0
 _SETTLE_S = 0.5
 _NOT_FOUND = (126, 127)
@@ -53,7 +53,7 @@ class RelayLink:
         pythons: Sequence[str] = PYTHONS,
     ) -> None:
         self.port = 0
-        """Where it listens in the sandbox, on 127.0.0.1."""
+        """Its port in the sandbox, on 127.0.0.1."""
         self.ended = asyncio.Event()
         self.failure: Exception | None = None
         self._sandbox, self._server = sandbox, server
@@ -194,7 +194,7 @@ class RelayLink:
             self._streams[number] = stream = _Stream()
             self._task(self._serve(number, stream), f"stream-{number}")
         elif stream is None:
-            return  # it ended here, which the other end does not know yet
+            return  # it ended here; the other end has not been notified yet
         elif kind == CREDIT:
             stream.grant(NUMBER.unpack(payload)[0])
         elif kind == RESET:
@@ -294,7 +294,7 @@ class _Stream:
             self.writer.close()
 
     def abort(self) -> None:
-        """Reset the connection, so that the server knows that its answer was not read."""
+        """Reset the connection, which shows the server that its answer was not read."""
         self.aborted = True
         self.incoming.put_nowait(b"")
         if self.writer is not None:

@@ -1,7 +1,7 @@
 """The HTTP server that stands between third-party harnesses and a policy: three dialects, whole answers and streams (C4.2).
 
-Owns routes, keys and the life of connections. A request belongs to the session whose key it carries; what it asks and is answered with is
-the session's. Listens on loopback: a sandbox without a network reaches it through ``relay_link``.
+Owns routes, keys and the life of connections. A request belongs to the session whose key it carries; the session
+handles its content. Listens on loopback: a sandbox without a network reaches it through ``relay_link``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Proxy:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address on which it listens."""
         assert self._server is not None, "the proxy listens in its with block"
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(host), int(port)
@@ -245,7 +245,9 @@ async def _unless_gone(
     every_s: float | None = None,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> T:
-    """The result of ``work``; it is cancelled, and HungUpError raised, when the client hangs up. ``meanwhile`` is done each ``every_s``."""
+    """The result of ``work``; it is cancelled, and HungUpError raised, when the client disconnects. ``meanwhile`` is called every
+    ``every_s``.
+    """
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(connection.hang_up())
     try:
         while True:

@@ -1,7 +1,7 @@
 """The calls of one rollout: from a request to the policy's answer, each kept as token ids from its prompt on.
 
-Owns a session's key, its order of calls, its limits, and what becomes of a call: answered, cut, or without an answer. A call is in the
-record from the moment its output exists or its client hung up; ``branches`` makes samples of them. HTTP is the server's.
+Owns a session's key, its order of calls, its limits, and the outcome of a call: answered, cut, or without an answer. A call is
+recorded as soon as its output exists or its client has disconnected; ``branches`` makes samples of the calls. HTTP belongs to ``server``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SessionOverError(Exception):
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
     """``calls`` of the policy in all; ``context`` tokens of one prompt with its answer; ``new_tokens`` of one answer, also where the
-    client asks for more. None: no limit."""
+    client requests more. None: no limit."""
 
     calls: int | None = 250
     context: int | None = 64 * 1024
@@ -101,7 +101,7 @@ class Session:
         if self.limits.context is not None and len(prompt_ids) >= self.limits.context:
             self.refused = "tokens"  # a harness may compact its history and go on
             most = self.limits.context - 1
-            # the words by which claude-code and litellm know this error from others
+            # claude-code and litellm recognise this error by these words
             raise ContextLengthError(
                 f"prompt is too long: {len(prompt_ids)} tokens > {most} maximum (this model's maximum context length is {most} tokens)"
             )
@@ -114,7 +114,7 @@ class Session:
         return pending
 
     def count(self, dialect: Dialect, body: Any) -> int:
-        """How many tokens the prompt of a request has. Raises DialectError."""
+        """The number of tokens in the prompt of a request. Raises DialectError."""
         request = read_request(dialect, body)
         return len(self._prompts.ids(request.messages, request.tools))
 
@@ -138,12 +138,12 @@ class Session:
             raise
         pending.generation, stopped_by = self._stopped(generation, pending.request.stop)
         pending.answer = self._answer(pending, pending.generation, stopped_by, model, created_s)
-        # what a client that asks again at once must find; ``cut`` takes it back
+        # a client that repeats its request at once must find this; ``cut`` reverts it
         self._deliver(pending)
         return pending.answer
 
     def cut(self, pending: Pending) -> None:
-        """The client hung up before it had the whole answer. One that was continued nevertheless had it."""
+        """The client disconnected before it had the whole answer. If it continued the answer later, it had it."""
         if pending.work is not None and not pending.work.done():
             pending.work.cancel()
         call = self._call(pending)
@@ -168,7 +168,7 @@ class Session:
 
     @property
     def unanswered(self) -> bool:
-        """Whether the latest call got no answer from the policy: ``failure`` says why."""
+        """Whether the latest call got no answer from the policy; ``failure`` has the reason."""
         return bool(self._asked) and self._asked[-1].finish == "none"
 
     def samples(self) -> list[Sample]:

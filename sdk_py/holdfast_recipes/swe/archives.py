@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 
 class ArchiveError(Exception):
-    """An archive is missing, is not what its name says, or holds what no project needs."""
+    """An archive is missing, does not match its digest, or contains entries that no project needs."""
 
 
 class Archives:
@@ -45,7 +45,7 @@ class Archives:
             except OSError as error:
                 raise ArchiveError(f"there is no archive {digest} in {self.folder}: make the tasks again, or copy it there") from error
             if hashlib.sha256(data).hexdigest() != digest:
-                raise ArchiveError(f"{self.folder}/{digest}.tar is not what its name says")
+                raise ArchiveError(f"{self.folder}/{digest}.tar does not match its SHA-256")
             self._held[digest] = data
         return self._held[digest]
 

@@ -30,7 +30,7 @@ from .sources import SweTask
 from .workspace import test_commands
 
 WAYS = ("repair", "repair", "repair", "nothing", "wrong_line", "delete_line", "edit_tests", "hang", "no_patch", "commit")
-"""What the agent does to a task. Only ``repair`` and ``commit`` can solve one."""
+"""The actions of the scripted agent on a task. Only ``repair`` and ``commit`` can solve one."""
 
 TEST_TIMEOUT_S = 60.0
 """Of a test run when grading. Where it is short for a busy machine, the two sides differ by their share of it."""

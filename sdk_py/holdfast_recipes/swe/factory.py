@@ -1,9 +1,10 @@
-"""Repair tasks from source distributions: mutate one token, see which tests notice, keep what is a sound task (E1).
+"""Repair tasks from source distributions: mutate one token, find the tests that fail, keep sound tasks (E1).
 
-Owns the making: start state and tools as archives, the tests of the library as it is, sandboxes for mutants, and the row that comes of it,
-in SWE-bench's columns. A mutant is kept whose tests fail in both of two runs and pass in both states around it; one that no test reaches or
-notices, that hangs, or that breaks everything is counted and dropped. A few mutants of a library share a sandbox, whose work directory is
-cleaned between them; one that looks flaky there is tried again in a fresh one. Rows come in an order that the seed decides.
+Owns the process: start state and tools as archives, the tests of the original library, sandboxes for mutants, and the resulting row
+in SWE-bench's columns. A mutant is kept if its tests fail in both of two runs and pass in the original and in the solved state. A mutant
+that no test reaches or detects, that hangs, or that breaks everything is counted and dropped. A few mutants of a library share a sandbox,
+whose work directory is cleaned between them; one that looks flaky there is tried again in a fresh one. Rows come in an order that the
+seed decides.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A mutant of a target. ``passing`` are the tests that pass in the library as it is, in every run."""
+    """A mutant of a target. ``passing`` are the tests that pass in the original library, in every run."""
 
     material: Material
     target: Target
@@ -79,7 +80,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class MutantCounts:
-    """What became of the mutants, by reason; and seconds of test runs in sandboxes, by the clock and of processors."""
+    """Counts of the mutants by outcome, and seconds of test runs in sandboxes, in wall time and processor time."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     test_seconds: float = 0.0
@@ -165,7 +166,7 @@ class Factory:
         return self._archives.add(result.stdout_bytes if result.ok else plain)
 
     async def _candidates(self, project: Project, tools: str) -> list[Candidate]:
-        """The mutants of a library, in an order that the seed decides, with what its tests say of it as it is."""
+        """The mutants of a library, in an order that the seed decides, with the results of the original library's tests."""
         files = list(members(await fetch(project, self._downloads)))
         texts = {path: data.decode() for path, data, _ in files if path in {target.module for target in project.targets}}
         material = Material(project, (self._archives.add(pack(files, "testbed")), tools), texts)
@@ -245,7 +246,7 @@ class Factory:
         return None
 
     async def _row(self, candidate: Candidate, machine: Machine) -> tuple[dict[str, Any] | None, str]:
-        """In a sandbox with the library as it is."""
+        """In a sandbox with the original library."""
         material, target, mutant = candidate.material, candidate.target, candidate.mutant
         bug = mutant.patch(material.modules[target.module], target.module)
         task = _task(material, target, self._image)
@@ -259,7 +260,7 @@ class Factory:
             return None, "survived"
         if len(noticed) > MOST_FAILING * len(candidate.passing) and len(noticed) > 3:
             return None, "breaks_everything"
-        # the rest of the suite has been seen in this state, and in the solved one, which is that of the library as it is
+        # the rest of the suite has been run in this state, and in the solved one, which equals the original library
         second = await self._run(machine, task, candidate, sorted(noticed))
         if await workspace.apply(machine, task, diffs.reverse(bug)) is not None:
             return None, "gold_does_not_apply"
@@ -339,8 +340,8 @@ def statement_lines(source: str, line: int) -> range:
 
 
 def command_of(project: Project, target: Target, names: Sequence[str] = ()) -> str:
-    """What runs a target's tests in the work directory, or those named if they are not too many, whatever the project's own configuration
-    of pytest says."""
+    """The command that runs a target's tests in the work directory, or those named if they are not too many, independent of the
+    project's own configuration of pytest."""
     settings = f"PYTHONPATH={project.source}:../{_TOOLS} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1"
     options = "-q -c /dev/null --rootdir . -p no:cacheprovider --junitxml={report} -o junit_family=xunit1"
     options += f" -k {shlex.quote(f'not ({target.without})')}" if target.without else ""

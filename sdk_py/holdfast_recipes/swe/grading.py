@@ -19,7 +19,7 @@ from holdfast_recipes.core.trajectory import Verdict
 from .reports import Outcomes, TestOutcome, without_timing, worst
 
 APPLY = ("git", "apply", "-v", "--3way", "--recount", "--ignore-space-change", "--whitespace=nowarn")
-"""How SWE-rebench V2 applies patches, first the solution and then the tests; the patch comes on standard input."""
+"""SWE-rebench V2's command for applying patches, first the solution and then the tests; it reads the patch from standard input."""
 
 _TEST_FOLDERS = {"test", "tests", "testing", "__tests__", "spec", "specs", "e2e", "testdata"}
 _TEST_FILES = (
@@ -108,7 +108,7 @@ class Submission:
 
 
 def submission(patch: str, gold_patch: str = "", test_patch: str = "") -> Submission:
-    """What of a patch is graded. Files that the gold patch changes always count, whatever they are called; files of the test patch
+    """The part of a patch that is graded. Files that the gold patch changes always count, whatever they are called; files of the test patch
     never do. A patch that is none, or of which nothing is left, has a reason."""
     allowed, tests = diffs.names(gold_patch), diffs.names(test_patch)
 

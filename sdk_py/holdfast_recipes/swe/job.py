@@ -58,8 +58,8 @@ def maker(client: AsyncSandboxClient, *, group: AsyncGroup | None = None, labels
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a task is put to the policy. ``describe`` and ``definitions`` are those of the shell toolset; ``messages`` None: the prompts of
-    the recipes."""
+    """The presentation of a task to the policy. ``describe`` and ``definitions`` are those of the shell toolset; ``messages`` None: the
+    prompts of the recipes."""
 
     harness: Literal["mini", "editor", "program"] = "mini"
     describe: Callable[[CommandResult], str] = described
@@ -110,7 +110,7 @@ class SweJob:
         return ShellToolset(sandbox, self.task.workdir, env=env, describe=style.describe, definitions=style.definitions, oom_ends=oom_ends)
 
     async def collect(self, sandbox: Machine, episode: Episode) -> str:
-        """What was handed in, or, where a harness hands nothing in or the budget ended the rollout, what the repository holds."""
+        """The submitted patch, or the changes in the repository if the harness submits none or the budget ended the rollout."""
         tree = self._trees.pop(sandbox.id)
         return episode.submission if episode.submission is not None else await workspace.capture(sandbox, self.task, tree)
 

@@ -1,7 +1,7 @@
 """Whether the solution of a task can be read in its own image: lines of the gold patch in files outside the repository.
 
 Owns the comparison. Some published images hold a later release of the project in site-packages, where a policy finds the fix (A2.2).
-Which files to look at, and reading them, is the caller's.
+The caller chooses and reads the files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Leak:
 
 
 def distinctive_lines(gold_patch: str, known: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
-    """By file of the gold patch, the lines it adds that say something: stripped, with at least eight characters of which some are
+    """By file of the gold patch, the distinctive lines it adds: stripped, with at least eight characters of which some are
     letters, no comment or import, neither removed elsewhere in the patch nor among the ``known`` lines of the unfixed file."""
     files = diffs.parse(gold_patch)
     moved = {line.strip() for each in files for line in each.lines("-")} | {line.strip() for line in known}

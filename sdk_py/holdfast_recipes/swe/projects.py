@@ -1,8 +1,7 @@
 """The libraries that tasks are made from: pure Python, tests in the source distribution, a suite of seconds (E1).
 
-Owns which releases, by the SHA-256 of their bytes, which module goes with which tests, and how they are fetched: by pip, when tasks are
-made. Nothing of them is kept in this repository. Two are held out. One
-of the others is left out of images that bring it with their Python.
+Owns the list of releases with the SHA-256 of their bytes, the module and tests of each target, and fetching them with pip when tasks are
+made. No part of them is stored in this repository. Two are held out. One of the others is not used with images whose Python contains it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A module to mutate and the test files that know it, as paths in the distribution. ``without`` names, as pytest's ``-k`` takes them,
+    """A module to mutate and the test files that test it, as paths in the distribution. ``without`` names, as pytest's ``-k`` takes them,
     tests that take seconds."""
 
     module: str

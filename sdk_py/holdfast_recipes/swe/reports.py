@@ -1,4 +1,4 @@
-"""What a test run printed or wrote → outcome by test name: pytest's summary (``-rA``) and JUnit XML.
+"""From the output or report of a test run to an outcome by test name: pytest's summary (``-rA``) and JUnit XML.
 
 Owns parsing. Output comes from a sandbox whose workload may have written anything into it, so only pytest's last summary counts, and a
 name with two outcomes has the worse one.
@@ -20,7 +20,7 @@ _TIMING = re.compile(
 
 
 class TestOutcome(StrEnum):
-    """In order from best to worst. An expected failure passed: that is what the test asks for."""
+    """In order from best to worst. An expected failure counts as passed, since the test expects it."""
 
     __test__ = False  # the name is no test class
 
@@ -91,7 +91,7 @@ def worst(found: Iterable[tuple[str, TestOutcome]]) -> dict[str, TestOutcome]:
 
 def without_timing(name: str) -> str:
     """A test's name without the time that some reporters append, ``(12 ms)``, ``[0.3s]`` or `` 0.31s`` (SWE-rebench V2). In a node id,
-    as pytest's, brackets right after the name hold its parameters: ``a.py::test_parse[10s]`` stays as it is."""
+    as pytest's, brackets right after the name hold its parameters: ``a.py::test_parse[10s]`` is not changed."""
     match = _TIMING.search(name)
     if match is None or ("::" in name and match[0].startswith("[")):
         return name.rstrip()

@@ -1,7 +1,7 @@
 """Readers of task rows: SWE-bench, SWE-rebench and its V2, Scale-SWE, SWE-smith, and our own mutation tasks → ``SweTask`` (A6).
 
-Owns what each column means. In four of the formats ``patch`` is the fix; in SWE-smith it is the *bug*, and the fix is its reverse. What a
-policy may see is ``prompt`` alone: patches and tests are for the sandbox and the grader. Downloading rows is the pipeline's.
+Owns the meaning of each column. In four of the formats ``patch`` is the fix; in SWE-smith it is the *bug*, and the fix is its reverse.
+What a policy may see is ``prompt`` alone: patches and tests are for the sandbox and the grader. The pipeline downloads rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 
 class RowError(ValueError):
-    """A row lacks a field, or a field has a form that its format does not know."""
+    """A row lacks a field, or a field has a form that its format does not allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class SweTask:
     """A repository in a start state, an issue, and the tests that decide.
 
     Start state: the image, then ``archives`` (SHA-256 of tar files, unpacked beside the work directory), then ``start_commands``, then
-    ``start_patch``. ``gold_patch`` turns the start state into a solved one. ``split`` says what the task is for.
+    ``start_patch``. ``gold_patch`` turns the start state into a solved one. ``split`` is the purpose of the task.
     ``test_patch`` or ``test_script`` (a file's text) brings the tests, only when grading. ``test_commands`` empty: the grader's default.
     """
 

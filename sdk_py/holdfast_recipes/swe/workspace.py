@@ -1,7 +1,7 @@
-"""A task's repository in a sandbox: its start state, what the policy changed, a patch applied to it, its tests run.
+"""Operations on a task's repository in a sandbox: set its start state, capture the policy's changes, apply a patch, run its tests.
 
-Owns these four, each with commands alone, so that any ``Machine`` will do. Whether outcomes are good is ``grading``'s, sandboxes are made
-in ``job``. A task that cannot be brought into its start state is a FaultError blamed on the environment: no policy is at fault.
+Owns these four, each with commands only, so that it works on any ``Machine``. ``grading`` judges outcomes, ``job`` creates sandboxes.
+If the start state cannot be set, it raises a FaultError with the environment as the cause: no policy is at fault.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ export GIT_INDEX_FILE="$index"
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """What a run of the tests came to. ``finished`` is False when its time was over or it was ended from outside (``cause``)."""
+    """The result of a run of the tests. ``finished`` is False after a time-out or an external end (``cause``)."""
 
     __test__ = False  # the name is no test class
 
@@ -100,8 +100,8 @@ async def start(machine: Machine, task: SweTask, archives: Archives | None) -> s
 
 
 async def capture(machine: Machine, task: SweTask, tree: str) -> str:
-    """The patch from the start state to what the work directory holds now, new files included; "" where git can no longer say, because
-    the policy took its repository away. Neither the policy's commits nor its index matter, nor its configuration of git."""
+    """The patch from the start state to the present work directory, new files included; "" if git cannot compute it because the
+    policy removed the repository. The policy's commits, its index and its configuration of git have no effect."""
     for attributes in ("", "* -diff"):  # text that is not UTF-8 goes as binary, all of it, for a patch is a string
         result = await machine.exec(["bash", "-c", _CAPTURE, "capture", tree, attributes], cwd=task.workdir, timeout=_STEP_S)
         raise_if_lost(result)
@@ -163,7 +163,7 @@ def test_commands(task: SweTask) -> tuple[str, ...]:
 
 
 def parser(task: SweTask) -> Callable[[str], dict[str, TestOutcome]]:
-    """How the output of the tests is read. Raises FaultError for a parser that is not here."""
+    """The parser of the tests' output. Raises FaultError for an unknown parser."""
     name = task.log_parser or "pytest"
     for known, parse in PARSERS.items():
         if known in name:
@@ -172,13 +172,13 @@ def parser(task: SweTask) -> Callable[[str], dict[str, TestOutcome]]:
 
 
 def script_path(task: SweTask) -> str:
-    """Where a task's test script belongs: the file that its tests are named after."""
+    """The path of a task's test script: the file that its tests are named after."""
     name = task.fail_to_pass[0].partition("::")[0]
     return name if re.fullmatch(r"[\w./\-]+\.py", name) and ".." not in name else "test_fail_to_pass.py"
 
 
 def raise_if_lost(result: CommandResult) -> None:
-    """A command that infrastructure ended says nothing of what it ran. Raises FaultError."""
+    """Raises FaultError for a command that infrastructure ended, since its result does not describe the program it ran."""
     if result.cause is not None and result.cause.is_infrastructure:
         raise FaultError(Layer.OBSERVATION, Blame.INFRASTRUCTURE, result.cause.reason, result.cause.message)
 

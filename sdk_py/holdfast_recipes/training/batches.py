@@ -1,7 +1,7 @@
-"""Rows of tokens and the tensors that are made of them.
+"""Rows of tokens and the tensors made from them.
 
 Owns padding, the cut after the last target (V8) and the order of rows over epochs. Rows come from ``core.spans`` (SFT) or from rollouts,
-whose sampled ids are used as they are.
+whose sampled ids are used unchanged.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def micro_batches(rows: Sequence[Row], most_tokens: int) -> Iterator[list[Row]]:
 
 
 def batch_at(rows: Sequence[Row], batch: int, step: int, seed: int) -> list[Row]:
-    """The rows of one step: each epoch is a permutation of its own, and a batch may span two. Step and seed say it all, so a run that
+    """The rows of one step: each epoch is a permutation of its own, and a batch may span two. Step and seed determine it, so a run that
     is resumed sees what it would have seen."""
     if not rows:
         raise ValueError("no rows to train on")

@@ -160,7 +160,7 @@ def data_rows(path: Path, context: int) -> tuple[list[Row], int]:
             run = from_row(record) if isinstance(record.get("metadata"), str) else from_json(record)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
-                f"{path}:{number}: not a row of a data set: {error}", hint="holdfast recipes validate says what is wrong"
+                f"{path}:{number}: not a row of a data set: {error}", hint="run holdfast recipes validate for details"
             ) from error
         row = _row(run, tokenizer, context)
         if row is None or not row.targets:

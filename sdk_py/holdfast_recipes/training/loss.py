@@ -1,7 +1,7 @@
 """The two objectives on tensors (C3): cross-entropy on chosen tokens, and the clipped policy objective.
 
 Owns tensors only; ``core.objective`` is the reference in plain Python that these must agree with. Masks are over tokens: ``mask[b, t]``
-says that token t is a target. Rows may be padded with anything where the mask is 0.
+is 1 if token t is a target. Rows may have any padding where the mask is 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What SFT and RL share: an optimiser with a schedule, the guard against numbers that are not finite, and checkpoints.
+"""Parts that SFT and RL share: an optimiser with a schedule, the guard against numbers that are not finite, and checkpoints.
 
 Owns the step and its state on disk. A checkpoint is written to a temporary file and renamed, so a killed run leaves the one before.
 """

@@ -1,6 +1,6 @@
 """Sampling from a model: one prompt at a time, and many episodes of the twin in lockstep.
 
-Owns which token comes next. Chance is a seed for each rollout, so what is sampled does not depend on what else is in the batch.
+Owns the choice of the next token. Each rollout has its own seed, so its tokens do not depend on the other rows of the batch.
 Log-probabilities are those of the model at temperature 1, which the importance ratio needs; greedy sampling is ``temperature=0``.
 """
 
@@ -110,7 +110,7 @@ class Played:
 
 @torch.no_grad()
 def play(model: Model, twins: Sequence[Twin], seeds: Sequence[int], temperature: float = 1.0) -> list[Played]:
-    """An episode in each twin. All rows are at the same position at all times: each takes one token per step, given or sampled."""
+    """An episode in each twin. All rows are always at the same position: each takes one token per step, given or sampled."""
     model.eval()
     episodes = [Played(twin) for twin in twins]
     draws: list[Callable[[], float]] = [random.Random(f"play-{seed}").random for seed in seeds]  # noqa: S311

@@ -38,7 +38,7 @@ ToRow = Callable[[Any, float], Row]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """How rewards and ratios become a loss. The defaults are those of the paper's SWE preset, its open points resolved as in A2.4."""
+    """Settings of the RL loss. The defaults are those of the paper's SWE preset, its open points resolved as in A2.4."""
 
     low: float = 0.2
     high: float = 0.28
@@ -167,7 +167,7 @@ def _numbers(batch: Batch[Any]) -> dict[str, float]:
 
 
 class Source(Protocol):
-    """Who makes rollouts: ``pipeline.rollouts.RolloutManager`` in sandboxes, ``Lockstep`` in this process.
+    """The interface of a source of rollouts: ``pipeline.rollouts.RolloutManager`` in sandboxes, ``Lockstep`` in this process.
 
     ``batch()`` gives the next full one, None when there are no more prompts; ``publish`` hands over new weights, which rollouts use from
     then on."""

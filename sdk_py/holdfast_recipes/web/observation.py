@@ -1,4 +1,4 @@
-"""What a policy sees of earlier turns: all texts, and only the last k screenshots (P §4.2, k = 1).
+"""The part of earlier turns that a policy sees: all texts, and only the last k screenshots (P §4.2, k = 1).
 
 Owns the cut; the observations themselves are made in the browser layer.
 """

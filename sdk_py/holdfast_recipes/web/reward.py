@@ -1,6 +1,6 @@
-"""The reward of a browser rollout: what its turns and the judge's verdict come to (P §4.4; G3, G4).
+"""The reward of a browser rollout: computed from its turns and the judge's verdict (P §4.4; G3, G4).
 
-Owns the table and the reading of a verdict. Asking a judge and seeing a captcha is the browser layer's.
+Owns the table and the reading of a verdict. The browser layer queries the judge and detects captchas.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _SUCCESS = re.compile(r"\bSUCCESS\b")
 
 
 class Verdict(StrEnum):
-    """What a judge said. ``MISSING``: it answered without a verdict, a failure. ``UNREACHABLE``: it did not answer, which says nothing
-    of the rollout."""
+    """The verdict of a judge. ``MISSING``: an answer without a verdict, which counts as a failure. ``UNREACHABLE``: no answer, so the
+    rollout is not judged."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 
 def read_verdict(answer: str | None) -> Verdict:
-    """The verdict in a judge's answer, None for no answer. NOT SUCCESS is looked for first, for it contains the other."""
+    """The verdict in a judge's answer, None for no answer. NOT SUCCESS is searched first, because it contains SUCCESS."""
     if answer is None:
         return Verdict.UNREACHABLE
     if _NOT_SUCCESS.search(answer):
@@ -38,7 +38,7 @@ def ended_by_format(parsed: Sequence[bool], in_a_row: int = 3) -> bool:
 
 
 def reward(parsed: Sequence[bool], verdict: Verdict, *, captcha: bool = False, in_a_row: int = 3) -> float | None:
-    """+1 where every turn parses and the judge says SUCCESS, −1 where repeated format failures ended the run, None (no loss) for a
+    """+1 if every turn parses and the verdict is SUCCESS, −1 where repeated format failures ended the run, None (no loss) for a
     captcha or a judge that could not be reached, 0 for all else: also for a success with a turn that did not parse."""
     if captcha:
         return None

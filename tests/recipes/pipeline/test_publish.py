@@ -123,7 +123,7 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda row: row.update(resolved=True), "column resolved is True, the record says False"),
+        (lambda row: row.update(resolved=True), "column resolved is True, the record has False"),
         (lambda row: row.pop("cause"), "columns are missing: cause"),
         (lambda row: row.update(metadata="{"), "cannot be read"),
         (lambda row: row.update(credited_turns=[0]), "column credited_turns"),

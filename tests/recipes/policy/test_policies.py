@@ -18,7 +18,8 @@ from holdfast_recipes.policy.base import (
     PolicyRefusedError,
     PolicyUnavailableError,
 )
-from holdfast_recipes.policy.openai_chat import OpenAIChat, Prices, Sampling
+from holdfast_recipes.policy.endpoint import Sampling
+from holdfast_recipes.policy.openai_chat import OpenAIChat, Prices
 from holdfast_recipes.policy.scripted import ScriptedChat, ScriptedTokens, call, written
 from holdfast_recipes.policy.sglang import SGLang
 from holdfast_recipes.policy.tokenizer import ByteTokenizer

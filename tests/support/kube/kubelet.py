@@ -1,7 +1,7 @@
 """A kubelet and a scheduler for the fake API server: pods become Ready and run a real session agent each.
 
-Owns the life of a pod as the cluster tells it: scheduled, image pulled, container started, ended, removed. Every pod gets an address of
-its own in 127.0.0.0/8, so that all agents listen on the one agreed port. The image's name says what goes wrong (``IMAGES``).
+Owns the life of a pod as the API server shows it: scheduled, image pulled, container started, ended, removed. Every pod gets an address of
+its own in 127.0.0.0/8, so that all agents listen on the one agreed port. The image's name selects a failure (``IMAGES``).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Kubelet:
         self.whole_images = False
         """As containerd 2.1: an image volume holds the whole image where a part was asked for, so nothing is found in it."""
         self.no_users = ""
-        """Why the node makes no user namespaces; said in an event, again and again, as kubelets do."""
+        """Why the node creates no user namespaces; reported in repeated events, as kubelets do."""
         self._lives: dict[str, asyncio.Task[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -116,7 +116,7 @@ class Kubelet:
         self.api.stores["events"].create({"metadata": {"name": name}, "lastTimestamp": stamp(), **body})
 
     def end(self, name: str, *, reason: str = "Error", code: int = 137, message: str = "", pod: dict[str, Any] | None = None) -> None:
-        """A container's end as a kubelet tells it; ``pod`` is laid over the pod's status (an eviction, say)."""
+        """A container's end as a kubelet reports it; ``pod`` is merged into the pod's status (for example for an eviction)."""
         ended = {"terminated": {"reason": reason, "exitCode": code, "message": message, "finishedAt": stamp()}}
         phase = "Succeeded" if code == 0 else "Failed"
         status = {"phase": phase, "containerStatuses": [{"name": "sandbox", "state": ended}], **(pod or {})}

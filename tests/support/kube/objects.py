@@ -1,6 +1,6 @@
-"""What the fake API server keeps: objects with versions, a bounded log of what happened to them, selectors and patches.
+"""What the fake API server keeps: objects with versions, a bounded log of their changes, selectors and patches.
 
-Owns the rules of Kubernetes that the runtime leans on: names are unique, every write has a new resource version, preconditions are held,
+Owns the rules of Kubernetes that the runtime relies on: names are unique, every write has a new resource version, preconditions are held,
 a deletion with a grace is announced before it is done, a log that is too short answers "Expired".
 """
 
@@ -107,7 +107,7 @@ class Store:
         return self.update(name, lambda body: body["metadata"].update(mark))
 
     def remove(self, name: str, *, grace: int | None = None) -> Object:
-        """At once. ``grace`` is what the event that tells of it says: 0 for every pod that a delete ended, whatever grace that had."""
+        """Remove an object at once. ``grace`` is the grace period in its event: 0 for every deleted pod, whatever the delete had."""
         before = self.get(name)
         del self._objects[name]
         last = copy.deepcopy(before)
@@ -122,7 +122,7 @@ class Store:
         return [entry for entry in self.log if entry.version > version]
 
     def forget_history(self) -> None:
-        """As after a compaction: nobody can go on from where they were."""
+        """As after a compaction: no watch can continue from its version."""
         self.log.clear()
         self.version += 1
         self._oldest = self.version

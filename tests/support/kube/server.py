@@ -1,4 +1,4 @@
-"""The fake API server over HTTP: LIST in pages, WATCH with bookmarks, CRUD, and every way a watch can go wrong.
+"""The fake API server over HTTP: LIST in pages, WATCH with bookmarks, CRUD, and every failure of a watch.
 
 Owns the routes and the faults. kmock was tried first; it has no pages, no expiry of versions and no stalled streams, which is what the
 watch loop has to survive. Requests are counted by verb and resource.
@@ -196,7 +196,7 @@ class FakeApi:
             self.expire_pages -= 1
             raise RefusedError(410, "Expired", "The provided continue parameter is too old to display a consistent list result")
         if token:
-            # All pages carry the version of the first: what changed in between is told by a watch from there.
+            # All pages carry the version of the first: a watch from there reports the changes in between.
             metadata["resourceVersion"], _, after = token.partition(":")
             items = [one for one in items if one["metadata"]["name"] > after]
         if limit and len(items) > limit:
