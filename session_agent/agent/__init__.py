@@ -1,1 +1,1 @@
-"""The session agent: what runs in a sandbox as its first process and serves its clients. ``startup.server`` begins it."""
+"""The session agent: the first process of a sandbox, which serves the sandbox's clients. ``startup.server`` starts it."""

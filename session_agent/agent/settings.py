@@ -124,7 +124,7 @@ def _memory_limit() -> int:
 
 
 def _given_home(environ: Mapping[str, str]) -> str:
-    """HOME if the container runtime set it: it does so, from the image's accounts, where the image sets none. Else empty."""
+    """HOME if it equals the home directory of the container's user in the image's accounts, as container runtimes set it; else empty."""
     home = environ.get("HOME", "")
     return home if home == find_user(None).home else ""
 

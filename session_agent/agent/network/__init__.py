@@ -1,1 +1,1 @@
-"""Tunnels to what listens inside the sandbox."""
+"""Tunnels: TCP connections to ports inside the sandbox."""

@@ -160,7 +160,7 @@ class Spool:
                 resume()
 
     def attach(self, attached: Callable[[], bool], starts: dict[int, int] | None = None, *, keep: bool = False) -> SpoolReader:
-        """Attach a reader at per-stream offsets (default: the oldest byte held; what is missing before it is reported as a gap)."""
+        """Attach a reader at per-stream offsets (default: 0). Bytes that are not held any more are reported to it as a gap."""
         position = [0, 0, 0] if starts is None else [0, *(max(0, min(starts.get(s, 0), self._seen[s])) for s in (1, 2))]
         reader = SpoolReader(self, attached, position, keep=keep)
         self.readers.append(reader)

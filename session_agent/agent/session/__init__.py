@@ -1,1 +1,1 @@
-"""Sessions with clients: connections, channels, the delivery of results, adoption of a waiting agent."""
+"""Sessions with clients: connections, channels, the delivery of results, and the adoption of a spare."""
