@@ -1,4 +1,4 @@
-"""`make demo`: gets the material, finds or starts a stack, plays the episode, says what it cost.
+"""`make demo`: gets the material, finds or starts a stack, plays the episode, prints its cost.
 
 Owns the command line and the exit status: 0 when tests that failed pass at the end, 1 when the service failed, 2 when
 the demo itself cannot go on.

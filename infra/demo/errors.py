@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DemoError(Exception):
-    """The demo cannot go on; `hint` says what to do."""
+    """The demo cannot continue; `hint` is the remedy."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """The same commands, one HTTP call each: what the episode would be without a living shell.
 
-Owns the comparison run in a second sandbox. Each call starts a new shell that knows nothing, so everything earlier
-turns set (`Turn.state`) is said again in front of the command; turns that talk to something an earlier turn left
+Owns the comparison run in a second sandbox. Each call starts a new shell without state, so the state of earlier
+turns (`Turn.state`) is repeated in front of the command; turns that talk to something an earlier turn left
 running have no counterpart and are left out.
 """
 
@@ -23,7 +23,7 @@ _TURN_TIMEOUT_S = 60
 @dataclass(frozen=True, slots=True)
 class RestRun:
     """`played` are the commands that could be run; `left_out` how many need the living shell; `repeated_bytes` what
-    had to be said again."""
+    had to be repeated."""
 
     played: list[Played]
     left_out: int

@@ -1,4 +1,4 @@
-# Gateway and controller: one image, the argument says which. Build from the top of the repository:
+# Gateway and controller: one image, the argument selects one. Build from the top of the repository:
 #   docker build -f infra/images/gateway.Dockerfile -t holdfast-gateway .
 ARG BASE=python:3.11-slim
 
@@ -17,7 +17,7 @@ RUN /opt/holdfast/bin/python -m compileall -q --invalidation-mode unchecked-hash
 
 FROM ${BASE}
 COPY --from=build /opt/holdfast /opt/holdfast
-# Nothing is written at run time: read-only roots are fine. A number, because the kubelet cannot tell that a name is not root.
+# Nothing is written at run time: read-only roots are fine. A number, because the kubelet cannot check that a user name is not root.
 USER 10001:10001
 WORKDIR /opt/holdfast/app
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOLDFAST_HOST=0.0.0.0 HOLDFAST_DATA=/tmp
