@@ -34,6 +34,7 @@ def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, An
             for path in state.pop("cgroups", []):
                 if f"/holdfast-{settings.tag}/" in str(path):
                     _try(remove, str(path))
+            state.pop("folder", None)  # removed below, with all others
             lost.append(state | _LOST)
     for directory in {settings.run_dir, settings.sandboxes_dir}:
         for name in os.listdir(directory):

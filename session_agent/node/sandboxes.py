@@ -285,6 +285,7 @@ class Sandboxes:
             "pid": container.pid,
             "started": recovery.start_time(container.pid),
             "cgroups": container.cgroup.paths,
+            "folder": container.folder,
         }
         with open(container.state, "wb", buffering=0) as file:
             file.write(json.dumps(state).encode())

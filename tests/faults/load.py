@@ -7,6 +7,7 @@ ends with the history checker, in this process and in ``worker``.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast import AsyncSandbox, AsyncShell, HoldfastError, SandboxLostError, SandboxNotFoundError
+
+from session_agent.node.settings import NodeSettings
 
 from .history import Told
 
@@ -30,8 +33,13 @@ class Notes(Protocol):
 
 
 def history_path(data: Path, sandbox_id: str) -> Path:
-    """The file of ``HISTORY`` as the machine sees it: it can be read when nobody answers in the sandbox any more."""
-    return data / "sandboxes" / sandbox_id / "files" / "upper" / HISTORY.lstrip("/")
+    """The file of ``HISTORY`` as the machine sees it: it can be read when nothing in the sandbox answers any more.
+
+    The node's state file of the sandbox names its folder. Without one, as after a sandbox has ended, the path does not exist.
+    """
+    state = Path(NodeSettings(str(data), "").state_file(sandbox_id))
+    folder = json.loads(state.read_text())["folder"] if state.exists() else str(data / "sandboxes" / sandbox_id)
+    return Path(folder, "upper", HISTORY.lstrip("/"))
 
 
 def script(command_id: str) -> str:

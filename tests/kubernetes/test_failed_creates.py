@@ -141,5 +141,5 @@ async def test_nothing_is_left(
         assert isinstance(runtime, KubernetesRuntime)
         await runtime.policies.collect(time.time() + 3600)
         assert egress_policies(api) == []
-        left = [key.decode() for key in await served.store._redis.command("KEYS", "*sb-1*")]
+        left = [str(key) for key in await served.store._redis.command("KEYS", "*sb-1*")]
         assert all(":tombstone:" in key for key in left), left
