@@ -47,7 +47,7 @@ class QueuePlace:
         except TimeoutError:
             self.waited_s = asyncio.get_running_loop().time() - self.entered_at
             self.leave()
-            message = f"the create waited {self.waited_s:.0f} s in the queue, in which {self._admission.waiting} others wait"
+            message = f"the create waited {self.waited_s:.0f} s in the queue without its turn; {self._admission.waiting} others wait"
             raise self._admission.refused("overloaded", message, "queue") from None
         except asyncio.CancelledError:
             self.leave()
@@ -168,9 +168,13 @@ class Quotas:
         await self.release([owner for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)) if quota], spec.sandbox_id)
 
     def _over(self, owner: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:
-        pairs = (("sandboxes", sandboxes, quota.sandboxes), ("cores", cores, quota.cores), ("bytes of memory", memory, quota.memory_bytes))
-        what, asked, most = next((what, asked, most) for what, asked, most in pairs if most is not None and asked > most)
+        pairs = (
+            ("sandboxes", sandboxes, quota.sandboxes, "{:g} sandboxes"),
+            ("cores", cores, quota.cores, "{:g} cores"),
+            ("bytes of memory", memory, quota.memory_bytes, "{:,.0f} bytes of memory"),
+        )
+        what, asked, most, shown = next(pair for pair in pairs if pair[2] is not None and pair[1] > pair[2])
         if owner == ALL_OWNERS:
-            return self._admission.refused("no_capacity", f"this service holds at most {most:g} {what}", "service")
-        message = f"with this one it would be {asked:g} {what}, and your quota is {most:g}"
+            return self._admission.refused("no_capacity", f"this service holds at most {shown.format(most)}", "service")
+        message = f"with this sandbox you would have {shown.format(asked)}, and your quota is {shown.format(most)}"
         return self._admission.refused("quota_exceeded", message, what)

@@ -71,7 +71,7 @@ async def run(gateway: Gateway, record: Record, params: dict[str, Any], wait_s: 
                             break
             except TimeoutError:
                 if wait_s is None:
-                    raise AgentCallError("agent_unreachable", f"the session agent did not begin it within {_CALL_S:g} s") from None
+                    raise AgentCallError("agent_unreachable", f"the session agent did not start the command within {_CALL_S:g} s") from None
             if call.ended and wait_s is not None and wanted():
                 call.acknowledge()
             call.detach()

@@ -57,14 +57,14 @@ class Options:
         ):
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _LONGEST_S:
-                raise ConfigurationError(f"{name} is {value!r:.40}", hint=f"give seconds from {least:g} to {_LONGEST_S:g}")
+                raise ConfigurationError(f"{name} cannot be {value!r:.40}", hint=f"give seconds from {least:g} to {_LONGEST_S:g}")
         limit: object = self.command_timeout_s
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit <= _LONGEST_S):
-            raise ConfigurationError(f"command_timeout_s is {limit!r:.40}", hint="give seconds above 0, or None for no limit")
+            raise ConfigurationError(f"command_timeout_s cannot be {limit!r:.40}", hint="give seconds above 0, or None for no limit")
         if type(self.max_output_bytes) is not int or self.max_output_bytes < 0:
-            raise ConfigurationError(f"max_output_bytes is {self.max_output_bytes!r:.40}", hint="give a number of bytes, 0 or more")
+            raise ConfigurationError(f"max_output_bytes cannot be {self.max_output_bytes!r:.40}", hint="give a number of bytes, 0 or more")
         if self.transport not in get_args(TransportChoice):
-            raise ConfigurationError(f"transport is {self.transport!r:.40}", hint="'auto', 'session' or 'rest'")
+            raise ConfigurationError(f"transport cannot be {self.transport!r:.40}", hint="give 'auto', 'session' or 'rest'")
 
 
 def find_options(
@@ -92,7 +92,7 @@ def find_options(
     if not api_key:
         raise ConfigurationError("no API key is configured", hint="set HOLDFAST_API_KEY")
     if not isinstance(url, str) or not isinstance(api_key, str):
-        raise ConfigurationError("the address and the API key are text", hint="check HOLDFAST_URL and HOLDFAST_API_KEY")
+        raise ConfigurationError("url and api_key must be strings", hint="check HOLDFAST_URL and HOLDFAST_API_KEY")
     return check_url(url), check_key(api_key)
 
 

@@ -1,8 +1,8 @@
 """How many spares of each image to keep, by the number of recent creates.
 
 Owns the policy and its numbers; makes no container. An image that was asked for has `least` spares; one that is asked for more often has as
-many as creates of it came in the last WINDOW_S, older ones counting less and less. All images together have at most `most`, which goes by
-the machine's memory, and the usual number of TOTAL where nothing is in demand. Used by spares.py.
+many as creates of it came in the last WINDOW_S, older ones counting less and less. All images together have at most `most` spares, which is
+set from the machine's memory; without demand above the minimum they have at most TOTAL. Used by spares.py.
 """
 
 from __future__ import annotations

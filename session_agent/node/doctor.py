@@ -205,7 +205,7 @@ def _disks(settings: NodeSettings) -> Check:
     problem = disks.why_not(place)
     size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "not limited unless asked for"
     return Check("disk limits", not problem, problem or f"each sandbox has a disk of its own: {size}",
-                 "what sandboxes write is not limited; run the node as root, with loop devices and mkfs.ext4 (package e2fsprogs)",
+                 "the disk usage of sandboxes is not limited; run the node as root, with loop devices and mkfs.ext4 (package e2fsprogs)",
                  required=False)  # fmt: skip
 
 

@@ -45,7 +45,7 @@ HIGH_IDS = 524_288
 
 @dataclass(frozen=True, slots=True)
 class IdMap:
-    """Which ids of the namespace that the node's zygote lives in a sandbox has.
+    """The range of the zygote's ids that is mapped into one sandbox.
 
     Its ids 0..count-1 are base..base+count-1 outside; where *high_base* is given, the next HIGH_IDS are those from there on.
     """

@@ -99,7 +99,7 @@ class Sandboxes:
         if settings.default_disk is not None and self._privileged:
             problem = why_not(settings.sandboxes_dir)
             if problem:
-                log.warning("what sandboxes write is not limited: %s", problem)
+                log.warning("the disk usage of sandboxes is not limited: %s", problem)
             else:
                 self._containers.disks = Disks(settings.sandboxes_dir)
         self.events.began_at = time.time()
@@ -149,7 +149,9 @@ class Sandboxes:
         image = self._images.resolve(request.image)
         if request.entrypoint is True and not image.entrypoint:
             message = f"image {request.image} has neither ENTRYPOINT nor CMD"
-            raise HoldfastError("invalid_argument", message, hint="give the words to start as a list")
+            raise HoldfastError(
+                "invalid_argument", message, hint="give the command to start as a list, such as entrypoint=['/bin/server', '--port', '80']"
+            )
         box = Sandbox(
             request=request,
             image=image,

@@ -19,9 +19,9 @@ from session_agent.node.images.spec import ImageSpec
 log = logging.getLogger(__name__)
 _LULL_S = 0.1
 _QUIET_S = 1.0
-"""How long after the last create more than the least is made: what was just created is at work."""
+"""How long after the last create the stock grows above its minimum: refilling takes no CPU time from new sandboxes."""
 _TRIM_S = 10.0
-"""How often it is looked whether fewer are wanted."""
+"""How often the stock is reduced to what is wanted."""
 _Key = tuple[str, tuple[str, ...]]
 
 

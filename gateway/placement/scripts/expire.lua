@@ -24,7 +24,12 @@ if why == 'ready-timeout' then
   note_change(KEYS[6], ARGV[1])
   return { 'kept', was, why }
 end
-local reason, fault, message = why, 'caller', 'its ' .. why .. ' limit was reached'
+local messages = {
+  ttl = 'its lifetime is over',
+  idle = 'it was not used for longer than its idle timeout',
+  heartbeat = 'no heartbeat came within its heartbeat timeout',
+}
+local reason, fault, message = why, 'caller', messages[why]
 if why == 'failed' then reason, fault, message = r.reason, r.fault, r.message end
 end_record(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6], ARGV[1], r, reason, fault, message, ARGV[3])
 return { 'expired', was, reason }

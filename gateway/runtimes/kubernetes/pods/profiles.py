@@ -2,7 +2,8 @@
 
 Owns the security contexts, the Pod Security Standard that each profile needs, and the refusal where nodes cannot provide one. ``userns``:
 the image's own user, root included, in a user namespace of the pod, with the container runtime's default capabilities. ``root``: the same
-without the user namespace. ``restricted``: user 1000, no capability. Pure; called by ``manifest``, ``images``, ``node_probes``, ``doctor``.
+without the user namespace. ``restricted``: user 1000 and no capability, or, for user 0, the few of ``_ROOT_CAPABILITIES``.
+Pure; called by ``manifest``, ``images``, ``node_probes``, ``doctor``.
 """
 
 from __future__ import annotations

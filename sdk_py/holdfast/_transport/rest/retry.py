@@ -27,8 +27,8 @@ ARRIVED_S = 10.0
 class Retry:
     """The attempts of one request: four, and more while a service that has answered before restarts.
 
-    With ``end`` also while the service answers "later" until then. With ``effect`` instead until ``resume_timeout_s`` have passed, where
-    the service recognises the request; its body is ``later`` once an earlier attempt may have arrived.
+    ``end``: until this time it also tries again while the service answers "later". ``effect``: what a repeated request does; one that the
+    service recognises is tried for ``resume_timeout_s`` instead. ``later``: the body to send once an earlier attempt may have arrived.
     """
 
     def __init__(

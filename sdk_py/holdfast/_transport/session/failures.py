@@ -35,7 +35,7 @@ def given_up(why: HoldfastError, what: str, again: str, facts: dict[str, Any]) -
     return error(
         "session_lost",
         f"the service did not answer for {why.detail.get('waited_s', 0):g} s, and the session of {what} was given up: {why.message}",
-        hint=f"it may still be there: {again} finds it again, once the service answers",
+        hint=f"{what} may still exist: call {again} once the service answers",
         reason=why.code,
         fault="infrastructure",
         retryable=False,

@@ -247,7 +247,7 @@ class WatchSink(TransferSink):
     path = ""
 
     def abandon(self, why: HoldfastError) -> None:
-        self.fail(given_up(why, f"the watch of {self.path}", "look at what is there, and sandbox.files.watch()", {}))
+        self.fail(given_up(why, f"the watch of {self.path}", "sandbox.files.watch(), after looking at what has changed,", {}))
 
 
 assert DATA_BYTES <= WINDOW_BYTES
