@@ -187,7 +187,7 @@ def _refusal(error: ResponseError) -> str | None:
 def _client(settings: PlacementSettings) -> tuple[Any, Any]:
     """The client of a cluster, or what makes connections to one server."""
     # No time limit of the client's own per command: it would use asyncio.wait_for, which on Python 3.11 can swallow a cancellation
-    # that comes in the moment the inner call ends (python/cpython#86296). `_guard` limits the whole step instead.
+    # that comes in the moment the inner call ends (python/cpython#86296). `_answers` limits the whole step instead.
     options: dict[str, Any] = {
         "socket_timeout": None,
         "socket_connect_timeout": settings.connect_timeout_s,
