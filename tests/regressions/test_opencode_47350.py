@@ -56,10 +56,11 @@ def test_the_command_answers_when_it_has_ended(sandbox: Sandbox, holder: str) ->
 @pytest.mark.parametrize("outlive", ["kill", "adopt"])
 def test_what_becomes_of_the_holder_is_declared(sandbox: Sandbox, outlive: str) -> None:
     result = sandbox.exec("sleep 298.25 & echo $!", outlive=outlive, timeout=30)  # type: ignore[arg-type]
-    # not `kill -0`, to which the dead answer too until they are buried
-    lives = sandbox.exec(["cat", f"/proc/{result.stdout.strip()}/cmdline"]).stdout != ""
+    pid = result.stdout.strip()
+    # not `kill -0`, which succeeds for a zombie, nor `cmdline`, which is empty while a process executes its program
+    lives = sandbox.exec(f"test -d /proc/{pid} && ! grep -q '^State:.[ZX]' /proc/{pid}/status").exit_code == 0
     assert lives is (outlive == "adopt")
-    sandbox.exec(["kill", result.stdout.strip()])
+    sandbox.exec(["kill", pid])
 
 
 def test_waiting_for_the_holder_is_a_choice_too(sandbox: Sandbox) -> None:

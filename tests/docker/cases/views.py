@@ -73,7 +73,7 @@ CASES = (
     case("proc-config", "test -e /proc/config.gz && zcat /proc/config.gz | head -c1 | wc -c || echo 1"),
     case("proc-pressure", "ls /proc/pressure 2>/dev/null | sort"),
     case("proc-hidepid", "su alice -c 'ls -d /proc/1' && su alice -c 'cat /proc/1/cmdline' | wc -c | awk '{print ($1 > 0)}'"),
-    case("proc-of-other-users", "sleep 100 & su alice -c \"cat /proc/$!/cmdline | tr '\\0' ' '\"; kill $!"),
+    case("proc-of-other-users", "sleep 100 & sleep 0.2; su alice -c \"cat /proc/$!/cmdline | tr '\\0' ' '\"; kill $!"),
     case("namespaces", "ls /proc/self/ns | sort | tr '\\n' ' '"),
     case("random-entropy", "cat /proc/sys/kernel/random/entropy_avail | wc -l; cat /proc/sys/kernel/random/uuid | wc -c"),
     case("boot-id", "wc -c < /proc/sys/kernel/random/boot_id"),
