@@ -22,6 +22,8 @@ def public(cls: C) -> C:
     for name, value in list(vars(cls).items()):
         if not name.startswith("_") or name == "__init__":
             _adorn(cls, name, value)
+        elif name.startswith("__") and isinstance(value, FunctionType):
+            value.__module__ = PACKAGE  # ``help`` of Python 3.13 shows where each method comes from
     return cls
 
 

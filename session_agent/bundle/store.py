@@ -9,6 +9,7 @@ later; each other line is a module's name, the offset of its code, its size and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,9 +23,8 @@ START = (
     "_blake2",
     "_md5",
     "_sha1",
-    "_sha256",
     "_sha3",
-    "_sha512",
+    *(("_sha2",) if sys.version_info >= (3, 12) else ("_sha256", "_sha512")),
     "ctypes",
     "encodings.ascii",
     "session_agent.agent.commands.command",

@@ -6,6 +6,7 @@ The runtime is in memory. The kills are exhaustive: a controller is killed befor
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
@@ -220,7 +221,7 @@ class Mortal:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if not asyncio.iscoroutinefunction(found):
+        if not inspect.iscoroutinefunction(found):
             return found
 
         async def step(*arguments: Any, **named: Any) -> Any:

@@ -22,9 +22,9 @@ pytestmark = requires("namespaces", "root")
 USER = 54321
 
 
-def usable_python() -> str:
-    """An interpreter that the user may execute and that has what the node imports."""
-    code = "import sys, session_agent.node.zygote, tests.node.entry; assert sys.version_info >= (3, 11)"
+def usable_python(*modules: str) -> str:
+    """An interpreter that the user may execute and that can import what the node imports, and ``modules``."""
+    code = f"import sys, {', '.join(('session_agent.node.zygote', 'tests.node.entry', *modules))}; assert sys.version_info >= (3, 11)"
     path = os.pathsep.join(part for part in sys.path if part)
     for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
         try:
@@ -39,10 +39,10 @@ def usable_python() -> str:
     return ""
 
 
-def python_or_skip() -> str:
-    python = usable_python()
+def python_or_skip(*modules: str) -> str:
+    python = usable_python(*modules)
     if not python:
-        reason = f"no Python that user {USER} may run and that can import the node from {REPOSITORY}"
+        reason = f"no Python that user {USER} may run and that can import the node and {list(modules)} from {REPOSITORY}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
@@ -143,7 +143,7 @@ print(json.dumps(said))
 @requires("redis")
 def test_an_episode_on_a_users_own_stack() -> None:
     """Gateway, controller, Redis, node and the real agent, all of one user's; then nothing is left."""
-    python = python_or_skip()
+    python = python_or_skip("orjson", "aiohttp")
     with tempfile.TemporaryDirectory(prefix="hfu-") as home:
         os.symlink(python, f"{home}/python")
         # Before 3.11.3 redis-py wants this, and the packages here were chosen for another Python than the user's.

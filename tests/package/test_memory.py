@@ -71,7 +71,8 @@ def test_an_idle_agent_has_its_modules_from_one_file(bundle: Bundle, tmp_path: P
     *_, read = json.loads(run(bundle, _SETTLED, **environment))
     stored = {module.name for module in store.modules()}
     before = {"encodings", "encodings.aliases", "encodings.utf_8"}  # of the interpreter itself
-    assert {name for name, loader in read.items() if loader == "SourcelessFileLoader"} == before
+    by_option_c = {"linecache"}  # since Python 3.13
+    assert {name for name, loader in read.items() if loader == "SourcelessFileLoader"} - by_option_c == before
     assert {name for name, loader in read.items() if loader in ("_Loader", "ExtensionFileLoader")} <= stored
     assert len(stored - set(read)) < 10, stored - set(read)
 

@@ -5,7 +5,7 @@ What needs GPUs or a cluster is replaced: the inference server by scripted token
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -298,4 +298,4 @@ def test_the_manager_makes_our_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert manager.agent_loop_workers_class.__ray_metadata__.modified_class.__name__ == "HoldfastAgentLoopWorker"
     assert Status("completed")
     assert AgentLoopMetrics().num_preempted == -1
-    assert asyncio.iscoroutinefunction(adapter.HoldfastAgentLoop.run)
+    assert inspect.iscoroutinefunction(adapter.HoldfastAgentLoop.run)
