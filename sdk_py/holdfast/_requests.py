@@ -197,7 +197,7 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
 
 def unknown_argument(name: str) -> InvalidArgumentError:
     """The function that names, for an argument that ``create_sandbox`` does not have, the one that does it."""
-    from holdfast._habits import no_argument
+    from holdfast._suggestions import no_argument
 
     return no_argument("SandboxClient", "create_sandbox", name, [*_CREATE, *ClusterOptions.__annotations__])
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress, Reach
-from gateway.runtimes.base import Leaving, RuntimeUnavailableError, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Synced, WentAway
 from gateway.runtimes.kubernetes.api.client import ApiError
 from gateway.runtimes.kubernetes.cluster import enforcement, network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -170,7 +170,7 @@ async def test_what_runs_is_told_and_ended_by_two_leaks(runtime: KubernetesRunti
     told: set[tuple[str, str]] = set()
     async with asyncio.timeout(60):
         async for event in events:
-            if isinstance(event, Leaving | WentAway):
+            if isinstance(event, EndAnnounced | WentAway):
                 assert (event.cause.reason, event.cause.fault) == ("isolation", "infrastructure")
                 told.add((type(event).__name__, event.sandbox_id))
             if len(told) == 4:
