@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway.model.options import Egress, Reach
+from gateway.model.options import AllowedRange, Egress
 from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Synced, WentAway
 from gateway.runtimes.kubernetes.api.client import ApiError
 from gateway.runtimes.kubernetes.cluster import enforcement, network_probe
@@ -27,7 +27,7 @@ from tests.support.until import until_async
 
 HEARD_S = 2.0
 """How soon after it was written every gateway judges by a verdict."""
-INTERNET, LISTED = Egress("internet"), Egress("listed", (Reach("1.1.1.0/24"),))
+INTERNET, LISTED = Egress("internet"), Egress("listed", (AllowedRange("1.1.1.0/24"),))
 
 
 @pytest_asyncio.fixture

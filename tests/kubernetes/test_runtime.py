@@ -11,7 +11,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial_agent
-from gateway.model.options import Egress, Reach
+from gateway.model.options import AllowedRange, Egress
 from gateway.runtimes.base import EndAnnounced, Synced, WentAway
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
@@ -25,7 +25,7 @@ from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
 SOON_S = 15.0
-INTERNET, LISTED = Egress("internet"), Egress("listed", (Reach("1.1.1.0/24"),))
+INTERNET, LISTED = Egress("internet"), Egress("listed", (AllowedRange("1.1.1.0/24"),))
 
 
 # Network -------------------------------------------------------------------------------------------------------------
