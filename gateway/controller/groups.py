@@ -42,7 +42,7 @@ class Groups:
                 if group is not None and group.members:
                     await self._free(group, term)
 
-    async def agree(self, records: Mapping[str, Record], term: int) -> None:
+    async def reconcile(self, records: Mapping[str, Record], term: int) -> None:
         """Remove members that have no record and are not being created; add sandboxes that their group does not list."""
         members = {key: await self._store.group_members(key) for key in await self._store.group_keys()}
         for key, ids in members.items():

@@ -17,11 +17,10 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from gateway.metrics import Metrics
-from gateway.model.records import Leaving as Announced
-from gateway.model.records import Status
+from gateway.model.records import PlannedEnd, Status
 from gateway.placement.errors import FencedError
 from gateway.placement.store import AskIdle, PlacementStore
-from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, Event, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
 
 from .groups import Groups
@@ -63,7 +62,7 @@ class Controller:
         self._prepull = prepull
         self._reconciler = Reconciler(store, runtime, settings.grace_s, pool_refill)
         self._groups = Groups(store, self._reconciler.remove)
-        self._reconciler.agreements += [self._groups.agree, QuotaCounts(store, admission).agree]
+        self._reconciler.further_reconcilers += [self._groups.reconcile, QuotaCounts(store, admission).reconcile]
         self._unrecorded: deque[tuple[float, Event]] = deque(maxlen=_UNRECORDED)
 
     async def run(self) -> None:
@@ -110,9 +109,9 @@ class Controller:
                 was: Status | None = "ready" if (cause.reason, cause.fault) == ("deleted", "caller") else None
                 await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
                 self.metrics.count("sandboxes_ended_total", reason=cause.reason, fault=cause.fault)
-            case Leaving(sandbox_id, incarnation, cause, deadline):
+            case EndAnnounced(sandbox_id, incarnation, cause, deadline):
                 log.info("sandbox %s will end soon: %s", sandbox_id, cause.reason)
-                await self._store.mark_leaving(sandbox_id, incarnation, Announced(cause, deadline), term=term)
+                await self._store.mark_leaving(sandbox_id, incarnation, PlannedEnd(cause, deadline), term=term)
 
     async def _expire(self) -> None:
         while True:

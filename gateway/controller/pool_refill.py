@@ -81,7 +81,7 @@ class PoolRefill:
         """The term of the last pass: a new controller counts what exists before it creates."""
 
     async def refill(self, term: int, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Start creating what is missing; cheap when nothing is. After a wipe of the store ``agree`` comes first."""
+        """Start creating what is missing; cheap when nothing is. After a wipe of the store ``reconcile`` comes first."""
         clock = asyncio.get_running_loop().time
         for key, pool in self._pools().items():
             offered = await self._store.spares(key)
@@ -103,7 +103,9 @@ class PoolRefill:
         """What the store offers, by pool; None where it is being rebuilt."""
         return {key: await self._store.spares(key) for key in self._pools()}
 
-    async def agree(self, offers: Mapping[str, Mapping[str, float] | None], spares: Sequence[SandboxStatus], term: int) -> list[PoolAction]:
+    async def reconcile(
+        self, offers: Mapping[str, Mapping[str, float] | None], spares: Sequence[SandboxStatus], term: int
+    ) -> list[PoolAction]:
         """Make the offers agree with the spares that exist, and remove those that are not wanted. ``offers`` were read before them.
 
         A spare that is not offered may have been taken a moment ago, so it is offered when two passes see it; at once by a new
@@ -139,7 +141,7 @@ class PoolRefill:
         self._metrics.count("pool_discards_total")
 
     async def _create(self, pool: Pool, id_: str, incarnation: str, term: int, pace: _Pace) -> None:
-        """Never raises: what a failure leaves in the runtime is seen by ``agree``."""
+        """Never raises: what a failure leaves in the runtime is seen by ``reconcile``."""
         try:
             await self._store.check_term(term)
             try:

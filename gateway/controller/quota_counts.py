@@ -25,7 +25,7 @@ class QuotaCounts:
         self._of_all = bool(settings and settings.quota)
         self._unmade_s = unmade_s
 
-    async def agree(self, records: Mapping[str, Record], term: int) -> None:
+    async def reconcile(self, records: Mapping[str, Record], term: int) -> None:
         if not self._by_owner and not self._of_all:
             return
         wanted: dict[str, dict[str, Record]] = {}

@@ -48,7 +48,7 @@ class Reconciler:
         self._records = RecordCache(store)
         self._suspects: frozenset[Action] = frozenset()
         self._passes = 0
-        self.agreements: list[Callable[[Mapping[str, Record], int], Awaitable[None]]] = []
+        self.further_reconcilers: list[Callable[[Mapping[str, Record], int], Awaitable[None]]] = []
         """What else is reconciled with complete records; called with the records and the term."""
         self.began_at: float | None = None
         """When the runtime last reported an empty start."""
@@ -94,11 +94,11 @@ class Reconciler:
         await self._act(result.actions, term)
         await self._records.refresh({_sandbox_id(action) for action in result.actions})
         if whole and self._passes % _PASSES_UNTIL_AGREED == 0:
-            for agree in self.agreements:
-                await agree(records, term)
+            for reconcile in self.further_reconcilers:
+                await reconcile(records, term)
         self._passes += whole
         if self._pool_refill:
-            await self._pool_refill.agree(offers, spares, term)
+            await self._pool_refill.reconcile(offers, spares, term)
         if before is None:
             self._passes = 0  # groups and quotas are compared in the next pass
             await self._store.mark_generation(secrets.token_hex(8), term=term)

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes
 
-from .options import Egress, Options, Port, Reach, Toleration, Volume
+from .options import AllowedRange, Egress, Options, Port, Toleration, Volume
 
 OPTION_FIELDS = (
     "resources", "gpu", "pids", "volumes", "node_selector", "tolerations", "runtime_class", "priority_class", "service_account",
@@ -174,7 +174,7 @@ def _ulimit(name: str, value: Any) -> tuple[int, int]:
     return soft, hard
 
 
-def _reach(body: Any) -> Reach:
+def _reach(body: Any) -> AllowedRange:
     fields = _map(body, "network.reaches", ("cidr", "ports"))
     cidr = fields.get("cidr")
     try:
@@ -183,7 +183,7 @@ def _reach(body: Any) -> Reach:
         raise _wrong("network.reaches", "a list of {cidr, ports}, a cidr being an address range without host bits") from None
     if network.version == 6 and network.subnet_of(ipaddress.IPv6Network("::ffff:0:0/96")):
         raise _wrong("network.reaches", "IPv4 ranges in their own notation")
-    return Reach(str(network), tuple(_port(one) for one in _list(fields, "ports", "network.reaches.ports", _PORTS)))
+    return AllowedRange(str(network), tuple(_port(one) for one in _list(fields, "ports", "network.reaches.ports", _PORTS)))
 
 
 def _port(value: Any) -> Port:

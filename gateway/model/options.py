@@ -20,7 +20,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AllowedRange:
     """Addresses a sandbox may open connections to. No ports means all of them."""
 
     cidr: str
@@ -33,7 +33,7 @@ class Egress:
 
     mode: Literal["none", "internet", "listed"] = "none"
     """``internet`` is everything but private, link-local, metadata and cluster ranges."""
-    reaches: tuple[Reach, ...] = ()
+    reaches: tuple[AllowedRange, ...] = ()
     domains: tuple[str, ...] = ()
     """Names, ``*.`` allowed in front; only where the cluster can enforce them."""
     dns: bool = False

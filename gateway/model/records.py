@@ -54,7 +54,7 @@ class SandboxSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class PlannedEnd:
     """An announced end: why, and when it is due (seconds since the epoch)."""
 
     cause: Cause
@@ -78,7 +78,7 @@ class Record:
     expires_at: float | None = None
     """The earliest time one of its limits runs out as things stand; moves with activity and heartbeats."""
     cause: Cause | None = None
-    leaving: Leaving | None = None
+    leaving: PlannedEnd | None = None
     """Set once it is known that it will end soon."""
     begun_at: float | None = None
     """When its creation began; None while that is queued."""

@@ -111,7 +111,7 @@ async def _answers(gateway: Gateway, record: Record) -> bool:
     return True
 
 
-async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float | None) -> Outcome:
+async def peek(gateway: Gateway, record: Record, command_id: str, wait_s: float | None) -> Outcome:
     """What is known of a command, without acknowledging it: its output can be queried again.
 
     While it runs only its state is reported. With ``wait_s`` its end is awaited for that long.

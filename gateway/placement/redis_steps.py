@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Final, cast
 
-from gateway.model.records import Cause, Entry, Fault, Leaving, Record, Tombstone
+from gateway.model.records import Cause, Entry, Fault, PlannedEnd, Record, Tombstone
 from gateway.settings import PlacementSettings
 
 from .documents import read_spec
@@ -71,7 +71,7 @@ def _record(fields: dict[str, str]) -> Record:
         cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
     if leaving is not None:
         why = Cause(fields["leaving_reason"], cast(Fault, fields["leaving_fault"]), fields["leaving_message"])
-        announced = Leaving(why, leaving)
+        announced = PlannedEnd(why, leaving)
     return Record(
         spec=read_spec(fields["doc"], fields.get("egress", "")),
         status=fields["status"],  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.model.records import Cause, Changes, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Status, Tombstone
+from gateway.model.records import Cause, Changes, Created, Entry, Expired, Page, PlannedEnd, Record, SandboxSpec, Status, Tombstone
 from gateway.settings import PlacementSettings
 
 from . import keys
@@ -128,7 +128,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         arguments: list[Argument] = [sandbox_id, incarnation, *why, self._tombstone_ms, _term(term), was or ""]
         return await self._entry("fail", sandbox_id, _five(sandbox_id), arguments)
 
-    async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
+    async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: PlannedEnd, *, term: int) -> Entry:
         """Record that it will end soon. Its end is then attributed to that, unless the workload ended first."""
         cause = leaving.cause
         found = [*_five(sandbox_id)[:2], keys.term(keys.shard_of(sandbox_id))]

@@ -96,7 +96,7 @@ async def _look(request: Request, wait_s: float | None) -> Response:
         if error.code == "sandbox_not_found":
             raise missing from None
         raise
-    outcome = await operations.look(gateway, record, command_id, wait_s)
+    outcome = await operations.peek(gateway, record, command_id, wait_s)
     return json_response(_job(record, command_id, "", outcome, login=False))
 
 

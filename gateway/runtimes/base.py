@@ -105,7 +105,7 @@ class WentAway:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class EndAnnounced:
     """A sandbox will end soon: its node is drained, or is a preempted spot instance. Sent once."""
 
     sandbox_id: str
@@ -115,7 +115,7 @@ class Leaving:
     """Seconds since the epoch."""
 
 
-Event = Synced | BecameReady | Leaving | WentAway
+Event = Synced | BecameReady | EndAnnounced | WentAway
 
 
 @dataclass(frozen=True, slots=True)

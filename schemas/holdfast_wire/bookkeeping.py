@@ -82,7 +82,7 @@ class Bookkeeping:
         self._unacked_bytes = 0
         self.due = None
 
-    def go_along(self, now: float) -> None:
+    def acknowledge_with_items(self, now: float) -> None:
         """Send acknowledgements with items that are sent now: it saves both ends a wake-up. Not again before ``next_s``."""
         self.next_s = now + self._delay_s / 2
         self.acknowledge()

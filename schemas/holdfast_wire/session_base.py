@@ -91,7 +91,7 @@ class Session:
             return owed.take() if owed.pending else []
         now = self._heard  # this end's clock as of the last message: late enough for those that answer each other
         if owed.due is not None and now >= owed.next_s:
-            owed.go_along(now)
+            owed.acknowledge_with_items(now)
         messages = owed.take() if owed.pending else []
         size = 0
         while ready and size < max_bytes:

@@ -1,7 +1,7 @@
 """What all public classes share: their module name, and an error that names the right argument for an unknown one.
 
 Owns ``public``, the decorator around each of them. Does not own what single arguments may be (``_arguments``) nor which names of other
-tools mean which of ours (``_habits``). Applied to both APIs.
+tools mean which of ours (``_suggestions``). Applied to both APIs.
 """
 
 from __future__ import annotations
@@ -74,6 +74,6 @@ def _answering(cls: type, function: FunctionType) -> FunctionType:
 def _refuse(cls: type, called: str, names: tuple[str, ...], arguments: dict[str, Any]) -> None:
     unknown = [name for name in arguments if name not in names]
     if unknown:
-        from holdfast._habits import no_argument
+        from holdfast._suggestions import no_argument
 
         raise no_argument(cls.__name__.removeprefix("Async"), called, unknown[0], names) from None

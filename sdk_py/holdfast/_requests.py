@@ -96,7 +96,7 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
     return LargeParams(params) if size > MESSAGE_PARAMS_BYTES or items > DECODE_ITEMS else params
 
 
-def sendable(body: dict[str, Any]) -> dict[str, Any]:
+def check_json(body: dict[str, Any]) -> dict[str, Any]:
     """``body``, when REST can carry it."""
     import json
 
@@ -197,7 +197,7 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
 
 def unknown_argument(name: str) -> InvalidArgumentError:
     """The function that names, for an argument that ``create_sandbox`` does not have, the one that does it."""
-    from holdfast._habits import no_argument
+    from holdfast._suggestions import no_argument
 
     return no_argument("SandboxClient", "create_sandbox", name, [*_CREATE, *ClusterOptions.__annotations__])
 
@@ -206,7 +206,7 @@ def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
     """What a sandbox may reach, as REST spells it."""
     if not isinstance(network, Mapping):
         raise bad('network is a map, as {"mode": "internet"}')
-    return sendable({str(name): plain(value) for name, value in network.items()})
+    return check_json({str(name): plain(value) for name, value in network.items()})
 
 
 _CREATE = (
@@ -272,7 +272,7 @@ def create_body(
         ),
         **cluster_body(cluster or {}),
     }
-    return sendable(body)
+    return check_json(body)
 
 
 def _entrypoint(value: object) -> bool | list[str] | None:

@@ -104,7 +104,7 @@ class SandboxCgroup:
         if self.hierarchies.v2:
             write(f"{self.hierarchies.v2}/{self._v2_agent}/cgroup.procs", str(pid))
 
-    def favour(self, pid: int) -> None:
+    def raise_priority(self, pid: int) -> None:
         """Schedule the agent before the processes it started, so that it can kill them when there are a thousand busy ones.
 
         Only in v2, where the group limits them all together, so that no other sandbox loses time. In v1 commands start in a group

@@ -2,7 +2,7 @@
 
 Owns blank disks (copies of a formatted template), mounting one, and discarding one without writing its unsaved pages.
 The kernel itself answers ENOSPC then, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and
-mkfs.ext4; where they are missing ``why_not`` gives the reason. Quotas would be cheaper but few kernels and mounts have them.
+mkfs.ext4; where they are missing ``missing_requirement`` gives the reason. Quotas would be cheaper but few kernels and mounts have them.
 Called by containers.py on threads: every step here waits for a device. Infra decision 0023.
 """
 
@@ -111,7 +111,7 @@ class Disks:
         return made
 
 
-def why_not(directory: str) -> str:
+def missing_requirement(directory: str) -> str:
     """Why no disk can be made here; empty when one was made."""
     if os.geteuid() != 0:
         return "only root can use loop devices"

@@ -188,7 +188,7 @@ def _program(name: str, fix: str) -> Check:
 
 
 def _network() -> Check:
-    problem, fix = network.why_not()
+    problem, fix = network.missing_requirement()
     detail = problem or shutil.which(network.PROGRAM) or ""
     return Check(network.PROGRAM, not problem, detail, f"only for sandboxes that ask for network: {fix}", required=False)
 
@@ -202,7 +202,7 @@ def _space(settings: NodeSettings) -> Check:
 
 def _disks(settings: NodeSettings) -> Check:
     place = existing(settings.data_dir)
-    problem = disks.why_not(place)
+    problem = disks.missing_requirement(place)
     size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "not limited unless asked for"
     return Check("disk limits", not problem, problem or f"each sandbox has a disk of its own: {size}",
                  "the disk usage of sandboxes is not limited; run the node as root, with loop devices and mkfs.ext4 (package e2fsprogs)",

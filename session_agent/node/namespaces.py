@@ -104,7 +104,7 @@ def enter_own_user_namespace() -> None:
     _write("/proc/self/gid_map", f"0 {gid} 1\n")
 
 
-def keep_powers_as_anyone() -> None:
+def keep_capabilities_across_uids() -> None:
     """Zygote, as root: from here on `owned_by` changes no capabilities."""
     with contextlib.suppress(OSError):  # without CAP_SETPCAP: a machine that requires capabilities to make user namespaces will report it
         sys_.prctl(sys_.PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
@@ -214,7 +214,7 @@ def limit_tasks(tasks: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (bound, bound))
 
 
-def bar_powers(last_capability: int) -> None:
+def clear_bounding_set(last_capability: int) -> None:
     """Child, while it waits: what is executed in the agent's user namespace from here on has no capability, and can gain none.
 
     It can still enter the commands' namespace, which its user owns. There is no PR_SET_NO_NEW_PRIVS, which commands would inherit:
@@ -229,7 +229,7 @@ def bar_powers(last_capability: int) -> None:
     )
 
 
-def give_up_powers(program: bytes | None) -> None:
+def drop_own_capabilities(program: bytes | None) -> None:
     """Child, last step: what the agent itself does not need goes, and cannot be regained. The filter is for it and for commands."""
     if program is not None:
         sys_.seccomp_install(program)  # needs a capability that goes now

@@ -51,7 +51,7 @@ class NetworkHelper:
 
 def check_available() -> None:
     """Raises HoldfastError(unsupported) where the helper is not installed or may not work."""
-    problem, fix = why_not()
+    problem, fix = missing_requirement()
     if problem:
         raise HoldfastError(
             "unsupported",
@@ -60,7 +60,7 @@ def check_available() -> None:
         )
 
 
-def why_not() -> tuple[str, str]:
+def missing_requirement() -> tuple[str, str]:
     """What is missing and what to do about it; both empty when nothing is."""
     if shutil.which(PROGRAM) is None:
         return f"{PROGRAM} is not installed", f"install the package {PROGRAM}"

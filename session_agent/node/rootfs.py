@@ -1,6 +1,6 @@
 """The file tree of a sandbox: an overlay of image layers, fresh /dev, /proc and /sys, and the way into it.
 
-Owns every mount. Parent-side: `Workshop` is the zygote's own tree, and `open_layers` gives detached mounts. Child-side:
+Owns every mount. Parent-side: `ZygoteMounts` is the zygote's own tree, and `open_layers` gives detached mounts. Child-side:
 `build` and `mount_sys` attach them in the sandbox's own mount namespace, and `enter` detaches the zygote's tree. Layers and trees are
 reached through detached copies only, so no path leads out of them. What is mounted, masked and read-only follows docker's defaults;
 a comment gives the reason for each difference.
@@ -82,7 +82,7 @@ class DetachedMounts:
             os.close(fd)
 
 
-class Workshop:
+class ZygoteMounts:
     """The zygote's own mount namespace, which every sandbox's namespace starts as a copy of: with few mounts a copy costs little.
 
     Its root is a tmpfs with the mount points the layers are attached at, the devices, and an empty directory for masks. The machine's
@@ -154,11 +154,11 @@ def map_owners(opened: DetachedMounts, pid: int) -> None:
         os.close(userns)
 
 
-def id_mapping_works(directory: str, workshop: Workshop) -> bool:
+def id_mapping_works(directory: str, zygote_mounts: ZygoteMounts) -> bool:
     """Whether an overlay takes an id-mapped layer from the file system of *directory* (Linux 5.19). Tries it."""
     ids = IdMap(1 << 20, 1 << 16)
     held, release = os.pipe2(os.O_CLOEXEC)
-    with workshop.outside():
+    with zygote_mounts.outside():
         layer = _detach(directory)
     try:
         pid, pidfd = sys_.fork_into(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS)
@@ -190,8 +190,8 @@ def _try_overlay(held: int, layer: int) -> int:
     return 0
 
 
-def build(root: Root, opened: DetachedMounts, workshop: Workshop, ids: IdMap) -> None:
-    """Child: put the tree together in the workshop, and go there. `mount_sys` and `enter` follow."""
+def build(root: Root, opened: DetachedMounts, zygote_mounts: ZygoteMounts, ids: IdMap) -> None:
+    """Child: put the tree together in the copy of the zygote's mount namespace, and go there. `mount_sys` and `enter` follow."""
     sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
     for index, fd in enumerate(opened.layers):
         sys_.move_mount(fd, str(index))
@@ -210,10 +210,10 @@ def build(root: Root, opened: DetachedMounts, workshop: Workshop, ids: IdMap) ->
     for path in root.hidden:
         sys_.bind("/empty", path)
     _dev(ids, root.shm_bytes)
-    _proc(workshop)
+    _proc(zygote_mounts)
 
 
-def mount_sys(workshop: Workshop, groups: Mapping[str, int]) -> None:
+def mount_sys(zygote_mounts: ZygoteMounts, groups: Mapping[str, int]) -> None:
     """Child, between `build` and `enter`, in the sandbox's network namespace: a read-only /sys.
 
     *groups* are detached mounts of the commands' control groups: by controller, or one under "" where there is a single hierarchy.
@@ -229,7 +229,7 @@ def mount_sys(workshop: Workshop, groups: Mapping[str, int]) -> None:
             sys_.bind(f"/sys/{_SYS_FALLBACK}", f"sys/{_SYS_FALLBACK}")
         sys_.mount_setattr("sys", sys_.MOUNT_ATTR_RDONLY, recursive=True)
     else:
-        for name in workshop.hidden_sys:
+        for name in zygote_mounts.hidden_sys:
             sys_.bind("/empty", f"sys/{name}")
     if "" in groups:
         sys_.move_mount(groups[""], _CGROUPS)
@@ -269,13 +269,13 @@ def _dev(ids: IdMap, shm_bytes: int) -> None:
     sys_.mount("mqueue", "dev/mqueue", "mqueue", _GUARD | sys_.MS_NOEXEC)
 
 
-def _proc(workshop: Workshop) -> None:
+def _proc(zygote_mounts: ZygoteMounts) -> None:
     sys_.mount("proc", "proc", "proc", _GUARD | sys_.MS_NOEXEC)
-    for name in workshop.hidden_files:
+    for name in zygote_mounts.hidden_files:
         sys_.bind("/dev/null", f"proc/{name}")
-    for name in workshop.hidden_directories:
+    for name in zygote_mounts.hidden_directories:
         sys_.bind("/empty", f"proc/{name}")
-    for name in workshop.read_only:
+    for name in zygote_mounts.read_only:
         sys_.bind(f"proc/{name}", f"proc/{name}")
         sys_.mount_setattr(f"proc/{name}", sys_.MOUNT_ATTR_RDONLY)
 

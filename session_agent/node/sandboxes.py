@@ -21,7 +21,7 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.agent.process.ulimits import raise_ulimits
 from session_agent.node import cgroups, hierarchies, network, recovery
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
-from session_agent.node.disks import Disks, why_not
+from session_agent.node.disks import Disks, missing_requirement
 from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
@@ -97,7 +97,7 @@ class Sandboxes:
         for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):
             self._remember_failure(lost)
         if settings.default_disk is not None and self._privileged:
-            problem = why_not(settings.sandboxes_dir)
+            problem = missing_requirement(settings.sandboxes_dir)
             if problem:
                 log.warning("the disk usage of sandboxes is not limited: %s", problem)
             else:
@@ -244,7 +244,7 @@ class Sandboxes:
         request = box.request
         container.agent_log.name = request.sandbox_id
         container.cgroup.limit(request.limits)
-        container.cgroup.favour(container.pid)
+        container.cgroup.raise_priority(container.pid)
         raise_ulimits(container.pid, request.ulimits)
         self._save(box, container)
         listener = socket.socket(socket.AF_UNIX)

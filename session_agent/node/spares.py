@@ -35,7 +35,7 @@ class Spares:
         self._images: dict[_Key, ImageSpec] = {}
         self._dead: list[Container] = []
         self._busy = 0
-        self._distrust = False
+        self._died_unexpectedly = False
         self._changed = asyncio.Event()
         """Set when a create is over or a spare has died."""
         self._done_at = 0.0
@@ -80,7 +80,7 @@ class Spares:
     def done(self) -> None:
         """The create that took is over."""
         self._busy -= 1
-        self._distrust = False
+        self._died_unexpectedly = False
         self._done_at = self._now()
         if not self._busy:
             asked_last = next(iter(self._demand.wanted(self._now())), None)
@@ -108,7 +108,7 @@ class Spares:
 
     async def _create_missing(self) -> float | None:
         """Until none is missing, or a create comes. Answers after how long to look again if nothing changes."""
-        while not self._busy and not self._distrust:
+        while not self._busy and not self._died_unexpectedly:
             lull_s = self._lull_until - self._now()
             if lull_s > 0:
                 return lull_s
@@ -163,7 +163,7 @@ class Spares:
         if container in stock:
             stock.remove(container)
             self._dead.append(container)
-            self._distrust = True
+            self._died_unexpectedly = True
             self._changed.set()
 
     @staticmethod

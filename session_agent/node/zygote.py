@@ -65,7 +65,7 @@ class Zygote:
         if own_namespace:
             namespaces.enter_own_user_namespace()
         else:
-            namespaces.keep_powers_as_anyone()
+            namespaces.keep_capabilities_across_uids()
             namespaces.raise_limits()
             syscalls.unshare(syscalls.CLONE_NEWNS)
         # Later mounts of the machine (a data disk) still arrive here; nothing made here leaves.
@@ -78,7 +78,7 @@ class Zygote:
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._rehearse()
-        self.workshop = rootfs.Workshop(directory)
+        self.mounts = rootfs.ZygoteMounts(directory)
 
     def serve(self) -> None:
         """Until the node closes its end."""
@@ -110,7 +110,7 @@ class Zygote:
             tmpfs_bytes=request["tmpfs_bytes"],
         )
         workload.program(request["groups"])
-        with self.workshop.outside():
+        with self.mounts.outside():
             opened = rootfs.open_layers(root, fds.get("disk"))
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
         try:
@@ -161,7 +161,7 @@ class Zygote:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             step = "file tree"
-            rootfs.build(root, opened, self.workshop, ids)
+            rootfs.build(root, opened, self.mounts, ids)
             step = "control groups"
             control = socket.socket(fileno=fds["control"])
             groups = _receive(control)
@@ -173,7 +173,7 @@ class Zygote:
             step = "network"
             namespaces.set_up_network(ids)
             step = "system files"
-            rootfs.mount_sys(self.workshop, dict(zip(groups.pop("mounts", ()), groups.pop("mount_fds", ()), strict=True)))
+            rootfs.mount_sys(self.mounts, dict(zip(groups.pop("mounts", ()), groups.pop("mount_fds", ()), strict=True)))
             rootfs.enter()
             control.sendall(PREPARED)
             step = "descriptors"
@@ -185,7 +185,7 @@ class Zygote:
             namespaces.limit_resources(int(request["open_files"]))
             os.umask(0o022)
             os.setsid()
-            namespaces.bar_powers(self._last_capability)
+            namespaces.clear_bounding_set(self._last_capability)
             if request["warm_up"]:
                 step = "warm-up"
                 self._warm_up()
@@ -207,8 +207,8 @@ class Zygote:
             if asked:
                 step = "network"
                 _use_network(asked)
-            step = "powers"
-            namespaces.give_up_powers(self._filters[bool(asked)])
+            step = "capabilities"
+            namespaces.drop_own_capabilities(self._filters[bool(asked)])
             step = "agent"
             gc.enable()
             self._entry(config, listen, fds["ready"])
@@ -301,7 +301,7 @@ def main(argv: list[str]) -> int:
         traceback.print_exc()
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
         return 1
-    id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.workshop)
+    id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.mounts)
     control.sendmsg([json.dumps({"ready": True, "id_mapping": id_mapping}).encode()])
     # What is not imported by now would come from the sandbox's own files. Cleared here rather than in each fork, which
     # would write to memory it shares with all others.

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway.model.options import Egress, Port, Reach
+from gateway.model.options import AllowedRange, Egress, Port
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
 from gateway.placement.errors import FencedError
@@ -59,7 +59,7 @@ class PlacementConformance:
 
     async def test_what_it_may_reach_changes_for_its_own_incarnation_only(self, store: PlacementStore) -> None:
         made = (await ready(store, spec())).spec
-        egress = Egress("listed", (Reach("1.1.1.0/24", (Port(443),)),), ("pypi.org",), dns=True)
+        egress = Egress("listed", (AllowedRange("1.1.1.0/24", (Port(443),)),), ("pypi.org",), dns=True)
         assert await store.mark_egress("nobody", "i1", egress) is None
         other = await store.mark_egress("sb-1", "i0", egress)
         assert isinstance(other, Record)

@@ -287,11 +287,11 @@ async def test_usages_are_brought_into_line_with_the_records(store: PlacementSto
     failed = await store.mark_failed("failed", "i1", Cause("oom", "workload"))
     assert isinstance(failed, Record)
     records["failed"] = failed
-    await QuotaCounts(store, AdmissionSettings(), unmade_s=0.0).agree(records, term)
+    await QuotaCounts(store, AdmissionSettings(), unmade_s=0.0).reconcile(records, term)
     assert await store.usage_owners() == {"ada", "eve"}
-    await QuotaCounts(store, limits).agree(records, term)
+    await QuotaCounts(store, limits).reconcile(records, term)
     assert set(await store.usage_entries("ada")) == {"never-made", "sb-1"}, "it may be being made"
-    await QuotaCounts(store, limits, unmade_s=-1.0).agree(records, term)
+    await QuotaCounts(store, limits, unmade_s=-1.0).reconcile(records, term)
     found = {owner: set(await store.usage_entries(owner)) for owner in await store.usage_owners()}
     assert found == {"ada": {"sb-1"}, "bob": {"sb-2"}, ALL_OWNERS: {"sb-1", "sb-2"}}
 
@@ -303,7 +303,7 @@ async def test_what_failed_while_it_was_looked_at_is_not_counted_again(store: Pl
     created = await store.create(spec("sb-1"), fingerprint="f")
     assert isinstance(created.entry, Record)
     await store.mark_failed("sb-1", "i1", Cause("image-pull", "caller"))  # and its maker gave its count back
-    await QuotaCounts(store, limits).agree({"sb-1": created.entry}, term)
+    await QuotaCounts(store, limits).reconcile({"sb-1": created.entry}, term)
     assert await store.usage_entries("ada") == {}
 
 
@@ -388,7 +388,7 @@ async def test_what_has_ended_is_given_back_without_waiting(store: PlacementStor
         await asyncio.sleep(0)  # counted and ended in the same millisecond it would be the same life
     await store.release("ada", "again")
     await store.reserve("ada", spec("again"), Quota())  # its record is about to be written
-    await QuotaCounts(store, limits).agree({}, term)
+    await QuotaCounts(store, limits).reconcile({}, term)
     assert set(await store.usage_entries("ada")) == {"again"}
     assert await store.usage_entries(ALL_OWNERS) == {}
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.option_fields import options_map, read_options
-from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
+from gateway.model.options import AllowedRange, Egress, Options, Port, Toleration, Volume
 from tests.gateway.harness import Served
 from tests.support.requires import requires
 
@@ -49,7 +49,7 @@ OPTIONS = Options(
     architecture="arm64",
     shm_bytes=1 << 28,
 )
-EGRESS = Egress("listed", (Reach("1.1.1.0/24", (Port(443), Port(53, None, "UDP"))),), dns=True)
+EGRESS = Egress("listed", (AllowedRange("1.1.1.0/24", (Port(443), Port(53, None, "UDP"))),), dns=True)
 
 
 async def test_everything_that_is_asked_for_reaches_the_runtime_and_the_record(served: Served) -> None:

@@ -14,7 +14,7 @@ from gateway.controller.leadership import Leadership
 from gateway.controller.loop import Controller
 from gateway.controller.reconciler import Reconciler
 from gateway.lifecycle.reserved_labels import to_labels, to_spec
-from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
+from gateway.model.options import AllowedRange, Egress, Options, Port, Toleration, Volume
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.documents import read_spec, write_spec
 from gateway.placement.errors import FencedError, PlacementUnavailableError
@@ -253,7 +253,7 @@ def test_clocks_travel_through_labels() -> None:
         sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", cpu="500m", memory="1Gi", cores=0.5, memory_bytes=2**30,
         disk_bytes=2**31, labels={"a": "b"}, ready_timeout_s=9.0, lifetime_s=1.5, idle_timeout_s=2.0,
         heartbeat_timeout_s=3.0, group="run-7", group_ttl_s=60.0,
-        egress=Egress("listed", (Reach("10.0.0.0/8", (Port(1, 9, "UDP"),)),), ("*.example.org",), dns=True),
+        egress=Egress("listed", (AllowedRange("10.0.0.0/8", (Port(1, 9, "UDP"),)),), ("*.example.org",), dns=True),
         options=Options({"nvidia.com/gpu": 1}, 9, (Volume("claim", "/data", "mine"),), {"a": "b"}, (Toleration("spot", seconds=3),),
                         pull_secrets=("s",), user=0),
     )  # fmt: skip

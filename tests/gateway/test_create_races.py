@@ -135,8 +135,8 @@ async def test_what_was_made_while_the_controller_removed_for_minutes_is_counted
     await store.reserve("ada", spec, limits.owner_quota)
     await store.group_join("ada", "run-7", "sb-1")
     await store.create(spec, fingerprint="f")
-    await usages.agree(before, term)
-    await groups.agree(before, term)
+    await usages.reconcile(before, term)
+    await groups.reconcile(before, term)
     assert set(await store.usage_entries("ada")) == {"sb-1"}
     assert set(await store.group_members(group_key("ada", "run-7"))) == {"sb-1"}
 

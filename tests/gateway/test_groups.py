@@ -15,7 +15,7 @@ import pytest_asyncio
 from gateway.controller.groups import Groups
 from gateway.controller.loop import Controller
 from gateway.controller.reconciler import Reconciler
-from gateway.model.records import Cause, Leaving, Record, SandboxSpec, Tombstone
+from gateway.model.records import Cause, PlannedEnd, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
 from gateway.placement.store import PlacementStore
 from gateway.runtimes import base
@@ -120,7 +120,7 @@ async def test_what_was_never_made_leaves_its_group_and_what_a_group_lost_joins_
     assert term is not None
     await store.mark_generation("g", term=term)
     reconciler = Reconciler(store, runtime, 0.0)
-    reconciler.agreements.append(Groups(store, reconciler.remove, unmade_s=0.0).agree)
+    reconciler.further_reconcilers.append(Groups(store, reconciler.remove, unmade_s=0.0).reconcile)
     await reconciler.run_once(term)
     group, found = await store.group("ada", "run-7"), await store.group("ada", "run-9")
     assert group is not None
@@ -157,11 +157,11 @@ async def test_an_announced_end_is_seen_and_explains_the_loss(store: PlacementSt
         await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=60, what="the lead")
         deadline = round(time.time() + 30, 3)
         for id_ in ("evicted", "oom"):
-            runtime._publish(base.Leaving(id_, "1" * 16, EVICTED, deadline))
+            runtime._publish(base.EndAnnounced(id_, "1" * 16, EVICTED, deadline))
 
         async def announced() -> bool:
             entries = [await store.get(id_) for id_ in ("evicted", "oom")]
-            return all(isinstance(entry, Record) and entry.leaving == Leaving(EVICTED, deadline) for entry in entries)
+            return all(isinstance(entry, Record) and entry.leaving == PlannedEnd(EVICTED, deadline) for entry in entries)
 
         await until_async(announced, deadline_s=60, what="the announcement")
         runtime.lose("evicted", Cause("node-lost", "infrastructure", "its pod is gone"))
@@ -219,7 +219,7 @@ async def test_a_group_over_rest(served: Served) -> None:
         assert (await ask(ada, "POST", "/sandboxes", json={**body, "group_lease": "other"}))[1]["code"] == "group_lapsed"
 
         leaving = made[0]
-        served.runtime._publish(base.Leaving(leaving["sandbox_id"], leaving["incarnation"], EVICTED, time.time() + 9))
+        served.runtime._publish(base.EndAnnounced(leaving["sandbox_id"], leaving["incarnation"], EVICTED, time.time() + 9))
 
         async def announced() -> bool:
             return bool((await ask(ada, "GET", "/groups/run-7"))[1]["leaving"] == [leaving["sandbox_id"]])

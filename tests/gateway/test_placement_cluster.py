@@ -17,7 +17,7 @@ import pytest_asyncio
 import redis
 from holdfast_server.redis import find_redis_server
 
-from gateway.model.records import Cause, Leaving, Quota
+from gateway.model.records import Cause, PlannedEnd, Quota
 from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
 from tests.conformance.placement import PlacementConformance, ready, spec
@@ -100,7 +100,7 @@ async def test_every_other_step_runs_on_a_cluster(store: PlacementStore) -> None
     await store.create(spec(), fingerprint="f")
     assert await store.assign_spare("sb-1", "i1", "pool-a") == "pool-a"
     await ready(store, spec("sb-2", group="run-7"))
-    await store.mark_leaving("sb-2", "i1", Leaving(Cause("evicted", "infrastructure"), 9.0), term=1)
+    await store.mark_leaving("sb-2", "i1", PlannedEnd(Cause("evicted", "infrastructure"), 9.0), term=1)
     for name in ("run-7", "run-8"):
         outcome, group = await store.group_beat("ada", name, 60)
         assert outcome == "ok"

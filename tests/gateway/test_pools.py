@@ -105,7 +105,7 @@ async def test_a_spare_that_came_up_during_a_long_look_stays(store: PlacementSto
         seen = await pool_refill.read_offers()
         hold.set()
     assert len(await offered(store)) == POOL.size
-    await pool_refill.agree(seen, [], term)
+    await pool_refill.reconcile(seen, [], term)
     assert len(runtime.present) == POOL.size
     assert len(await offered(store)) == POOL.size
 
@@ -116,9 +116,9 @@ async def test_a_spare_that_is_not_offered_is_offered_when_two_passes_see_it(sto
     await store.lead("c1", 60)
     pool_refill = PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics())
     spares = [spare("pool-a", created_at=time.time())]
-    await pool_refill.agree(await pool_refill.read_offers(), spares, 1)
+    await pool_refill.reconcile(await pool_refill.read_offers(), spares, 1)
     assert await store.take_spare(KEY) == "pool-a"
-    await pool_refill.agree(await pool_refill.read_offers(), spares, 1)
+    await pool_refill.reconcile(await pool_refill.read_offers(), spares, 1)
     assert await offered(store) == set()
     made: list[str] = []
 
@@ -128,10 +128,10 @@ async def test_a_spare_that_is_not_offered_is_offered_when_two_passes_see_it(sto
 
     await pool_refill.refill(1, spawn)
     assert len(made) == POOL.size - 1, "what is there is counted, offered or not"
-    await pool_refill.agree(await pool_refill.read_offers(), spares, 1)
+    await pool_refill.reconcile(await pool_refill.read_offers(), spares, 1)
     assert await offered(store) == {"pool-a"}
     assert await store.take_spare(KEY) == "pool-a"
-    await pool_refill.agree({KEY: None}, spares, 1)
+    await pool_refill.reconcile({KEY: None}, spares, 1)
     assert await offered(store) == {"pool-a"}
 
 

@@ -132,7 +132,7 @@ async def test_what_the_watch_does_not_show_is_found_by_a_list(store: PlacementS
     async def agree(records: Any, term: int) -> None:
         agreed.append(set(records))
 
-    reconciler.agreements.append(agree)
+    reconciler.further_reconcilers.append(agree)
     await reconciler.run_once(term)
     assert agreed == [{"sb-1"}]
     if moment == "wiped":

@@ -18,7 +18,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Options, Volume
-from gateway.runtimes.base import Leaving, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, Synced, WentAway
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -111,7 +111,7 @@ async def test_an_eviction_is_announced_and_told(runtime: KubernetesRuntime) -> 
     await next_of(events, Synced)
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "hf-sb-1", "namespace": runtime.settings.namespace}}
     await runtime.api.post(f"{runtime.pods}/hf-sb-1/eviction", body)
-    leaving = await next_of(events, Leaving, "sb-1")
+    leaving = await next_of(events, EndAnnounced, "sb-1")
     gone = await next_of(events, WentAway, "sb-1")
     assert (leaving.cause.reason, gone.cause.reason, gone.cause.fault) == ("evicted", "evicted", "infrastructure")
     assert leaving.deadline > time.time() - 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.runtimes.base import Leaving, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, Synced, WentAway
 from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish
 from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -26,7 +26,7 @@ async def test_kubectl_delete(runtime: KubernetesRuntime, api: FakeApi, kubelet:
     await until_ready(runtime)
     api.pods.delete("hf-sb-1", options)
     if options != {"gracePeriodSeconds": 0}:
-        leaving = await next_of(events, Leaving, "sb-1")
+        leaving = await next_of(events, EndAnnounced, "sb-1")
         assert (leaving.cause.reason, leaving.cause.fault) == ("deleted", "infrastructure")
     gone = await next_of(events, WentAway, "sb-1")
     assert (gone.cause.reason, gone.cause.fault) == ("deleted", "infrastructure"), gone.cause

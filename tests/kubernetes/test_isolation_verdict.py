@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway.model.options import Egress, Reach
-from gateway.runtimes.base import Leaving, RuntimeUnavailableError, Synced, WentAway
+from gateway.model.options import AllowedRange, Egress
+from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Synced, WentAway
 from gateway.runtimes.kubernetes.api.client import ApiError
 from gateway.runtimes.kubernetes.cluster import enforcement, network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -27,7 +27,7 @@ from tests.support.until import until_async
 
 HEARD_S = 2.0
 """How soon after it was written every gateway judges by a verdict."""
-INTERNET, LISTED = Egress("internet"), Egress("listed", (Reach("1.1.1.0/24"),))
+INTERNET, LISTED = Egress("internet"), Egress("listed", (AllowedRange("1.1.1.0/24"),))
 
 
 @pytest_asyncio.fixture
@@ -170,7 +170,7 @@ async def test_what_runs_is_told_and_ended_by_two_leaks(runtime: KubernetesRunti
     told: set[tuple[str, str]] = set()
     async with asyncio.timeout(60):
         async for event in events:
-            if isinstance(event, Leaving | WentAway):
+            if isinstance(event, EndAnnounced | WentAway):
                 assert (event.cause.reason, event.cause.fault) == ("isolation", "infrastructure")
                 told.add((type(event).__name__, event.sandbox_id))
             if len(told) == 4:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model.option_fields import read_options
-from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
+from gateway.model.options import AllowedRange, Egress, Options, Port, Toleration, Volume
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.names import label_value, pod_name
 from gateway.runtimes.kubernetes.pods.manifest import pod
@@ -80,7 +80,7 @@ CASES: dict[str, tuple[CreateRequest, KubernetesSettings, Any]] = {
             disk_bytes=10 << 30,
             env={"PATH": "/opt/bin:$PATH", "COST": "$(HOME) $$5", "EMPTY": ""},
             labels={"run": "7", "holdfast/lifetime_s": "60"},
-            egress=Egress("listed", (Reach("1.1.1.0/24", (Port(443), Port(8000, 8100))),), dns=True),
+            egress=Egress("listed", (AllowedRange("1.1.1.0/24", (Port(443), Port(8000, 8100))),), dns=True),
             options=EVERYTHING,
         ),
         RICH,

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model.option_fields import network_map, read_network
-from gateway.model.options import Egress, Port, Reach
+from gateway.model.options import AllowedRange, Egress, Port
 from gateway.runtimes.kubernetes.network.policy_manifests import egress_key, forbidden, manifest
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -28,11 +28,14 @@ METADATA = ("169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192"
 CASES: dict[str, tuple[Egress, KubernetesSettings]] = {
     "internet": (Egress("internet"), SETTINGS),
     "listed": (
-        Egress("listed", (Reach("10.244.7.9/32", (Port(5432),)), Reach("0.0.0.0/0", (Port(443), Port(8000, 8100), Port(53, None, "UDP"))))),
+        Egress(
+            "listed",
+            (AllowedRange("10.244.7.9/32", (Port(5432),)), AllowedRange("0.0.0.0/0", (Port(443), Port(8000, 8100), Port(53, None, "UDP")))),
+        ),
         SETTINGS,
     ),
     "dns-only": (Egress("listed", dns=True), SETTINGS),
-    "domains": (Egress("listed", (Reach("198.51.100.0/24", (Port(22),)),), ("pypi.org", "*.example.com")), FQDN),
+    "domains": (Egress("listed", (AllowedRange("198.51.100.0/24", (Port(22),)),), ("pypi.org", "*.example.com")), FQDN),
 }
 
 
@@ -61,7 +64,7 @@ def lets_through(policy: dict[str, Any], address: str) -> bool:
 @pytest.mark.parametrize("reach", ["0.0.0.0/0", "128.0.0.0/1", "160.0.0.0/4", "::/0", "64:ff9b::/96", "f000::/4", "169.0.0.0/8"])
 @pytest.mark.parametrize("address", METADATA)
 def test_metadata_is_never_in_a_wider_range(reach: str, address: str) -> None:
-    policy = manifest(Egress("listed", (Reach(reach),)), replace(SETTINGS, dns_cidrs=()))
+    policy = manifest(Egress("listed", (AllowedRange(reach),)), replace(SETTINGS, dns_cidrs=()))
     assert policy is not None
     assert not lets_through(policy, address)
 
@@ -78,7 +81,7 @@ def test_internet_is_the_internet_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("named", ["169.254.169.254/32", "169.254.0.0/16", "127.0.0.1/32", "fd00:ec2::254/128", "64:ff9b::a9fe:a9fe/128"])
 def test_naming_the_metadata_service_is_refused_unless_the_deployment_allows_it(named: str) -> None:
-    egress = Egress("listed", (Reach(named),))
+    egress = Egress("listed", (AllowedRange(named),))
     with pytest.raises(HoldfastError) as caught:
         manifest(egress, SETTINGS)
     assert caught.value.code == "invalid_argument"
@@ -89,7 +92,7 @@ def test_naming_the_metadata_service_is_refused_unless_the_deployment_allows_it(
 def test_no_address_of_a_forbidden_range_unless_it_is_named(number: int, length: int, probe: int) -> None:
     reach = ipaddress.ip_network((number, length), strict=False)
     try:
-        policy = manifest(Egress("listed", (Reach(str(reach)),)), SETTINGS)
+        policy = manifest(Egress("listed", (AllowedRange(str(reach)),)), SETTINGS)
     except HoldfastError:
         return
     assert policy is not None
@@ -121,7 +124,7 @@ def test_equal_allowances_share_a_policy_and_others_do_not() -> None:
         (Egress("listed", domains=("pypi.org",)), "policy", "domain names"),
         (Egress("listed", domains=("pypi.org",)), "none", "domain names"),
         (Egress(), "none", "does not enforce"),
-        (Egress("listed", (Reach("1.1.1.1/32"),)), "none", "does not enforce"),
+        (Egress("listed", (AllowedRange("1.1.1.1/32"),)), "none", "does not enforce"),
     ],
 )
 def test_what_the_cluster_cannot_hold_is_refused(egress: Egress, level: Any, words: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.runtimes.base import BecameReady, Leaving, WentAway
+from gateway.runtimes.base import BecameReady, EndAnnounced, WentAway
 from gateway.runtimes.kubernetes.pods.json_fields import moment
 from gateway.runtimes.kubernetes.pods.manifest import pod
 from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish, status_of
@@ -140,14 +140,14 @@ def test_our_deletions_are_told_from_others() -> None:
     going = {"deletionTimestamp": "2026-01-01T00:10:30Z"}
     ours = seen(RUNNING, **going, deletionGracePeriodSeconds=3)
     theirs = seen(RUNNING, **going, deletionGracePeriodSeconds=30)
-    assert (ours.asked, theirs.asked) == (True, False)
+    assert (ours.deletion_requested, theirs.deletion_requested) == (True, False)
     assert status_of(ours, NOW, SETTINGS) is None
     present = status_of(theirs, NOW, SETTINGS)
     assert present is not None
     assert present.state == "ready"
     assert [type(event) for event in on_change(ours, seen(RUNNING), SETTINGS)] == []
     (leaving,) = on_change(theirs, seen(RUNNING), SETTINGS)
-    assert isinstance(leaving, Leaving)
+    assert isinstance(leaving, EndAnnounced)
     assert leaving.deadline == moment("2026-01-01T00:10:30Z")
     (gone,) = on_vanish(ours)
     assert isinstance(gone, WentAway)
@@ -170,7 +170,7 @@ def test_our_deletions_are_told_from_others() -> None:
 def test_a_disruption_is_announced_once_and_is_the_cause_of_what_follows(reason: str, expected: str) -> None:
     target = seen({**RUNNING, "conditions": [{**TARGET, "reason": reason, "message": "why"}]})
     (leaving,) = on_change(target, seen(RUNNING), SETTINGS)
-    assert isinstance(leaving, Leaving)
+    assert isinstance(leaving, EndAnnounced)
     assert leaving.cause.reason == expected
     assert on_change(target, target, SETTINGS) == []
     (gone,) = on_vanish(target)

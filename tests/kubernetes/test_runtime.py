@@ -11,8 +11,8 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial_agent
-from gateway.model.options import Egress, Reach
-from gateway.runtimes.base import Leaving, Synced, WentAway
+from gateway.model.options import AllowedRange, Egress
+from gateway.runtimes.base import EndAnnounced, Synced, WentAway
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
 from gateway.runtimes.kubernetes.network.policy_manifests import egress_key
@@ -25,7 +25,7 @@ from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
 SOON_S = 15.0
-INTERNET, LISTED = Egress("internet"), Egress("listed", (Reach("1.1.1.0/24"),))
+INTERNET, LISTED = Egress("internet"), Egress("listed", (AllowedRange("1.1.1.0/24"),))
 
 
 # Network -------------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ async def test_an_eviction_is_announced_and_then_told(runtime: KubernetesRuntime
     await next_of(events, Synced)
     target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
     api.pods.update("hf-sb-1", lambda pod: pod["status"]["conditions"].append(target))
-    leaving = await next_of(events, Leaving, "sb-1")
+    leaving = await next_of(events, EndAnnounced, "sb-1")
     assert (leaving.cause.reason, leaving.cause.fault) == ("evicted", "infrastructure")
     api.pods.delete("hf-sb-1", {})
     kubelet.agents[made.partition("#")[2]].kill() if made.partition("#")[2] in kubelet.agents else None

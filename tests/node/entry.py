@@ -1,6 +1,6 @@
 """A tiny agent for the node's own tests: answers one JSON request per connection, one at a time.
 
-It stands where the real agent stands (first process, same powers), so that what it can and cannot do is what the real
+It stands where the real agent stands (first process, same capabilities), so that what it can and cannot do is what the real
 one could and could not. Never imported by anything but the zygote of a test's node.
 """
 

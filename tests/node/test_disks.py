@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from session_agent.node import disks, rootfs
-from session_agent.node.disks import why_not
+from session_agent.node.disks import missing_requirement
 from session_agent.node.settings import from_environment
 from tests.node.harness import node as running_node
 from tests.node.harness import run
@@ -24,7 +24,7 @@ pytestmark = requires("namespaces", "root")
 
 @pytest.fixture(autouse=True)
 def _disks(tmp_path_factory: pytest.TempPathFactory) -> None:
-    if said := why_not(str(tmp_path_factory.mktemp("disks"))):
+    if said := missing_requirement(str(tmp_path_factory.mktemp("disks"))):
         pytest.skip(f"sandboxes have no disks of their own on this machine: {said}")
 
 
@@ -141,9 +141,9 @@ def test_the_machines_own_file_system_is_left_alone(tmp_path: Path, monkeypatch:
 
 
 def test_where_there_are_no_disks_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_not(str(tmp_path)) == ""
+    assert missing_requirement(str(tmp_path)) == ""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_not(str(tmp_path)) == "only root can use loop devices"
+    assert missing_requirement(str(tmp_path)) == "only root can use loop devices"
 
 
 @pytest.mark.parametrize("text", ["much", "1Ki", "-1"])

@@ -105,7 +105,7 @@ async def test_what_is_shown_of_the_machine_is_read_only(client: NodeClient) -> 
 
 
 async def test_the_agent_itself_keeps_only_what_it_needs(client: NodeClient) -> None:
-    box = await client.create("powers")
+    box = await client.create("capabilities")
     rows = dict(line.split(":\t", 1) for line in (await ask(box["endpoint"], "read", path="/proc/self/status")).splitlines())
     assert int(rows["CapPrm"], 16) == int(rows["CapEff"], 16) == 1 << 31 | 0b11111011
     assert int(rows["CapBnd"], 16) == int(rows["CapInh"], 16) == int(rows["CapAmb"], 16) == 0

@@ -20,7 +20,7 @@ from session_agent.node.readiness import agent_epoch
         ({"error": "file tree: mount overlay on root", "errno": errno.ELOOP}, "sandbox_failed"),
         ({"error": "file tree: mount overlay on root", "errno": errno.ENOMEM}, "runtime_unavailable"),
         ({"error": "agent: no such module", "errno": None}, "runtime_unavailable"),
-        ({"error": "powers: x", "errno": "5"}, "runtime_unavailable"),
+        ({"error": "capabilities: x", "errno": "5"}, "runtime_unavailable"),
         (None, "runtime_unavailable"),
     ],
 )

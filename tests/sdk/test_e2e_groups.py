@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from holdfast import AsyncSandboxClient, InvalidArgumentError, NotFoundError, QuotaError, SandboxClient, SandboxLostError
 
-from gateway.model.records import Cause, Leaving, Quota
+from gateway.model.records import Cause, PlannedEnd, Quota
 from gateway.settings import AdmissionSettings
 from tests.gateway.harness import ADA, serve
 from tests.support.requires import requires
@@ -127,7 +127,7 @@ async def test_a_sandbox_that_is_leaving_says_so(redis_url: str, tmp_path: Path)
         info = await sandbox.info()
         assert info.leaving is None
         evicted = Cause("evicted", "infrastructure", "the node is drained")
-        await served.store.mark_leaving(sandbox.id, info.incarnation, Leaving(evicted, 1234.5), term=1)
+        await served.store.mark_leaving(sandbox.id, info.incarnation, PlannedEnd(evicted, 1234.5), term=1)
         leaving = (await sandbox.refresh()).leaving
         assert leaving == {"reason": "evicted", "fault": "infrastructure", "message": "the node is drained", "deadline": 1234.5}
         await served.store.mark_failed(sandbox.id, info.incarnation, Cause("node-lost", "infrastructure"), term=1)

@@ -288,9 +288,9 @@ def test_what_others_call_an_argument_is_answered_with_our_name(method: Any, hab
 
 
 def test_every_habit_belongs_to_a_method_there_is() -> None:
-    from holdfast._habits import _HABITS
+    from holdfast._suggestions import _SUGGESTIONS
 
-    for key in _HABITS:
+    for key in _SUGGESTIONS:
         cls, _, method = key.partition(".")
         found = getattr(holdfast, cls)
         assert not method or method == cls or hasattr(found, method), key

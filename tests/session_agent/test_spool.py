@@ -208,7 +208,7 @@ def test_who_waits_for_the_bound_of_all_goes_on_when_another_makes_room() -> Non
 @pytest.mark.parametrize("is_read", [False, True])
 def test_who_waits_for_the_bound_of_all_goes_on_when_another_ends_that_may_go(is_read: bool) -> None:
     budget = Budget(limit_bytes=100_000)
-    first, second = Spool(budget, yields=True), Spool(budget)
+    first, second = Spool(budget, drops_unattached=True), Spool(budget)
     reader = first.attach(lambda: is_read)
     first.append(1, b"x" * 50_000)
     second.append(1, b"y" * 50_000)
@@ -328,7 +328,7 @@ def test_what_is_asked_for_later_waits_for_nobody() -> None:
     """With a reader it waits for that reader; without one its oldest goes, and of all that ended the oldest before that."""
     here = [True]
     budget = Budget(limit_bytes=1_000_000)
-    spool = Spool(budget, yields=True, limit_bytes=200_000)
+    spool = Spool(budget, drops_unattached=True, limit_bytes=200_000)
     reader = spool.attach(lambda: here[0])
     spool.append(1, b"x" * 200_000)
     assert is_full(spool)
@@ -344,7 +344,7 @@ def test_what_is_asked_for_later_waits_for_nobody() -> None:
     here[0] = True
     data, gaps = drain(reader)
     assert (len(data[1]), gaps[1]) == (200_000, 500_000)
-    ended = [Spool(budget, yields=True) for _ in range(8)]
+    ended = [Spool(budget, drops_unattached=True) for _ in range(8)]
     for other in ended:
         other.append(1, b"z" * 200_000)
         other.end()

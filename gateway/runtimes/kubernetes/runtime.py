@@ -83,7 +83,7 @@ class KubernetesRuntime:
             return await self._pod_creation.create(manifest, request.incarnation, tokens, max(deadline - clock(), 0.01))
         except NoBundleError as error:
             with errors():
-                if not await self._injection_choice.distrust(way, error.message):
+                if not await self._injection_choice.reject(way, error.message):
                     raise
             await self._pod_creation.tidy(error.facts, grace_s=0)
         manifest = pod(request, self.settings, "init", self._replica)
@@ -242,7 +242,7 @@ class KubernetesRuntime:
 
     async def _delete(self, facts: PodStatus) -> bool:
         """Whether there was a pod to end. A spare that was taken since it was read is left alone."""
-        while not facts.asked:
+        while not facts.deletion_requested:
             # Without a running process there is nothing that could use the grace period.
             grace_s = ASKED_GRACE_S if facts.started and facts.ended() is None else 0
             version = facts.version if facts.pool else ""

@@ -125,7 +125,7 @@ class Rehearsal:
 
     def smoke(self, url: str, key: str, *more: str) -> dict[str, Any]:
         options = self.smoke_options(key, *more)
-        report = smoking.in_cluster(options, self.cluster) if options.rolling else smoking.from_here(options, url)
+        report = smoking.in_cluster(options, self.cluster) if options.rolling else smoking.run_episodes(options, url)
         return _judged(report, options)
 
     def smoke_options(self, key: str, *more: str) -> argparse.Namespace:
@@ -173,7 +173,7 @@ class Rehearsal:
         if not self.options.url:
             raise NotRunError("kubectl's forwarded port goes through the API server: --url names an address that does not")
         options = self.smoke_options(key, "--rolling", "1")
-        return _judged(smoking.from_here(options, url, self.options.api_away), options)
+        return _judged(smoking.run_episodes(options, url, self.options.api_away), options)
 
     def api_server(self) -> str:
         service = self.cluster.get("service/kubernetes", "--namespace", "default") or {}

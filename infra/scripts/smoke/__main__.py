@@ -210,7 +210,7 @@ def _last_report(lines: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def from_here(options: argparse.Namespace, url: str, meanwhile: str = "") -> dict[str, Any]:
+def run_episodes(options: argparse.Namespace, url: str, meanwhile: str = "") -> dict[str, Any]:
     """Run ``episodes`` as a process; with ``--rolling`` the command ``meanwhile`` is what happens under sessions at work. Its report."""
 
     def at_work(process: subprocess.Popen[str]) -> int:
@@ -255,10 +255,10 @@ def main(arguments: list[str]) -> int:
         if options.in_cluster or options.rolling:
             report = in_cluster(options, cluster)
         elif options.url:
-            report = from_here(options, options.url)
+            report = run_episodes(options, options.url)
         else:
             with forwarded(cluster) as url:
-                report = from_here(options, url)
+                report = run_episodes(options, url)
     except (DeployError, OSError, subprocess.TimeoutExpired) as error:
         print(f"smoke: {error}", file=sys.stderr)
         return 1

@@ -71,7 +71,7 @@ class Transfer:
         sink = self._sink
         changed: SessionEvent = sink.changed  # type: ignore[assignment]
         while not sink.ended:
-            self._driver.perform(sink.pass_over)
+            self._driver.perform(sink.discard_unread)
             self._wait(changed)
         if sink.error is not None:
             raise self._refusal(sink.error)

@@ -43,10 +43,10 @@ def _no_command(words: Sequence[str]) -> UsageError:
         return UsageError("no command is given", usage=usage)
     if words[0].startswith("-"):
         return UsageError(f"there is no option {words[0]}; a command comes first", usage=usage)
-    from holdfast.cli.guesses import command_meant
+    from holdfast.cli.guesses import suggest_command
 
     name = " ".join(words[:2]) if words[0] == "image" else words[0]
-    return UsageError(f"there is no command {name}{command_meant(name, NAMES)}", usage=usage)
+    return UsageError(f"there is no command {name}{suggest_command(name, NAMES)}", usage=usage)
 
 
 def _report_usage(why: UsageError, *, as_json: bool) -> None:

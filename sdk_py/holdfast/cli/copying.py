@@ -1,6 +1,6 @@
 """``cp``: copy a file or a directory in or out, to the path that ``docker cp`` would choose. The remote side is written ``SANDBOX:PATH``.
 
-Owns docker's rules (``landing``): the target path of each kind of source, and what is refused. ``-`` is a tar archive on a standard stream.
+Owns docker's rules (``target_path``): where each kind of source goes, and what is refused. ``-`` is a tar archive on a standard stream.
 Differs on purpose: relative remote paths start at the working directory, and a link named as the source in a sandbox is followed, since
 a link from a sandbox could point to any file of this machine.
 """
@@ -77,7 +77,7 @@ def remote(word: str) -> tuple[str, str] | None:
     return sandbox, path or "."
 
 
-def landing(name: str, *, is_directory: bool, contents: bool, target: str, there: str | None) -> str:
+def target_path(name: str, *, is_directory: bool, contents: bool, target: str, there: str | None) -> str:
     """The path that a source called ``name`` gets at ``target``, which is a ``directory``, a ``file`` or nothing (``there``).
 
     ``contents``: the source was written with ``/.``. Raises ``UsageError`` for what docker refuses.
@@ -104,7 +104,7 @@ def _download(files: Files, path: str, local: str) -> TransferResult:
     source = files.stat(path)
     name = _name_of(source, path)
     there = "directory" if os.path.isdir(local) else "file" if os.path.lexists(local) else None
-    place = landing(name, is_directory=source.is_dir, contents=_wants_contents(path), target=local, there=there)
+    place = target_path(name, is_directory=source.is_dir, contents=_wants_contents(path), target=local, there=there)
     parent = os.path.dirname(os.path.abspath(place))
     if not os.path.isdir(parent):
         raise bad(f"there is no directory {parent}", hint="make it first: mkdir -p")
@@ -195,7 +195,7 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
         there = _kind(files, path)
     except UnsupportedError:  # REST alone cannot ask: then the path is taken for the file's own
         return files.upload(local, path)
-    place = landing(name, is_directory=is_directory, contents=_wants_contents(local), target=path, there=there)
+    place = target_path(name, is_directory=is_directory, contents=_wants_contents(local), target=path, there=there)
     if there is None and _kind(files, parent := posixpath.dirname(place) or ".") != "directory":
         raise bad(f"there is no directory {parent} in the sandbox", hint=f"holdfast exec {sandbox.id} mkdir -p {parent}")
     if place != path and there is not None:

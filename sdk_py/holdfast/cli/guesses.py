@@ -72,7 +72,7 @@ OF_COMMANDS = {
 """Options of docker's for one command alone."""
 
 
-def option_meant(name: str, command: str, options: Sequence[str]) -> str:
+def suggest_option(name: str, command: str, options: Sequence[str]) -> str:
     """The end of the sentence about an option that ``command`` does not have; ``options`` are those it has."""
     meant = OF_COMMANDS.get((command, name)) or OPTIONS.get(name)
     if meant:
@@ -82,7 +82,7 @@ def option_meant(name: str, command: str, options: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def command_meant(word: str, known: list[str]) -> str:
+def suggest_command(word: str, known: list[str]) -> str:
     """The end of the sentence about a command that there is not."""
     if word in COMMANDS:
         return f": {COMMANDS[word]}"

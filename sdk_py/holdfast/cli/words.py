@@ -177,10 +177,10 @@ class Command:
     def _known(self, name: str, word: str = "") -> Option:
         if name in self._named:
             return self._named[name]
-        from holdfast.cli.guesses import option_meant
+        from holdfast.cli.guesses import suggest_option
 
         shown = f"{name} in {word}" if word and word != name else name
-        raise self.wrong(f"there is no option {shown}{option_meant(name, self.name, list(self._named))}")
+        raise self.wrong(f"there is no option {shown}{suggest_option(name, self.name, list(self._named))}")
 
     def _place(self, found: Arguments, bare: list[str]) -> None:
         left = list(bare)

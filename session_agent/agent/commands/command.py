@@ -65,8 +65,8 @@ def spool_from(context: AgentContext, params: dict[str, Any]) -> Callable[[], Sp
     tail = read.choice(params, "spool", "block", ("block", "tail")) == "tail"
     most = context.limits.spool_command_bytes
     limit = read.integer(params, "spool_bytes", most, least=1, most=most)
-    yields = read.boolean(params, "keep", False)
-    return lambda: Spool(context.budget, tail=tail, yields=yields, limit_bytes=limit)
+    drops_unattached = read.boolean(params, "keep", False)
+    return lambda: Spool(context.budget, tail=tail, drops_unattached=drops_unattached, limit_bytes=limit)
 
 
 class _Request:

@@ -181,7 +181,7 @@ class Records:
         self._delivered.append((now, record))
         held_bytes = record.spool.held_bytes
         if held_bytes > KEPT_COMMAND_BYTES:
-            if not record.spool.yields:
+            if not record.spool.drops_unattached:
                 record.spool.release()
         elif held_bytes:
             self._kept.append((record, held_bytes + _RECORD_OVERHEAD_BYTES))

@@ -22,7 +22,7 @@ ATTACHED_BYTES = 2 * MIB
 """Bytes held for a client that is connected but slow; beyond it the process has to wait."""
 RECEIVED, READ, UNREAD = range(3)
 """Ranks of output that is reclaimed before a spool has to wait, in this order, oldest first: complete output that a reader has received;
-the part of other output that all readers have taken; complete output that was never read, of a spool that ``yields``."""
+the part of other output that all readers have taken; complete output that was never read, of a spool that ``drops_unattached``."""
 _MERGE_BYTES = 16 * 1024
 _SEGMENT_BYTES = 128
 """Memory that a segment takes besides its bytes."""
@@ -74,16 +74,18 @@ class Spool:
     """The output of one command, with one writer and any number of readers."""
 
     __slots__ = (
-        "_digests", "_dropped", "_ended", "_had", "_paused", "_rank", "_seen", "base", "budget", "first", "held_bytes",
-        "limit_bytes", "readers", "released", "segments", "size", "tail", "yields",
+        "_detached_at", "_digests", "_dropped", "_ended", "_paused", "_rank", "_seen", "base", "budget", "drops_unattached", "first",
+        "held_bytes", "limit_bytes", "readers", "released", "segments", "size", "tail",
     )  # fmt: skip
 
-    def __init__(self, budget: Budget, *, tail: bool = False, yields: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES) -> None:
-        """``tail``: drop the oldest bytes instead of blocking. ``yields``: do so while no reader is attached, so that a command whose
-        output is requested later never blocks on it."""
+    def __init__(
+        self, budget: Budget, *, tail: bool = False, drops_unattached: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES
+    ) -> None:
+        """``tail``: drop the oldest bytes instead of blocking. ``drops_unattached``: do so while no reader is attached, so that a
+        command whose output is requested later never blocks on it."""
         self.budget = budget
         self.tail = tail
-        self.yields = yields
+        self.drops_unattached = drops_unattached
         self.limit_bytes = limit_bytes
         self.readers: list[SpoolReader] = []
         self.released = False
@@ -100,7 +102,7 @@ class Spool:
         self.segments = _NONE
         self._seen = [0, 0, 0]
         self._dropped = [0, 0, 0]
-        self._had = [0, 0, 0]  # the highest offsets of readers that have detached
+        self._detached_at = [0, 0, 0]  # the highest offsets of readers that have detached
         self._digests: list[Sha256 | None] = [None, None, None]
         self._ended = False
         self._rank: int | None = None
@@ -125,7 +127,7 @@ class Spool:
         else:
             segments.append((stream, data))
             budget.held_bytes += size + _SEGMENT_BYTES
-        if (self.tail or self.yields) and self._drops_oldest():
+        if (self.tail or self.drops_unattached) and self._drops_oldest():
             is_short = budget.is_full and budget.is_short()
             while len(segments) > 1 and (self.held_bytes > self.limit_bytes or is_short):
                 self._drop_first(lost=True)
@@ -170,7 +172,7 @@ class Spool:
         """Remove a reader; bytes that it has not taken stay for the next one."""
         if reader in self.readers:
             self.readers.remove(reader)
-            self._had = [*map(max, self._had, reader.position)]
+            self._detached_at = [*map(max, self._detached_at, reader.position)]
             if self.released:
                 self.release()
             if self._paused:
@@ -182,7 +184,7 @@ class Spool:
         for digest in self._digests:
             if digest is not None:
                 digest.end()
-        if self.yields and self.held_bytes:
+        if self.drops_unattached and self.held_bytes:
             self._offer(UNREAD if self._rank is None else self._rank)
 
     def received(self, reader: SpoolReader) -> None:
@@ -212,7 +214,7 @@ class Spool:
             return
         self._withdraw()
         self._trim(0)
-        if self._ended and self.yields and self.held_bytes:
+        if self._ended and self.drops_unattached and self.held_bytes:
             self._offer(UNREAD)
 
     def streams(self) -> dict[int, list[int | str]]:
@@ -254,7 +256,7 @@ class Spool:
 
     def _drops_oldest(self) -> bool:
         """Whether a full spool drops its oldest bytes instead of blocking."""
-        return self.tail or (self.yields and not any(reader.attached() for reader in self.readers))
+        return self.tail or (self.drops_unattached and not any(reader.attached() for reader in self.readers))
 
     def _untaken(self) -> int:
         if not self.readers:
@@ -286,7 +288,7 @@ class Spool:
         stream, data = self.segments.popleft()
         self.first += 1
         if lost:  # count only bytes that no reader has taken
-            had = max(self.base[stream], self._had[stream], *(reader.position[stream] for reader in self.readers))
+            had = max(self.base[stream], self._detached_at[stream], *(reader.position[stream] for reader in self.readers))
             self._dropped[stream] += max(0, self.base[stream] + len(data) - had)
         self.base[stream] += len(data)
         self.held_bytes -= len(data)

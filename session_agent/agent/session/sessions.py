@@ -44,7 +44,7 @@ _ACTIONS: dict[type[Any], Callable[[Handler, Any], None]] = {
 """The method of a handler for each event of its channel."""
 
 
-class Carrier(Protocol):
+class SessionConnection(Protocol):
     """The connection of a session, as the session uses it."""
 
     def wake(self, *, now: bool) -> None:
@@ -129,7 +129,7 @@ class HeldSession:
         self._total = total or UnackedQuota(UNACKED_SANDBOX_BYTES)
         self._waiting: dict[int, None] = {}
         """Channels that had something to send and found no room."""
-        self.connection: Carrier | None = None
+        self.connection: SessionConnection | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.detached_at = 0.0
         self._context = context
@@ -256,7 +256,7 @@ class Sessions:
         self._total = UnackedQuota(unacked_bytes(context.settings.memory_bytes))
         self._ending: tuple[float, str] | None = None
 
-    def attach(self, hello: Hello, connection: Carrier, now: float) -> HeldSession:
+    def attach(self, hello: Hello, connection: SessionConnection, now: float) -> HeldSession:
         """Find or create the session of ``hello`` and attach ``connection`` to it. Raises ``HoldfastError`` to refuse."""
         check_hello(hello)
         held = self._held.get(hello.session_id)
@@ -285,7 +285,7 @@ class Sessions:
             held.expiry = None
         return held
 
-    def detach(self, held: HeldSession, connection: Carrier, *, goodbye: bool) -> None:
+    def detach(self, held: HeldSession, connection: SessionConnection, *, goodbye: bool) -> None:
         """``connection`` was closed. If it was attached to the session, the session expires after a while.
 
         After a ``goodbye`` (PROTOCOL §3.9) a session without live channels is removed at once: one-off requests would fill the table.

@@ -154,7 +154,7 @@ class ShellProcess:
         self._output.direct(record.spool, record.notify)
         slot = self._files.fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
         lines = self.dialect.run(number, slot)
-        self._write_control(lines if self._files.still_describe(script, self.dialect) else lines + self._snapshot(number))
+        self._write_control(lines if self._files.remain_valid_after(script, self.dialect) else lines + self._snapshot(number))
         self._awaited = number
         return number
 

@@ -81,7 +81,7 @@ class StateFiles:
                 dump = cut_snapshot(os.pread(self.descriptors[slot], _SNAPSHOT_BYTES, 0), token, number)
         return None if dump is None else (dump, token)
 
-    def still_describe(self, script: bytes, dialect: Dialect) -> bool:
+    def remain_valid_after(self, script: bytes, dialect: Dialect) -> bool:
         """Whether the newest dump, which must be complete, will also describe the state after ``script``."""
         if not leaves_state(script):
             return False

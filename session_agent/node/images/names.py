@@ -42,6 +42,6 @@ def normalise(name: str) -> str:
     return f"{base}@{digest}" if at else f"{base}:{tag or 'latest'}"
 
 
-def familiar(name: str) -> str:
+def short_name(name: str) -> str:
     """The short form people type: without docker.io, library/ and :latest."""
     return name.removeprefix("docker.io/").removeprefix("library/").removesuffix(":latest")

@@ -45,7 +45,7 @@ class ImageRecord:
 
     def to_map(self) -> dict[str, Any]:
         return {
-            "name": names.familiar(self.name),
+            "name": names.short_name(self.name),
             "digest": self.digest,
             "size_bytes": self.size_bytes,
             "created": self.created,

@@ -105,7 +105,7 @@ class Watch(Generic[T]):
         self._known: dict[str, T] = {}
         self._version = ""
         self._failures = 0
-        self._hurry = asyncio.Event()
+        self._retry = asyncio.Event()
         self.current = False
         """Whether ``known`` follows the server: false before the first list, and while the watch is broken."""
 
@@ -114,9 +114,9 @@ class Watch(Generic[T]):
         """The projection of every living object, by name."""
         return self._known
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """The API server has answered another request: end the back-off pause."""
-        self._hurry.set()
+        self._retry.set()
 
     async def changes(self) -> AsyncGenerator[Listed[T] | Changed[T] | Vanished[T]]:
         """Until cancelled."""
@@ -232,7 +232,7 @@ class Watch(Generic[T]):
         self.current = False
         most = min(self._settings.backoff_least_s * 2.0**self._failures, self._settings.backoff_most_s)
         self._failures += 1
-        self._hurry.clear()
+        self._retry.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(least_s or 0.0, random.uniform(most / 2, most))):  # noqa: S311
-                await self._hurry.wait()
+                await self._retry.wait()

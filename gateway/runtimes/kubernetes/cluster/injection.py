@@ -30,7 +30,7 @@ _UNSURE_FOR_S = 5.0
 """A probe may be under way."""
 _FIRST, _LIKELY = (1, 33), (1, 36)
 """From the first version on image volumes can work; from the second on they are tried where there is no node yet. A pod that does not
-find the bundle is created again (``distrust``)."""
+find the bundle is created again (``reject``)."""
 _RUNTIMES = {"containerd": (2, 2), "cri-o": (1, 33)}
 """The first version of each runtime that mounts a part of an image."""
 
@@ -66,14 +66,14 @@ class InjectionChoice:
                 self._good_until = clock() + (_GOOD_FOR_S if self._found.sure else _UNSURE_FOR_S)
             return self._found.way
 
-    async def distrust(self, way: Injection, why: str) -> bool:
+    async def reject(self, way: Injection, why: str) -> bool:
         """A pod did not find the bundle that this method should have provided. Whether to create it again, with the bundle copied in."""
         if way != "image" or self._settings.bundle_injection != "auto":
             return False
         log.error("image volumes do not provide the bundle here, so it is copied into pods from now on: %s", why)
         self._found = Found("init", f"a sandbox did not find the bundle in its image volume: {why[-200:]}")
         self._good_until = asyncio.get_running_loop().time() + _GOOD_FOR_S
-        await self._nodes.distrust_volumes(self._found.why)
+        await self._nodes.reject_volumes(self._found.why)
         return True
 
 

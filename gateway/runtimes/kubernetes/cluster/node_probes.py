@@ -129,7 +129,7 @@ class NodeProbes:
         log.info("nodes: user namespace %s, image volume %s", _word(seen.users, seen.users_why), _word(seen.volume, seen.volume_why))
         return seen
 
-    async def distrust_volumes(self, why: str) -> None:
+    async def reject_volumes(self, why: str) -> None:
         """A sandbox did not find the bundle in its image volume: store that for all, until the next probe. Never raises ``ApiError``."""
         try:
             await _ensure_policy(self._api, self._settings)

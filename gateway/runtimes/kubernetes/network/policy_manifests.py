@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from holdfast_wire.errors import HoldfastError
 
-from gateway.model.options import Egress, Port, Reach
+from gateway.model.options import AllowedRange, Egress, Port
 from gateway.runtimes.kubernetes.names import COMPONENT, EGRESS, MANAGED_BY, NO_EGRESS
 from gateway.runtimes.kubernetes.settings import LEVELS, Enforcement, KubernetesSettings
 
@@ -127,7 +127,7 @@ def _rules(egress: Egress, settings: KubernetesSettings) -> tuple[list[dict[str,
     check(egress, settings.enforcement)
     reaches = list(egress.reaches)
     if egress.mode == "internet":
-        reaches = [Reach("0.0.0.0/0"), Reach("::/0"), *reaches]
+        reaches = [AllowedRange("0.0.0.0/0"), AllowedRange("::/0"), *reaches]
     blocks = [(_block(reach, settings), reach.ports) for reach in reaches]
     dns = egress.dns or egress.mode == "internet" or bool(egress.domains)
     if egress.domains:
@@ -142,7 +142,7 @@ def _rules(egress: Egress, settings: KubernetesSettings) -> tuple[list[dict[str,
     return rules, "NetworkPolicy"
 
 
-def _block(reach: Reach, settings: KubernetesSettings) -> dict[str, Any]:
+def _block(reach: AllowedRange, settings: KubernetesSettings) -> dict[str, Any]:
     """A range minus what it does not name: every forbidden range that is a proper part of it."""
     network = ipaddress.ip_network(reach.cidr)
     if not settings.allow_metadata and any(_within(network, one) for one in _never()):

@@ -136,7 +136,7 @@ class PodCreation:
         while True:
             try:
                 made = await self._api.post(self._pods, manifest)
-                self._pod_watch.hurry()
+                self._pod_watch.retry_now()
                 if not _as_private(made, manifest):
                     await self.tidy(read_pod(made), grace_s=0)  # at once: its root user would be the node's
                     raise no_user_namespaces(_DROPPED)

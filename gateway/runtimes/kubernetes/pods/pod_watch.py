@@ -81,10 +81,10 @@ class PodWatch:
             if not self._waiting:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._stop)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """The API server answers: a watch in a back-off pause continues at once."""
         for watch in self._watches:
-            watch.hurry()
+            watch.retry_now()
 
     async def aclose(self) -> None:
         if self._idle is not None:

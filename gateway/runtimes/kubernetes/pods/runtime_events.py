@@ -11,7 +11,7 @@ from typing import Literal
 
 from gateway.model.labels import READY_LABEL, number_of
 from gateway.model.records import Cause
-from gateway.runtimes.base import BecameReady, Event, Leaving, SandboxStatus, WentAway
+from gateway.runtimes.base import BecameReady, EndAnnounced, Event, SandboxStatus, WentAway
 from gateway.runtimes.kubernetes.names import pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -28,7 +28,7 @@ _LATE = Cause("ready-timeout", "infrastructure", "it never became ready")
 def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> SandboxStatus | None:
     """The status of the sandbox in a pod; None once it is being deleted by us, and for pods that are not ours."""
     record = facts.record
-    if record is None or facts.asked:
+    if record is None or facts.deletion_requested:
         return None
     failure = facts.failed(now, settings)
     if facts.pool and facts.profile != settings.sandbox_profile:
@@ -59,7 +59,7 @@ def is_ready(facts: PodStatus) -> bool:
 def on_change(now_facts: PodStatus, before: PodStatus | None, settings: KubernetesSettings) -> list[Event]:
     """The events between two states of the same pod."""
     record = now_facts.record
-    if record is None or now_facts.asked:
+    if record is None or now_facts.deletion_requested:
         return []
     now = time.time()
     events: list[Event] = []
@@ -72,13 +72,13 @@ def on_change(now_facts: PodStatus, before: PodStatus | None, settings: Kubernet
         events.append(BecameReady(id_, incarnation))
     if _leaving(now_facts) and (before is None or not _leaving(before)):
         cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by another client")
-        events.append(Leaving(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s))
+        events.append(EndAnnounced(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s))
     return events
 
 
 def carried(now: PodStatus, before: PodStatus) -> PodStatus:
     """``now``, with the grace period of the previous state: a kubelet removes ended pods with grace 0, whatever our delete named."""
-    return replace(now, asked=True) if before.asked and not now.asked else now
+    return replace(now, deletion_requested=True) if before.deletion_requested and not now.deletion_requested else now
 
 
 def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
@@ -86,9 +86,9 @@ def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
 
     A kubelet removes ended pods with grace 0, whatever grace period the delete had: the state before shows whether the delete was ours.
     """
-    if before is not None and before.uid == last.uid and before.asked:
-        last = replace(last, asked=True)
-    if last.record is None or (last.ended() is not None and not last.asked and (before is None or before.ended() is not None)):
+    if before is not None and before.uid == last.uid and before.deletion_requested:
+        last = replace(last, deletion_requested=True)
+    if last.record is None or (last.ended() is not None and not last.deletion_requested and (before is None or before.ended() is not None)):
         return []
     if last.failure is not None and last.failure.kind == "bundle" and not last.started:
         return []  # the replica that created the pod removed it, and creates the sandbox again

@@ -64,7 +64,7 @@ class PodStatus:
     failure: Failure | None = None
     disruption: Cause | None = None
     deadline: float | None = None
-    asked: bool = False
+    deletion_requested: bool = False
     """Whether the service itself deletes it."""
     pool: str = ""
     profile: str = UNLABELLED
@@ -124,7 +124,7 @@ def read_pod(pod: dict[str, Any]) -> PodStatus:
         disruption=disruption,
         deadline=deleted_at or None,
         # Grace 0 is used by us only for pods that never ran or have ended. A running pod deleted with it was deleted by another client.
-        asked=deleted_at > 0 and (grace == ASKED_GRACE_S or (grace == 0 and not ran)),
+        deletion_requested=deleted_at > 0 and (grace == ASKED_GRACE_S or (grace == 0 and not ran)),
         pool=str(map_of(metadata.get("labels")).get(POOL) or ""),
         profile=str(map_of(metadata.get("labels")).get(PROFILE) or UNLABELLED),
         own_users=own_users,
@@ -134,7 +134,7 @@ def read_pod(pod: dict[str, Any]) -> PodStatus:
 def gone_cause(last: PodStatus) -> Cause:
     """Why a deleted pod has ended, from its last state."""
     failure = last.ended()
-    if last.asked:
+    if last.deletion_requested:
         return Cause("deleted", "caller", "it was deleted")
     if failure is not None:
         return failure.cause

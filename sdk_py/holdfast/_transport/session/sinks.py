@@ -230,7 +230,7 @@ class TransferSink(Sink):
         self.chunks.clear()
         self.close(False)
 
-    def pass_over(self) -> None:
+    def discard_unread(self) -> None:
         """Give back the credit of unread bytes; ``changed`` is set with the next fact."""
         while self.chunks:
             self.session.consume(self.number, len(self.chunks.popleft()))

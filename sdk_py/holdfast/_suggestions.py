@@ -14,7 +14,7 @@ from holdfast._errors import InvalidArgumentError
 
 def no_argument(cls: str, method: str, name: str, names: Sequence[str]) -> InvalidArgumentError:
     """The error for an argument ``name`` that ``method`` does not have, with a suggestion and the list of its arguments."""
-    tables = _HABITS.get(f"{cls}.{method}", _HABITS.get(cls, ()))
+    tables = _SUGGESTIONS.get(f"{cls}.{method}", _SUGGESTIONS.get(cls, ()))
     near = _answer(tables, name.lower())
     if near.isidentifier() and near not in names:
         near = _answer(tables, near)
@@ -125,7 +125,7 @@ _CLIENT = {
 }
 _TUNNEL = {"wait_s": "timeout", "port": "remote_port container_port", "local_port": "host_port", "local_host": "bind"}
 _WAIT = {"timeout, in seconds": "timeout_s timeout_ms", "timeout": "timeout_seconds"}
-_HABITS: Mapping[str, tuple[Mapping[str, str], ...]] = {
+_SUGGESTIONS: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "Sandbox.exec": (_COMMAND,),
     "Sandbox.start": (_START, _COMMAND),
     "Sandbox.shell": (_SHELL, _COMMAND),
