@@ -11,7 +11,6 @@ TAG ?=
 PORT ?= 8765
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 3 ? 6 : 2 * n)))
 HOLDFAST_DATA ?= .holdfast
-NEWEST ?= $(shell for name in python3.14 python3.13 python3.12; do $$name -c '' 2>/dev/null && command -v $$name && break; done)
 export PORT HOLDFAST_DATA REGISTRY TAG
 # Hundreds of processes start from this tree: without its bytecode, compiling it would be half of the work of a run.
 export PYTHONDONTWRITEBYTECODE :=
@@ -43,12 +42,9 @@ test-lowest: .venv-lowest/.stamp ## The quick tests with the lowest version of e
 	@mkdir -p build && $(PY) -m infra.scripts.lowest pyproject.toml > build/lowest.txt
 	@PIP_CONSTRAINT=build/lowest.txt infra/scripts/setup .venv-lowest
 
-test-newest: .venv-newest/.stamp ## The quick tests with the newest Python on PATH after .venv's (or NEWEST=/path/to/python3)
+test-newest: ## The quick tests with the newest Python on PATH that is newer than .venv's (or PYTHON=/path/to/python3)
+	@infra/scripts/newest_venv .venv-newest $(or $(NEWEST),$(PYTHON))
 	@exec .venv-newest/bin/python -m pytest -n $(WORKERS) -m "not (slow or soak or chaos or cluster or docker)" $(ARGS)
-
-.venv-newest/.stamp: pyproject.toml infra/scripts/setup
-	@test -n "$(NEWEST)" || { echo "no python3.12, python3.13 or python3.14 is on PATH: name one with NEWEST=/path/to/python3" >&2; exit 1; }
-	@PYTHON="$(NEWEST)" infra/scripts/setup .venv-newest
 
 test-all: .venv/.stamp ## Every test but the longest
 	@exec $(PY) -m pytest -n $(WORKERS) $(ARGS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 C = TypeVar("C", bound=type)
 PACKAGE = "holdfast"
@@ -58,7 +58,7 @@ def _answering(cls: type, function: FunctionType) -> FunctionType:
                 raise
             return await made
 
-        return functools.update_wrapper(begun, function)  # type: ignore[return-value]
+        return _like(begun, function)
 
     def answer(*args: Any, **arguments: Any) -> Any:
         try:
@@ -68,7 +68,15 @@ def _answering(cls: type, function: FunctionType) -> FunctionType:
                 _refuse(cls, called, names, arguments)
             raise
 
-    return functools.update_wrapper(answer, function)  # type: ignore[return-value]
+    return _like(answer, function)
+
+
+def _like(made: Any, function: FunctionType) -> FunctionType:
+    """``made`` with the name, documentation and annotations of ``function``. From Python 3.14 ``update_wrapper`` copies ``__annotate__``
+    instead of annotations, which are strings here and have none."""
+    functools.update_wrapper(made, function)
+    made.__annotations__ = function.__annotations__
+    return cast(FunctionType, made)
 
 
 def _refuse(cls: type, called: str, names: tuple[str, ...], arguments: dict[str, Any]) -> None:

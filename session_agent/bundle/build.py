@@ -82,6 +82,8 @@ def build(output: Path, *, strip: bool = True) -> Bundle:
 
 def _assemble(folder: Path, *, strip: bool) -> dict[str, Any]:
     interpreter = Path(sys.executable).resolve()
+    if sys.implementation.name != "cpython" or "t" in sys.abiflags:  # other folders, other code objects, other extensions
+        raise BuildError("a bundle needs CPython with its global interpreter lock: name another interpreter")
     glibc = loader()
     if glibc is None:
         raise BuildError("a bundle needs an interpreter on glibc, linked dynamically")

@@ -32,7 +32,7 @@ ALONE = ("websockets.speedups",)
 LEFT_OUT = frozenset(
     {
         # each needs a library, and its importers catch its absence
-        "_bz2", "_curses", "_lzma", "_scproxy", "_ssl", "_uuid", "bz2", "lzma", "ssl",
+        "_bz2", "_curses", "_lzma", "_scproxy", "_ssl", "_uuid", "_zstd", "bz2", "compression.zstd", "lzma", "ssl",
         # of other systems
         "_overlapped", "_winapi", "_winreg", "asyncio.windows_events", "asyncio.windows_utils", "asyncio.proactor_events",
         "ctypes.macholib", "encodings.mbcs", "msvcrt", "nt", "nturl2path", "winreg",

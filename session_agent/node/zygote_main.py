@@ -13,8 +13,8 @@ import sys
 import types
 from collections.abc import Callable
 
-_LEFT_OUT = ["_bisect", "_bz2", "_lzma", "_sha512", "_ssl", "bz2", "lzma", "ssl"]
-if sys.version_info < (3, 13):  # which `opcode` cannot be imported without
+_LEFT_OUT = ["_bisect", "_bz2", "_lzma", "_sha512", "_ssl", "_zstd", "bz2", "lzma", "ssl"]
+if sys.version_info < (3, 13):  # from then on `opcode`, which `inspect` imports, cannot be imported without it
     _LEFT_OUT.append("_opcode")
 
 _register_at_fork = os.register_at_fork

@@ -230,6 +230,13 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "mine").read_text() == "precious"
 
 
+def test_an_interpreter_without_its_global_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "abiflags", "t")
+    with pytest.raises(BuildError, match="a bundle needs CPython with its global interpreter lock"):
+        build(tmp_path / "bundle")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_too_large_is_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "BUDGET_BYTES", 1024)
     with pytest.raises(BuildError, match="its budget is 1024"):

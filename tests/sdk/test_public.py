@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import pickle
@@ -11,10 +12,12 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import holdfast
 import pytest
+from holdfast._public import public
+from holdfast._transport.aio.opening import opening
 from holdfast_wire.errors import TABLE
 
 from infra.scripts import generate_sync
@@ -214,6 +217,28 @@ def test_classes_are_named_as_they_are_imported(cls: type) -> None:
             assert value.__module__ == "holdfast", name
             assert pickle.loads(pickle.dumps(value)) is value
             assert pydoc.render_doc(value).startswith(f"Python Library Documentation: function {name} in module holdfast")
+
+
+def test_methods_have_their_annotations_where_wrapping_copies_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``functools.update_wrapper`` of Python 3.14, for functions whose annotations are strings."""
+    copied = ("__module__", "__name__", "__qualname__", "__doc__")
+    monkeypatch.setattr(functools, "update_wrapper", functools.partial(functools.update_wrapper, assigned=copied))
+
+    @public
+    class Example:
+        def plain(self, path: str) -> bytes:
+            raise NotImplementedError
+
+        async def waits(self, limit_s: float) -> int:
+            raise NotImplementedError
+
+        @opening
+        async def opens(self, name: str) -> list[int]:
+            raise NotImplementedError
+
+    assert get_type_hints(Example.plain) == {"path": str, "return": bytes}
+    assert get_type_hints(Example.waits) == {"limit_s": float, "return": int}
+    assert get_type_hints(Example.opens) == {"name": str, "return": list[int]}
 
 
 def keyword_methods() -> list[tuple[type, str, Any]]:

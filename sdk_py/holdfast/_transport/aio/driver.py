@@ -10,7 +10,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from holdfast._errors import certificate_refused
 from holdfast._options import Options
@@ -201,8 +201,7 @@ class _Wire(asyncio.Protocol):
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
         self._driver._wires.add(self)
         transport.write(self.websocket.greeting())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import cast
 
 from holdfast._transport.rest.answer import KEEPALIVE, is_readable
 from holdfast._transport.rest.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
@@ -125,8 +126,7 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
         connection = transport.get_extra_info("socket")
         for option in KEEPALIVE:
             connection.setsockopt(*option)

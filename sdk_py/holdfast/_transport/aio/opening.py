@@ -58,6 +58,7 @@ class _Method:
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         functools.update_wrapper(self, function)
+        self.__annotations__ = function.__annotations__  # update_wrapper copies them until Python 3.13
         self._function = function
         self.__code__ = function.__code__
         self.__defaults__ = function.__defaults__
