@@ -12,9 +12,11 @@ import asyncio
 import functools
 import re
 import socket
+import sys
 from collections.abc import Callable
 from typing import Final
 
+import httptools
 import orjson
 from holdfast_wire.errors import HoldfastError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -50,6 +52,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _stall: asyncio.TimerHandle | None = None
     _timer: asyncio.TimerHandle | None = None
     _unspent_bytes = 0
+    _data = b""
+    """What was received last."""
+    _ignores_upgrade = False
     _refused = False
     _on_shutdown: Callable[[], None] | None = None
 
@@ -75,6 +80,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._unspent_bytes += len(data)
+        self._data = data
         super().data_received(data)
         if self._refused or self.transport.is_closing():
             return
@@ -147,6 +153,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError("too many header fields")  # the parser turns it into a call of send_400_response
         self._unspent_bytes = 0
         self._head_is_whole()
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not super()._should_upgrade():
+            self._ignores_upgrade = True  # the parser stops here, and ``_unsupported_upgrade_warning`` follows
+            return
         before = self.cycle
         super().on_headers_complete()
         cycle = self.cycle
@@ -165,7 +174,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unspent_bytes = 0
-        super().on_message_complete()
+        if not self._ignores_upgrade:
+            super().on_message_complete()
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -173,7 +183,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return _BY_MESSAGES.fullmatch(self.url) is not None and super()._should_upgrade()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """It is answered as any other request."""
+        """Parse a request with an unknown ``Upgrade`` again, without that field: the parser would read no body and no further request.
+
+        HTTP/2 clients send it with their first request to an unknown server.
+        """
+        stopped = sys.exception()
+        if not self._ignores_upgrade or not isinstance(stopped, httptools.HttpParserUpgrade):
+            return
+        self._ignores_upgrade = False
+        head = [b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        head += [b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        rest = self._data[stopped.args[0] :]
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"".join((*head, b"\r\n", rest)))
 
     def _await_head(self) -> None:
         if self._timer is None:
