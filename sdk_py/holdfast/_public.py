@@ -72,8 +72,8 @@ def _answering(cls: type, function: FunctionType) -> FunctionType:
 
 
 def _like(made: Any, function: FunctionType) -> FunctionType:
-    """``made`` with the name, documentation and annotations of ``function``. From Python 3.14 ``update_wrapper`` copies ``__annotate__``
-    instead of annotations, which are strings here and have none."""
+    """``made`` with the name, documentation and annotations of ``function``. From Python 3.14 ``update_wrapper`` copies the function
+    that evaluates annotations instead of them, and annotations that are strings need none."""
     functools.update_wrapper(made, function)
     made.__annotations__ = function.__annotations__
     return cast(FunctionType, made)
