@@ -50,6 +50,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "user-of-other-group": {"Env": [_PATH], "User": "ben", "WorkingDir": "/tmp"},
     "directory-through-a-link": {"Env": [_PATH], "WorkingDir": "/link"},
     "home-set": {"Env": [_PATH, "HOME=/data"], "WorkingDir": "/"},
+    "home-empty": {"Env": [_PATH, "HOME="], "WorkingDir": "/"},
     "without-path": {"Env": [], "WorkingDir": "/"},
     "own-path": {"Env": ["PATH=/data:/bin"], "WorkingDir": "/"},
 }

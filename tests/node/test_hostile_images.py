@@ -56,9 +56,9 @@ OUTSIDE = "../" * 12
 HOSTILE: dict[str, Sequence[Member]] = {
     "climbs": [file("../../victim", "owned")],
     "climbs inside": [file("a/../../../victim", "owned")],
-    "writes through a link": [symlink("a", "/tmp"), file("a/victim", "owned")],
-    "writes through a relative link": [symlink("a", OUTSIDE), file("a/victim", "owned")],
-    "makes a directory through a link": [symlink("a", "/tmp"), directory("a/b")],
+    "writes through a link to itself": [symlink("a", "a"), file("a/victim", "owned")],
+    "writes through a link to a file": [file("b"), symlink("a", "b"), file("a/victim", "owned")],
+    "writes through endless links": [symlink("a", "b/" * 512 + "a"), file("a/victim", "owned")],
     "links hard through a link": [symlink("a", "/etc"), hard_link("b", "a/passwd")],
     "links hard outside": [hard_link("b", OUTSIDE + "etc/passwd")],
     "links hard to nothing": [hard_link("b", "nothing")],
@@ -105,8 +105,9 @@ async def test_strange_members_are_made_harmless(store: ImageStore, tmp_path: Pa
     await store.import_path(str(oci_layout(tmp_path / "layout", [tar(members)])), "odd")
     (layer,) = (Path(path) for path in image_layers(store.resolve("odd")))
     assert sorted(os.listdir(layer)) == [
-        "again", "dir", "etc", "future", "loop", "out", "owner", "pipe", "replaced", "setuid",
+        "again", "dir", "disk", "etc", "future", "loop", "out", "owner", "pipe", "replaced", "setuid", "tty",
     ]  # fmt: skip
+    assert os.stat(layer / "disk").st_rdev == os.stat(layer / "tty").st_rdev == 0, "whiteouts, which a sandbox does not see"
     assert (layer / "etc/absolute").read_text() == "inside"
     assert (layer / "replaced/now").read_text() == "new"
     assert os.readlink(layer / "dir") == "/etc"
@@ -114,6 +115,24 @@ async def test_strange_members_are_made_harmless(store: ImageStore, tmp_path: Pa
     root = os.geteuid() == 0
     assert os.stat(layer / "setuid").st_mode & 0o6000 == (0o6000 if root else 0), "as root the store is closed to all others"
     assert os.stat(layer / "owner").st_uid == (65534 if root else os.geteuid())
+
+
+async def test_links_of_a_layer_are_followed_inside_it(store: ImageStore, tmp_path: Path) -> None:
+    """As in a chroot: archives that merge packages have files of lib/ behind a link from lib to usr/lib."""
+    members = [
+        directory("usr/lib", mtime=5), symlink("lib", "usr/lib"), file("lib/merged", "1"), directory("lib/below", mtime=7),
+        symlink("up", OUTSIDE + "usr"), file("up/victim", "2"), symlink("far", "/tmp/made"), file("far/victim", "3"),
+        symlink("chain", "lib/../../up/lib/."), hard_link("chain/again", "lib/merged"), directory("usr/lib", mtime=9),
+    ]  # fmt: skip
+    await store.import_path(str(oci_layout(tmp_path / "layout", [tar(members)])), "linked")
+    assert (tmp_path / "victim").read_text() == "untouched"
+    (layer,) = (Path(path) for path in image_layers(store.resolve("linked")))
+    assert sorted(os.listdir(layer / "usr/lib")) == ["again", "below", "merged"]
+    assert os.stat(layer / "usr/lib/again").st_nlink == 2
+    assert (os.stat(layer / "usr/lib").st_mtime, os.stat(layer / "usr/lib/below").st_mtime) == (9, 7)
+    assert (layer / "usr/victim").read_text() == "2"
+    assert (layer / "tmp/made/victim").read_text() == "3"
+    assert os.readlink(layer / "lib") == "usr/lib"
 
 
 async def test_a_bomb_is_stopped_by_its_ratio(store: ImageStore, tmp_path: Path) -> None:

@@ -102,6 +102,35 @@ async def test_a_layer_may_come_twice(tmp_path: Path, client: NodeClient) -> Non
     assert await ask(endpoint, "read", path="/data/kept") == "kept"
 
 
+WHITEOUTS = {
+    "whiteout first": [file(".wh.d"), directory("d"), file("d/new")],
+    "whiteout last": [directory("d"), file("d/new"), file(".wh.d")],
+    "directory only in a path": [file(".wh.d"), file("d/new")],
+    "directory through a link": [symlink("l", "d"), file(".wh.d"), file("l/new")],
+    "device first": [special("d", tarfile.CHRTYPE, devmajor=1, devminor=3), directory("d"), file("d/new")],
+}
+
+
+@requires("namespaces")
+@pytest.mark.parametrize("order", WHITEOUTS)
+async def test_a_whiteout_beside_a_new_directory_hides_the_old_one(tmp_path: Path, client: NodeClient, order: str) -> None:
+    """A whiteout is of lower layers only, and in any order (the OCI image specification, "Whiteouts")."""
+    layout = oci_layout(tmp_path / "layout", [tar([directory("d"), file("d/old"), directory("d/below")]), tar(WHITEOUTS[order])])
+    await client.call("image_import", path=str(layout), name="replaced")
+    endpoint = (await client.create("replaced", image="replaced"))["endpoint"]
+    assert await ask(endpoint, "list", path="/d") == ["new"]
+
+
+@requires("namespaces")
+async def test_what_is_no_file_of_an_image_is_not_seen(tmp_path: Path, client: NodeClient) -> None:
+    """Devices, hard links to them, and what AUFS kept in a layer; a device hides what a lower layer has by its name."""
+    lower = tar([file("f", "lower"), file("kept", "lower"), file(".wh..wh.aufs"), directory(".wh..wh.plnk"), file(".wh..wh.plnk/1.2", "x")])
+    upper = tar([special("f", tarfile.BLKTYPE, devmajor=8), hard_link("g", "f"), hard_link("kept", "f")])
+    await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [lower, upper, b""])), name="nodes")
+    endpoint = (await client.create("nodes", image="nodes"))["endpoint"]
+    assert await ask(endpoint, "list", path="/") == ["dev", "etc", "proc", "run", "sys", "tmp"]
+
+
 @requires("namespaces")
 async def test_what_one_sandbox_writes_no_other_sees(tmp_path: Path, client: NodeClient) -> None:
     (tmp_path / "root/etc").mkdir(parents=True)
@@ -137,7 +166,7 @@ async def test_every_form_of_the_same_image(tmp_path: Path, store: ImageStore, f
     assert (spec.workdir, spec.user, spec.env["GREETING"]) == ("/data", "1000:1000", "hello=world")
 
 
-@pytest.mark.parametrize("packing", ["", "gz", "xz", "zst"])
+@pytest.mark.parametrize("packing", ["", "gz", "xz", "zst", "zst behind a frame of other data"])
 async def test_root_tars(tmp_path: Path, store: ImageStore, packing: str) -> None:
     path = tmp_path / "root.tar"
     path.write_bytes(BASE)
@@ -145,11 +174,12 @@ async def test_root_tars(tmp_path: Path, store: ImageStore, packing: str) -> Non
         path.write_bytes(gzip.compress(BASE))
     if packing == "xz":
         path.write_bytes(lzma.compress(BASE))
-    if packing == "zst":
+    if packing.startswith("zst"):
+        other = b"\x50\x2a\x4d\x18\x04\0\0\0data" if packing != "zst" else b""
         if shutil.which("zstd"):
-            path.write_bytes(subprocess.run(["zstd", "-c"], input=BASE, capture_output=True, check=True).stdout)
+            path.write_bytes(other + subprocess.run(["zstd", "-c"], input=BASE, capture_output=True, check=True).stdout)
         else:
-            path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
+            path.write_bytes(other + b"\x28\xb5\x2f\xfd" + bytes(20))
             with pytest.raises(HoldfastError, match="zstd"):
                 await store.import_path(str(path), "root")
             return
@@ -218,6 +248,45 @@ async def test_volumes_are_directories(tmp_path: Path, client: NodeClient) -> No
 
 
 @requires("namespaces")
+async def test_volumes_behind_links_are_made_where_these_lead(tmp_path: Path, client: NodeClient) -> None:
+    """Such as /var/run/app, where /var/run is a link to /run in most images."""
+    lower = tar([directory("var"), symlink("var/run", "/run"), symlink("twice", "/run"), directory("opt"), symlink("gone", "/run")])
+    upper = tar([symlink("more", "../opt/../var/run/more"), symlink("twice", "/opt"), file(".wh.gone")])
+    volumes: dict[str, object] = {path: {} for path in ("/var/run/app/data", "/twice/v", "/more", "/gone/app")}
+    await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [lower, upper], {"Volumes": volumes})), name="behind")
+    endpoint = (await client.create("behind", image="behind"))["endpoint"]
+    assert await ask(endpoint, "list", path="/var/run") == await ask(endpoint, "list", path="/run") == ["app", "more"]
+    assert await ask(endpoint, "list", path="/run/app") == ["data"]
+    assert await ask(endpoint, "list", path="/twice") == await ask(endpoint, "list", path="/opt") == ["v"]
+
+
+async def test_volumes_behind_endless_links_are_refused(tmp_path: Path, store: ImageStore) -> None:
+    layout = oci_layout(tmp_path / "layout", [tar([symlink("a", "b"), symlink("b", "/a")])], {"Volumes": {"/a/v": {}}})
+    with pytest.raises(HoldfastError, match="too many links"):
+        await store.import_path(str(layout), "endless")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("app", "/app"), ("/a/./b/../c//d/", "/a/c/d"), ("//a", "/a"), ("../../x", "/x"), ("/", "/"), ("", "")]
+)
+async def test_paths_of_a_configuration_are_in_their_shortest_form(tmp_path: Path, store: ImageStore, given: str, kept: str) -> None:
+    config = {"WorkingDir": given, "Volumes": {"/v/../w/": {}}}
+    await store.import_path(str(oci_layout(tmp_path / "layout", [tar([directory("etc")])], config)), "paths")
+    spec = store.resolve("paths")
+    assert spec.workdir == kept
+    assert os.listdir(image_layers(spec)[-1]) == ["w"]
+
+
+async def test_times_are_exact(tmp_path: Path, store: ImageStore) -> None:
+    """A float has too few digits for the nanoseconds that extended headers spell."""
+    times = {"1700000000.123456789": 1700000000123456789, "1700000000.1": 1700000000100000000, "-5.5": 0, "9" * 30: 4 * 10**18}
+    members = [file(f"f{number}", "x", pax_headers={"mtime": text}) for number, text in enumerate(times)]
+    await store.import_path(str(oci_layout(tmp_path / "layout", [tar(members)])), "times")
+    (layer,) = image_layers(store.resolve("times"))
+    assert [os.stat(f"{layer}/f{number}").st_mtime_ns for number in range(len(times))] == list(times.values())
+
+
+@requires("namespaces")
 async def test_a_workspace_that_is_a_link_stays_one(tmp_path: Path, client: NodeClient) -> None:
     layer = tar([directory("etc"), directory("srv"), symlink("workspace", "/srv")])
     await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [layer])), name="linked")
@@ -235,6 +304,35 @@ async def test_one_image_under_several_names_is_one_image(tmp_path: Path, store:
     (layout / "index.json").write_text(json.dumps({"manifests": [named[0], {**named[1], "digest": "sha256:" + "0" * 64}]}))
     with pytest.raises(HoldfastError, match="save one at a time"):
         await store.import_path(str(layout), "others")
+
+
+@pytest.mark.parametrize("variants", [("v3", ""), ("v4", "v1"), ("", "v2"), ("v3", None)])
+async def test_the_variant_for_every_processor_is_taken(tmp_path: Path, store: ImageStore, variants: tuple[str, str | None]) -> None:
+    layout = oci_layout(tmp_path / "layout", [tar([file("f", "x")])])
+    (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    entries = [
+        {**entry, "platform": {"architecture": architecture, "os": "linux", **({"variant": variant} if variant is not None else {})}}
+        for variant in variants
+    ]
+    entries[0 if variants[0] else 1]["digest"] = "sha256:" + "0" * 64
+    (layout / "index.json").write_text(json.dumps({"manifests": entries}))
+    await store.import_path(str(layout), "variants")
+
+
+async def test_a_signature_beside_an_image_is_no_second_image(tmp_path: Path, store: ImageStore) -> None:
+    layout = oci_layout(tmp_path / "layout", [tar([file("f", "x")])])
+    (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
+    signature = {"digest": "sha256:" + "0" * 64, "artifactType": "application/vnd.dev.cosign.artifact.sig.v1+json"}
+    (layout / "index.json").write_text(json.dumps({"manifests": [signature, entry]}))
+    await store.import_path(str(layout), "signed")
+
+
+async def test_half_characters_of_a_configuration_are_replaced(tmp_path: Path, store: ImageStore) -> None:
+    config = {"Env": ["HALF=\ud800x", "WHOLE=\N{GRINNING FACE}"], "WorkingDir": "/\udc00"}
+    await store.import_path(str(oci_layout(tmp_path / "layout", [tar([file("f", "x")])], config)), "halves")
+    spec = store.resolve("halves")
+    assert (spec.env, spec.workdir) == ({"HALF": "\ufffdx", "WHOLE": "\N{GRINNING FACE}"}, "/\ufffd")
 
 
 async def test_images_share_their_layers(tmp_path: Path, store: ImageStore) -> None:

@@ -28,8 +28,30 @@ def test_with_a_group_it_is_that_group_and_no_other(files: dict[str, str]) -> No
     assert find_user("bob:", **files) == find_user("bob", **files) == User("bob", 1234, 1234, "/home/bob", "/bin/bash", (77, 1234))
 
 
+def test_a_group_alone_is_that_group_of_root(files: dict[str, str]) -> None:
+    assert find_user(":extra", **files) == User("root", 0, 77, "/root", "/bin/sh", (77,))
+
+
+def test_a_name_of_digits_is_found_before_a_uid_without_an_entry(files: dict[str, str]) -> None:
+    with open(files["accounts"], "a") as accounts:
+        accounts.write("5000:x:1700:1700::/home/five:/bin/sh\n")
+    assert find_user("5000", **files).uid == 1700
+    assert find_user(5000, **files).uid == 5000
+
+
+def test_entries_may_lack_their_last_fields_and_have_blanks_around_them(files: dict[str, str]) -> None:
+    """As docker's parser accepts them; images of a few files are often written by hand."""
+    with open(files["group"], "a", newline="") as groups:
+        groups.write("wheel:x:10:bob,crlf\r\n")
+    with open(files["accounts"], "a", newline="") as accounts:
+        accounts.write("short:x:1500:1600\n  crlf:x:1502:1502::/crlf:/bin/sh\r\nhomed:x:1501:1601:a\u2028comment:/srv")
+    assert find_user("short", **files) == User("short", 1500, 1600, "/", "", (1600,))
+    assert find_user("crlf", **files) == User("crlf", 1502, 1502, "/crlf", "/bin/sh", (10, 1502))
+    assert find_user("homed", **files) == User("homed", 1501, 1601, "/srv", "", (1601,))
+
+
 @pytest.mark.parametrize(
-    "wanted", ["bob:nobodys", "ghost:77", ":77", "bob:77:1", "bob:-1", "bob:4294967295", "²", "bob:²", "9" * 5000, "bob:" + "9" * 5000]
+    "wanted", ["bob:nobodys", "ghost:77", ":ghosts", "bob:77:1", "bob:-1", "bob:4294967295", "²", "bob:²", "9" * 5000, "bob:" + "9" * 5000]
 )
 def test_what_is_no_user_or_no_group(files: dict[str, str], wanted: str) -> None:
     with pytest.raises(HoldfastError) as refused:

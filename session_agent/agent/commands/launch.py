@@ -40,6 +40,8 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
         if not name or "=" in name:
             raise HoldfastError("invalid_argument", f"{name!r:.80} cannot name an environment variable")
     env.update(given)
+    if not env["HOME"]:
+        env["HOME"] = user.home  # as container runtimes set it in the place of an empty one
     env["PWD"] = cwd
     namespaced = context.settings.command_namespace_fd >= 0
     own = user.uid == os.geteuid() and user.gid == os.getegid()

@@ -69,19 +69,20 @@ def _state(path: str) -> tuple[int, ...] | None:
 def _read_user(wanted: str | int | None, accounts: str, group: str) -> User:
     if isinstance(wanted, str) and ":" in wanted:
         user_name, _, of = wanted.partition(":")
-        user = _read_user(user_name, accounts, group)
+        user = _read_user(user_name or 0, accounts, group)  # as docker: root, where only a group is named
         if not of:
             return user
         alone = _group(of, group)
         return replace(user, gid=alone, groups=(alone,))
     number = os.geteuid() if wanted is None else wanted
+    named = number
     if isinstance(number, str):
         number = _number(number, number)
     if isinstance(number, int) and not 0 <= number < 2**32 - 1:
         raise HoldfastError("user_not_found", f"{number} is not a valid user id")
-    for fields in _entries(accounts, 7):
-        name, _, uid, gid, _, home, shell = fields[:7]
-        if (name == number or uid == str(number)) and uid.isdigit() and gid.isdigit():
+    for fields in _entries(accounts, 4):
+        name, _, uid, gid, _, home, shell = (*fields, "", "", "")[:7]  # docker too takes an entry without its last fields
+        if (name == named or uid == str(number)) and uid.isdigit() and gid.isdigit():
             return User(name, int(uid), int(gid), home or "/", shell, _groups(name, int(gid), group))
     if isinstance(number, int):
         group_id = os.getegid() if number == os.geteuid() else 0  # as docker: a uid without an entry is in root's group
@@ -148,5 +149,5 @@ def _entries(path: str, least: int) -> list[list[str]]:
         return []
     finally:
         os.close(descriptor)
-    lines = text.decode("utf-8", "surrogateescape").splitlines()
-    return [fields for line in lines if len(fields := line.split(":")) >= least]
+    lines = text.decode("utf-8", "surrogateescape").split("\n")
+    return [fields for line in lines if len(fields := line.strip().split(":")) >= least]

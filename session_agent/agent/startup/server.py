@@ -219,10 +219,12 @@ def _settle_in() -> None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Make a directory and its parents where there is nothing yet. They belong to root, whatever the agent's user; a refusal is ignored."""
+    """Make a directory and its parents where there is nothing yet, behind links too. They belong to root, whatever the agent's user;
+    a refusal is ignored."""
     with contextlib.suppress(OSError):
-        parent = os.path.dirname(path.rstrip("/"))
-        if parent not in ("", "/") and not os.path.lexists(parent):
+        path = os.path.realpath(path)
+        parent = os.path.dirname(path)
+        if parent != "/" and not os.path.lexists(parent):
             make_directory(parent, 0o755)
         os.mkdir(path, mode)
         os.chmod(path, mode)

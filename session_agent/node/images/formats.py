@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import platform
+import posixpath
 import re
 import stat
 from collections.abc import Callable, Iterator
@@ -28,6 +30,8 @@ _MAX_METADATA = 8 << 20
 _MAX_VOLUMES = 256
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
+_ANY_PROCESSOR = ("", "v1", "v8")
+"""Variants that run on every processor of their architecture; amd64/v3, for one, does not. They are taken first, wherever they stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +115,7 @@ def _regular(path: str) -> IO[bytes]:
     return file
 
 
-def _as_file(stream: Hashed) -> IO[bytes]:
-    import io
-
+def _as_file(stream: Hashed) -> io.BufferedReader:
     return io.BufferedReader(stream, 1 << 18)
 
 
@@ -209,6 +211,9 @@ def _metadata(root: int, name: str, digest: str | None, kind: type = dict) -> An
         raise invalid(f"a blob does not match its digest: {digest}")
     try:
         body = json.loads(raw)
+        if b"\\u" in raw:  # half a character, which no path or environment can hold, becomes U+FFFD, as in docker
+            text = json.dumps(body, ensure_ascii=False)
+            body = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError) as error:
         raise invalid(f"{name[:200]} is not JSON") from error
     if not isinstance(body, kind):
@@ -225,12 +230,15 @@ def _choose(manifests: object) -> str:
     """The manifest for this machine; the only one when it names no platforms."""
     entries = [entry for entry in _list(manifests) if isinstance(entry, dict)]
     wanted = _ARCHITECTURE.get(platform.machine(), platform.machine())
+    fitting: list[tuple[bool, dict[str, Any]]] = []
     for entry in entries:
         its = entry.get("platform")
         if isinstance(its, dict) and its.get("architecture") == wanted and its.get("os", "linux") == "linux":
-            return _digest_of(entry)
-    # One image under several names is there once for each of them.
-    plain = {_digest_of(entry) for entry in entries if not isinstance(entry.get("platform"), dict)}
+            fitting.append((its.get("variant", "") in _ANY_PROCESSOR, entry))
+    if fitting:
+        return _digest_of(max(fitting, key=lambda found: found[0])[1])
+    # One image under several names is there once for each of them; signatures beside it are no images.
+    plain = {_digest_of(entry) for entry in entries if not isinstance(entry.get("platform"), dict) and not entry.get("artifactType")}
     if len(plain) == 1:
         return plain.pop()
     if len(plain) > 1:
@@ -269,17 +277,22 @@ def _source(digest: str, layers: list[Layer], config: dict[str, Any]) -> Source:
         layers,
         created=created if isinstance(created, str) else "",
         env=env,
-        workdir=os.path.join("/", workdir) if isinstance(workdir, str) and workdir and "\0" not in workdir else "",
+        workdir=_absolute(workdir) if isinstance(workdir, str) and workdir and "\0" not in workdir else "",
         user=user if isinstance(user, str) and len(user) < 256 else "",
         volumes=_volumes(settings.get("Volumes")),
         entrypoint=[*_words(settings.get("Entrypoint")), *_words(settings.get("Cmd"))],
     )
 
 
+def _absolute(path: str) -> str:
+    """The path in its shortest form, as docker keeps it: ``..`` removes the part before it, a link or not."""
+    return posixpath.normpath(f"/{path}").replace("//", "/")
+
+
 def _volumes(value: object) -> tuple[str, ...]:
     """The directories a configuration declares as volumes: the keys of a map."""
     paths = value if isinstance(value, dict) else {}
-    return tuple(sorted(path for path in paths if path.startswith("/") and "\0" not in path and len(path) < 4096))[:_MAX_VOLUMES]
+    return tuple(sorted(_absolute(path) for path in paths if path.startswith("/") and "\0" not in path and len(path) < 4096))[:_MAX_VOLUMES]
 
 
 def _words(value: object) -> list[str]:

@@ -1,24 +1,27 @@
 """Unpacking layer and root tars that may be hostile.
 
-Owns our own extraction: every path is walked from the target directory by descriptor without following links, devices
-are skipped, whiteouts turned into what overlay understands, and entries, bytes and ratio bounded. As root owners, set-id bits,
-file capabilities and other extended attributes are kept, as docker keeps them: the store is closed to every other user of the
-machine. tarfile is used only to read headers. Called by formats.py, off the event loop.
+Owns our own extraction: every path is walked from the target directory by descriptor, with links on the way resolved as in a
+chroot. Devices become whiteouts, whiteouts what overlay understands; entries, bytes and ratio are bounded. As root owners, set-id
+bits, file capabilities and other extended attributes are kept, as docker keeps them: the store is closed to every other user of
+the machine. tarfile is used only to read headers. Called by formats.py, off the event loop.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import re
 import shutil
 import stat
 import tarfile
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.node.images.links import MAX_PARTS, without_links
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
 
 _OPAQUE_XATTR = "user.overlay.opaque"
@@ -32,7 +35,10 @@ MAX_IDS = LOW_IDS + HIGH_IDS - 1
 NOBODY = 65534
 """Who owns in a sandbox what belongs to an id above those it has."""
 _WHITEOUT = ".wh."
+_WHITEOUT_METADATA = ".wh..wh."
 _OPAQUE = ".wh..wh..opq"
+_LATEST_S = 4_000_000_000
+_PAX_TIME = re.compile(r"(\d{1,10})(?:\.(\d{1,9})\d*)?")
 _MAX_HEADER = 1 << 20
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,11 +91,13 @@ class _Header(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
-def unpack(stream: IO[bytes], target: str, budget: Budget, *, whiteouts: bool = True) -> None:
+def unpack(stream: io.BufferedReader, target: str, budget: Budget, *, whiteouts: bool = True) -> None:
     """Unpack the tar *stream* into the empty directory *target*. Raises HoldfastError(image_invalid)."""
     root = os.open(target, _DIRECTORY)
-    late: dict[tuple[str, ...], float] = {}
+    late: dict[tuple[str, ...], int] = {}
     try:
+        if not stream.peek(1):
+            return  # a layer of no bytes at all has no entries, where tarfile expects an end mark
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errorlevel=0, encoding="utf-8", errors="surrogateescape") as archive:
             for member in archive:
                 budget.entry(member.size if member.isreg() else 0)
@@ -110,8 +118,8 @@ def parts_of(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
         raise invalid(f"a path that leaves the archive: {name[:200]!r}")
-    if len(parts) > 512:
-        raise invalid("a path with more than 512 parts")
+    if len(parts) > MAX_PARTS:
+        raise invalid(f"a path with more than {MAX_PARTS} parts")
     return parts
 
 
@@ -128,9 +136,12 @@ def open_parent(root: int, parts: list[str], *, create: bool) -> int:
                 os.mkdir(part, 0o755, dir_fd=here)
                 below = os.open(part, _DIRECTORY, dir_fd=here)
             except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                    raise
+                if not create or not _is_whiteout(part, here):
                     raise invalid(f"a path through something that is no directory: {'/'.join(parts)[:200]!r}") from error
-                raise
+                _make_directory(part, here, 0o755)
+                below = os.open(part, _DIRECTORY, dir_fd=here)
             os.close(here)
             here = below
         return here
@@ -139,16 +150,43 @@ def open_parent(root: int, parts: list[str], *, create: bool) -> int:
         raise
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late: dict[tuple[str, ...], float], *, whiteouts: bool) -> None:
+def _open_parent_through_links(root: int, parts: list[str], *, create: bool) -> tuple[int, list[str]]:
+    """As `open_parent`, with links resolved as in a chroot, and the path without them: files of `lib/` may be in what `lib` links to."""
+    try:
+        return open_parent(root, parts, create=create), parts
+    except HoldfastError:
+        real = [*without_links(parts[:-1], lambda path: _link_of(root, path)), parts[-1]]
+        return open_parent(root, real, create=create), real
+
+
+def _link_of(root: int, parts: list[str]) -> str | None:
+    """The target of a link; None for anything else, and where there is nothing."""
+    try:
+        parent = open_parent(root, parts, create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return os.readlink(parts[-1], dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+    finally:
+        os.close(parent)
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late: dict[tuple[str, ...], int], *, whiteouts: bool) -> None:
     parts = parts_of(member.name)
+    if whiteouts and any(part.startswith(_WHITEOUT_METADATA) for part in parts) and parts[-1] != _OPAQUE:
+        return  # what AUFS keeps for itself, which is not part of the image
     if not parts:
         if member.isdir():
             _own(member, root)
             os.fchmod(root, member.mode & _MODE | 0o500)
             _attributes(member, root)
-            late[()] = member.mtime
+            late[()] = _time_ns(member)
         return
-    parent = open_parent(root, parts, create=True)
+    parent, parts = _open_parent_through_links(root, parts, create=True)
     name = parts[-1]
     try:
         if whiteouts and name == _OPAQUE:
@@ -157,7 +195,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late:
             _whiteout(name.removeprefix(_WHITEOUT), parent)
         elif member.isdir():
             _directory(member, name, parent)
-            late[tuple(parts)] = member.mtime
+            late[tuple(parts)] = _time_ns(member)
         elif member.isreg():
             _file(archive, member, name, parent)
         elif member.issym():
@@ -173,27 +211,54 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late:
             _own(member, parent, name)
             os.chmod(name, member.mode & 0o777, dir_fd=parent)
             _times(member, parent, name)
-        # Devices are left out: a sandbox has its own /dev, and could use no other device.
+        elif member.ischr() or member.isblk():
+            # A sandbox has its own /dev, and could use no other device: only what a lower layer has by this name is hidden.
+            _clear(name, parent)
+            _whiteout(name, parent)
     finally:
         os.close(parent)
 
 
 def _whiteout(name: str, parent: int) -> None:
+    """Hide what lower layers have by this name. What this layer itself brings by it, before or after, stays."""
     if name in ("", ".", ".."):
         raise invalid("a whiteout of nothing")
     try:
         os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent)
     except FileExistsError:
-        pass  # the same layer brings the name anew, which hides the lower one as well
+        if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+            _make_opaque(name, parent)
+
+
+def _is_whiteout(name: str, parent: int) -> bool:
+    status = os.lstat(name, dir_fd=parent)
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def _make_opaque(name: str, parent: int) -> None:
+    fd = os.open(name, _DIRECTORY, dir_fd=parent)
+    try:
+        os.setxattr(fd, _OPAQUE_XATTR, b"y")
+    finally:
+        os.close(fd)
+
+
+def _make_directory(name: str, parent: int, mode: int) -> None:
+    """Have a directory of this name; in the place of a whiteout one that shows nothing of the lower layers."""
+    try:
+        os.mkdir(name, mode, dir_fd=parent)
+    except FileExistsError:
+        if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+            return
+        hides = _is_whiteout(name, parent)
+        os.unlink(name, dir_fd=parent)
+        os.mkdir(name, mode, dir_fd=parent)
+        if hides:
+            _make_opaque(name, parent)
 
 
 def _directory(member: tarfile.TarInfo, name: str, parent: int) -> None:
-    try:
-        os.mkdir(name, 0o700, dir_fd=parent)
-    except FileExistsError:
-        if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
-            os.unlink(name, dir_fd=parent)
-            os.mkdir(name, 0o700, dir_fd=parent)
+    _make_directory(name, parent, 0o700)
     fd = os.open(name, _DIRECTORY, dir_fd=parent)
     try:
         _own(member, fd)
@@ -204,7 +269,7 @@ def _directory(member: tarfile.TarInfo, name: str, parent: int) -> None:
         os.close(fd)
 
 
-def _directory_times(root: int, late: dict[tuple[str, ...], float]) -> None:
+def _directory_times(root: int, late: dict[tuple[str, ...], int]) -> None:
     """Give directories their times, last of all: what was made in one changed its own."""
     for parts, when in late.items():
         try:
@@ -212,7 +277,7 @@ def _directory_times(root: int, late: dict[tuple[str, ...], float]) -> None:
         except (OSError, HoldfastError):
             continue  # a later member replaced it
         try:
-            os.utime(parent, (_clamp(when), _clamp(when)))
+            os.utime(parent, ns=(when, when))
         finally:
             os.close(parent)
 
@@ -228,7 +293,8 @@ def _file(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, parent: 
         _own(member, fd)
         os.fchmod(fd, member.mode & _MODE | (0 if _ROOT else 0o400))
         _attributes(member, fd)
-        os.utime(fd, (_clamp(member.mtime), _clamp(member.mtime)))
+        when = _time_ns(member)
+        os.utime(fd, ns=(when, when))
 
 
 def _hard_link(member: tarfile.TarInfo, name: str, parent: int, root: int) -> None:
@@ -236,12 +302,12 @@ def _hard_link(member: tarfile.TarInfo, name: str, parent: int, root: int) -> No
     if not source:
         raise invalid("a hard link to the root")
     try:
-        holder = open_parent(root, source, create=False)
+        holder, source = _open_parent_through_links(root, source, create=False)
     except FileNotFoundError as error:
         raise invalid(f"a hard link to nothing: {member.linkname[:200]!r}") from error
     try:
         status = os.lstat(source[-1], dir_fd=holder)
-        if stat.S_ISDIR(status.st_mode) or stat.S_ISCHR(status.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             raise invalid(f"a hard link to no file: {member.linkname[:200]!r}")
         if holder == parent and source[-1] == name:
             return
@@ -293,9 +359,13 @@ def _attributes(member: tarfile.TarInfo, fd: int) -> None:
 
 
 def _times(member: tarfile.TarInfo, parent: int, name: str) -> None:
-    when = _clamp(member.mtime)
-    os.utime(name, (when, when), dir_fd=parent, follow_symlinks=False)
+    when = _time_ns(member)
+    os.utime(name, ns=(when, when), dir_fd=parent, follow_symlinks=False)
 
 
-def _clamp(when: float) -> float:
-    return min(max(float(when), 0.0), 4e9)
+def _time_ns(member: tarfile.TarInfo) -> int:
+    """The exact time of an extended header, which tarfile rounds to a float; docker too sets times before 1970 to its start."""
+    exact = _PAX_TIME.fullmatch(member.pax_headers.get("mtime", ""))
+    if exact is None:
+        return int(min(max(float(member.mtime), 0.0), _LATEST_S)) * 10**9
+    return min(int(exact[1]), _LATEST_S) * 10**9 + int((exact[2] or "").ljust(9, "0"))

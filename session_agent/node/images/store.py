@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.images import formats, host, names, pull, skeleton
+from session_agent.node.images import formats, host, links, names, pull, skeleton
 from session_agent.node.images.layers import NOBODY, LayerLimits
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.namespaces import IdMap
@@ -172,17 +172,13 @@ class ImageStore:
             with formats.open_image(path, workspace, self._limits) as source:
                 if len(source.layers) > _MOST_LAYERS:
                     raise HoldfastError("image_invalid", f"more than {_MOST_LAYERS} layers")
-                layers = [*_volume_layer(source.volumes), *source.layers]
-                for layer in layers:
-                    if os.path.isdir(self._layer(layer.digest)):
-                        continue
-                    unpacked = self._fresh()
-                    try:
-                        layer.unpack(unpacked)
-                        self._shift_owners(unpacked)
-                        os.rename(unpacked, self._layer(layer.digest))
-                    finally:
-                        shutil.rmtree(unpacked, ignore_errors=True)
+                for layer in source.layers:
+                    self._unpack(layer)
+                folders = [self._layer(layer.digest) for layer in reversed(source.layers)]
+                volumes = _volume_layer(["/".join(_real_path(path, folders)) for path in source.volumes])
+                for layer in volumes:
+                    self._unpack(layer)
+                layers = [*volumes, *source.layers]
                 record = ImageRecord(
                     name=name,
                     digest=source.digest,
@@ -203,6 +199,17 @@ class ImageStore:
             os.fsync(file.fileno())
         os.rename(draft, self._index_file(name))
         return record
+
+    def _unpack(self, layer: formats.Layer) -> None:
+        if os.path.isdir(self._layer(layer.digest)):
+            return
+        unpacked = self._fresh()
+        try:
+            layer.unpack(unpacked)
+            self._shift_owners(unpacked)
+            os.rename(unpacked, self._layer(layer.digest))
+        finally:
+            shutil.rmtree(unpacked, ignore_errors=True)
 
     def _collect_layers(self) -> None:
         wanted = {self._layer(digest) for record in self._records.values() for digest in record.layers}
@@ -253,6 +260,10 @@ class ImageStore:
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._directory, *parts)
+
+
+def _real_path(path: str, layers: Sequence[str]) -> list[str]:
+    return links.without_links(path.split("/"), lambda parts: links.link_in_layers(layers, parts))
 
 
 def _volume_layer(volumes: Sequence[str]) -> list[formats.Layer]:

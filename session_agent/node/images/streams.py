@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import lzma
+import re
 import shutil
 import subprocess
 import zlib
@@ -22,6 +23,8 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node.images.layers import Budget, invalid
 
 _CHUNK = 1 << 18
+_ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+"""How a frame of other data begins, which may stand before the first compressed one (RFC 8878, 3.1.2)."""
 
 
 class Hashed(io.RawIOBase):
@@ -67,7 +70,7 @@ def decompressed(packed: Hashed, budget: Budget) -> Iterator[Hashed]:
     elif magic == b"\xfd7zXZ\x00":
         with lzma.LZMAFile(buffered) as file:
             yield Hashed(file, budget, packed)
-    elif magic.startswith(b"\x28\xb5\x2f\xfd"):
+    elif magic.startswith(b"\x28\xb5\x2f\xfd") or _ZSTD_SKIPPABLE.match(magic):
         with _zstd(buffered) as stream:
             yield Hashed(stream, budget, packed)
     elif magic.startswith(b"BZh"):

@@ -1,0 +1,58 @@
+"""Paths of an image with the links on their way resolved, as in a chroot: no path leaves the image.
+
+Owns the walk over a path's parts and the lookup of a link in layers laid over each other; reading a link in a directory that is being
+unpacked is layers.py's. Called by layers.py for members of an archive and by store.py for volumes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+from holdfast_wire.errors import HoldfastError
+
+MAX_PARTS = 512
+_MAX_LINKS = 40
+
+
+def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | None]) -> list[str]:
+    """The path of *parts* without links; *link_of* gives a link's target, and None for anything else.
+
+    Raises HoldfastError(image_invalid).
+    """
+    real: list[str] = []
+    left = [*reversed(parts)]
+    links = 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            del real[-1:]
+        if part in ("", ".", ".."):
+            continue
+        link = link_of([*real, part])
+        if link is None:
+            real.append(part)
+            continue
+        links += 1
+        if link.startswith("/"):
+            real.clear()
+        left += reversed(link.split("/"))
+        if links > _MAX_LINKS or len(real) + len(left) > MAX_PARTS:
+            raise HoldfastError("image_invalid", f"this image cannot be imported: a path with too many links: {'/'.join(parts)[:200]!r}")
+    return real
+
+
+def link_in_layers(layers: Sequence[str], parts: Sequence[str]) -> str | None:
+    """The target of the link at *parts*, a path without links on its way, in *layers*, topmost first; None if there is none to be seen."""
+    for layer in layers:
+        path = layer
+        for part in parts:
+            path = os.path.join(path, part)
+            try:
+                mode = os.lstat(path).st_mode
+            except FileNotFoundError:
+                break
+            if not stat.S_ISDIR(mode):
+                return os.readlink(path) if stat.S_ISLNK(mode) else None
+    return None
