@@ -89,7 +89,8 @@ class Footprint:
 
     def _files(self) -> list[Path]:
         """State files, which begin with a dot for spares, sockets and folders of the node's sandboxes, and what it is about to delete."""
-        return [*(path for folder in self._folders for path in folder.glob("*")), *self._data.glob("trash/*")]
+        found = [*(path for folder in self._folders for path in folder.glob("*")), *self._data.glob("trash/*")]
+        return [path for path in found if not path.is_symlink()]  # the node's own link to its data folder
 
     def _children(self) -> list[Path]:
         return [path for group in self._groups for path in group.iterdir() if path.is_dir()]

@@ -2,10 +2,15 @@
 
 Owns reading the state file of each sandbox, and the cleanup at start: it removes the processes, cgroups and files of the last run and
 reports the sandboxes that ran as lost. Mounts need no cleanup: they are in namespaces that end with their processes.
+A ``run_dir`` outside of the data directory is locked by its node and has a link to its data directory, so that any later node of the
+machine can remove it when its node is dead and its data directory is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import fcntl
 import json
 import logging
 import os
@@ -21,24 +26,17 @@ from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
 _DEATH_MS = 10_000
+_DATA_LINK = "data"
 _LOST = {"state": "failed", "reason": "node-lost", "fault": "infrastructure", "message": "the node that ran the sandbox was killed"}
 
 
 def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, Any]]:
     """Remove what an earlier node of this data directory left; the records of its sandboxes, now lost."""
-    lost = []
-    for name in os.listdir(settings.run_dir):
-        state = _state(os.path.join(settings.run_dir, name)) if name.endswith(".json") else None
-        if state is not None:
-            _end(state.pop("pid", 0), state.pop("started", ""), name)
-            for path in state.pop("cgroups", []):
-                if f"/holdfast-{settings.tag}/" in str(path):
-                    _try(remove, str(path))
-            state.pop("folder", None)  # removed below, with all others
-            lost.append(state | _LOST)
+    lost = _end_recorded(settings)
     for directory in {settings.run_dir, settings.sandboxes_dir}:
         for name in os.listdir(directory):
-            _try(removal.remove, os.path.join(directory, name), settings.trash_dir)
+            if name != _DATA_LINK:
+                _try(removal.remove, os.path.join(directory, name), settings.trash_dir)
     for base in (*hierarchies.v1.values(), *filter(None, [hierarchies.v2])):
         for name in os.listdir(base):
             if os.path.isdir(os.path.join(base, name)):
@@ -57,6 +55,82 @@ def make_directories(settings: NodeSettings) -> None:
         os.chmod(path, 0o700)
 
 
+def claim_run_dir(settings: NodeSettings) -> int | None:
+    """Lock ``run_dir`` and link it to its data directory. Returns the descriptor to keep open; None if it is in the data directory.
+
+    Raises ``HoldfastError`` if another node has it, such as one in another container that shares the file system in memory.
+    """
+    if settings.run_dir == settings.sandboxes_dir:
+        return None
+    fd = os.open(settings.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(FileExistsError):
+            os.symlink(settings.data_dir, f"{settings.run_dir}/{_DATA_LINK}")
+    except BaseException as error:
+        os.close(fd)
+        if isinstance(error, BlockingIOError):
+            message = f"another node is using {settings.run_dir}"
+            raise HoldfastError("runtime_unavailable", message, hint="stop it, or choose another HOLDFAST_DATA") from error
+        raise
+    return fd
+
+
+def remove_run_dir(settings: NodeSettings) -> None:
+    """Remove ``run_dir`` if nothing is left in it. Raises ``OSError``."""
+    if settings.run_dir != settings.sandboxes_dir:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{settings.run_dir}/{_DATA_LINK}")
+        os.rmdir(settings.run_dir)
+
+
+def sweep_abandoned(settings: NodeSettings) -> None:
+    """Remove what other nodes left that are dead and whose data directory is gone: nothing else would remove it."""
+    if settings.run_dir == settings.sandboxes_dir:
+        return
+    parent = os.path.dirname(settings.run_dir)
+    for name in os.listdir(parent):
+        path = os.path.join(parent, name)
+        if name.startswith("holdfast-") and path != settings.run_dir:
+            _try(_remove_if_abandoned, settings, path)
+
+
+def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # another user's, or not a folder
+        return
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            data_dir = os.readlink(_DATA_LINK, dir_fd=fd)
+        except (BlockingIOError, FileNotFoundError):  # its node lives, or is of a release without the link
+            return
+        other = dataclasses.replace(settings, data_dir=data_dir)
+        if other.run_dir != path or not _is_gone(data_dir):
+            return
+        log.warning("removing what a killed node left: its data directory %s is gone", data_dir)
+        _end_recorded(other)
+        for base in detect(other.tag).bases:
+            _try(remove, base)
+        for name in os.listdir(fd):
+            if name != _DATA_LINK:
+                os.unlink(name, dir_fd=fd)
+        remove_run_dir(other)
+    finally:
+        os.close(fd)
+
+
+def _is_gone(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False
+
+
 def sweep_all(settings: NodeSettings) -> None:
     """For a node that is not started again: remove what the last one left, and the groups that it made for itself."""
     if not os.path.isdir(settings.sandboxes_dir):
@@ -66,8 +140,22 @@ def sweep_all(settings: NodeSettings) -> None:
     sweep(settings, hierarchies)
     for base in hierarchies.bases:
         _try(remove, base)
-    if settings.run_dir != settings.sandboxes_dir:
-        _try(os.rmdir, settings.run_dir)
+    _try(remove_run_dir, settings)
+
+
+def _end_recorded(settings: NodeSettings) -> list[dict[str, Any]]:
+    """End the processes that the state files in ``run_dir`` name, and remove their cgroups; the records of the sandboxes."""
+    lost = []
+    for name in os.listdir(settings.run_dir):
+        state = _state(os.path.join(settings.run_dir, name)) if name.endswith(".json") else None
+        if state is not None:
+            _end(state.pop("pid", 0), state.pop("started", ""), name)
+            for path in state.pop("cgroups", []):
+                if f"/holdfast-{settings.tag}/" in str(path):
+                    _try(remove, str(path))
+            state.pop("folder", None)  # removed with all others
+            lost.append(state | _LOST)
+    return lost
 
 
 def _state(path: str) -> dict[str, Any] | None:

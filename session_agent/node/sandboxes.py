@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -88,14 +89,18 @@ class Sandboxes:
         self._gate = asyncio.Semaphore(settings.concurrent_creates)
         self._cleanups: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._run_dir_fd: int | None = None
+        """The lock of the folder in memory, held as long as this node lives."""
         self.events = Events(self.list)
 
     async def start(self) -> None:
         """Remove what an earlier node left, then start the zygote. Raises HoldfastError where that is not possible."""
         settings = self._settings
         recovery.make_directories(settings)
+        self._run_dir_fd = recovery.claim_run_dir(settings)
         for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):
             self._remember_failure(lost)
+        await asyncio.to_thread(recovery.sweep_abandoned, settings)
         if settings.default_disk is not None and self._privileged:
             problem = missing_requirement(settings.sandboxes_dir)
             if problem:
@@ -202,9 +207,11 @@ class Sandboxes:
         for base in self._hierarchies.bases:
             with contextlib.suppress(OSError):
                 hierarchies.remove(base)
-        if self._settings.run_dir != self._settings.sandboxes_dir:
+        if self._run_dir_fd is not None:
             with contextlib.suppress(OSError):
-                os.rmdir(self._settings.run_dir)
+                recovery.remove_run_dir(self._settings)
+            os.close(self._run_dir_fd)
+            self._run_dir_fd = None
         self.events.close()
 
     async def _make(self, box: Sandbox) -> None:
@@ -289,8 +296,10 @@ class Sandboxes:
             "cgroups": container.cgroup.paths,
             "folder": container.folder,
         }
+        text = json.dumps(state).encode()
         with open(container.state, "wb", buffering=0) as file:
-            file.write(json.dumps(state).encode())
+            if file.write(text) < len(text):  # a file system that gets full takes the first part without an error
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         path = self._settings.state_file(box.request.sandbox_id)
         os.rename(container.state, path)
         container.state = path

@@ -110,10 +110,11 @@ class Zygote:
             tmpfs_bytes=request["tmpfs_bytes"],
         )
         workload.program(request["groups"])
-        with self.mounts.outside():
-            opened = rootfs.open_layers(root, fds.get("disk"))
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
+        opened = DetachedMounts((), ())
         try:
+            with self.mounts.outside():
+                opened = rootfs.open_layers(root, fds.get("disk"))
             with namespaces.owned_by(ids):
                 pid, pidfd = syscalls.fork_into(namespaces.ISOLATION | syscalls.CLONE_PARENT, self._tid_address)
                 if pid == 0:

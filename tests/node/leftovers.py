@@ -22,7 +22,7 @@ def census(data: Path) -> dict[str, int]:
 def _files(data: Path) -> list[str]:
     """Names of state files and sockets."""
     run_dir = Path(NodeSettings(str(data), "").run_dir)
-    return [path.name for path in run_dir.glob("*") if not path.is_dir()]
+    return [path.name for path in run_dir.glob("*") if not (path.is_dir() or path.is_symlink())]
 
 
 def sandboxed(data: Path) -> list[int]:

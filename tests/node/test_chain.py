@@ -15,6 +15,7 @@ from tests.node.ociimages import directory, file, oci_layout, symlink, tar
 from tests.package.roots import debian
 from tests.support.requires import requires
 from tests.support.stack import Stack
+from tests.support.until import until
 
 pytestmark = requires("namespaces", "redis")
 
@@ -144,7 +145,14 @@ def test_what_a_command_uses_is_not_the_agents(stack: Stack) -> None:
         agent = json.loads(Path(NodeSettings(str(stack.data), "").state_file(sandbox.id)).read_text())["pid"]
         sandbox.shell().run("true")
         with sandbox.start(["sleep", "60"]) as process:
-            (command,) = [pid for pid in _tree(agent) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+            commands: list[int] = []
+
+            def executed() -> bool:
+                commands[:] = [pid for pid in _tree(agent) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+                return bool(commands)
+
+            until(executed, deadline_s=30, what="the command to execute its program")
+            (command,) = commands
             for controller in ("cpu", "memory", "pids"):
                 assert _group(command, controller) == f"{_group(agent, controller).removesuffix('/agent')}/commands"
             process.kill()

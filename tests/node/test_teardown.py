@@ -6,12 +6,17 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
+import sys
 from pathlib import Path
 
 import pytest
+from holdfast_wire.errors import HoldfastError
 
-from tests.node.harness import ENTRY, Node, ask, node, run
+from session_agent.node import recovery
+from session_agent.node.settings import NodeSettings
+from tests.node.harness import ENTRY, Node, RefusedError, ask, node, run
 from tests.node.leftovers import census
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -87,6 +92,32 @@ async def test_a_killed_node_takes_its_sandboxes_and_is_swept_up(tmp_path: Path)
     assert census(data) == before
 
 
+@requires("memory file system")
+async def test_the_next_node_removes_what_a_killed_one_left_whose_data_directory_is_gone(tmp_path: Path) -> None:
+    """Not what belongs to a living node, nor to a killed one that can be started again."""
+    dead, restartable, living = (tmp_path / name for name in ("dead", "restartable", "living"))
+    for data in (dead, restartable):
+        killed = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY, "HOLDFAST_NODE_SPARES": "0"})
+        killed.start()
+        await (await killed.client()).create("box")
+        await killed.stop(signal.SIGKILL)
+    left = {data: census(data)["files"] for data in (dead, restartable)}
+    async with node(living, HOLDFAST_NODE_SPARES="0") as other:
+        await (await other.client()).create("box")
+        dead.rename(tmp_path / "moved")
+        living.rename(tmp_path / "hidden")
+        async with node(tmp_path / "next", HOLDFAST_NODE_SPARES="0"):
+            assert left[dead] >= 2
+            assert not os.path.lexists(NodeSettings(str(dead), "").run_dir)
+            assert census(dead)["cgroups"] == 0
+            assert census(restartable)["files"] == left[restartable]
+            assert census(living)["files"] == 2
+        (tmp_path / "hidden").rename(living)
+    async with node(restartable, HOLDFAST_NODE_SPARES="0") as again:
+        assert [box["reason"] for box in (await (await again.client()).call("list"))["sandboxes"]] == ["node-lost"]
+    assert not [data for data in (dead, restartable, living) if os.path.lexists(NodeSettings(str(data), "").run_dir)]
+
+
 async def test_a_node_killed_amid_a_hundred_creates_and_deletes_leaves_nothing(tmp_path: Path) -> None:
     """Eight at a time, spares in stock, some disks just being mounted; the next node finds what is left of each."""
     data = tmp_path / "data"
@@ -135,7 +166,61 @@ async def test_sandboxes_outlive_the_zygote(node: Node) -> None:
     assert await ask(box["endpoint"], "list", path="/workspace") == []
 
 
+async def test_a_zygote_without_descriptors_leaks_none(tmp_path: Path) -> None:
+    """Whichever step of a fork fails first, what the steps before it opened is closed."""
+    async with node(tmp_path / "data", HOLDFAST_NODE_SPARES="0") as made:
+        client = await made.client()
+        await client.create("first")  # the zygote keeps the program that makes namespaces
+        zygotes = Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text().split()
+        zygote = next(int(pid) for pid in zygotes if b"holdfast-zygote" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        opened = set(os.listdir(f"/proc/{zygote}/fd"))
+        soft, hard = resource.prlimit(zygote, resource.RLIMIT_NOFILE)
+        first = max(map(int, opened)) + 1
+        for limit in range(first, first + 6):
+            resource.prlimit(zygote, resource.RLIMIT_NOFILE, (limit, hard))
+            with pytest.raises(RefusedError):
+                await client.create(f"refused-{limit}")
+        await until_async(lambda: set(os.listdir(f"/proc/{zygote}/fd")) == opened, deadline_s=10, what="the zygote to close them")
+        resource.prlimit(zygote, resource.RLIMIT_NOFILE, (soft, hard))
+        await client.create("box")
+
+
+async def test_a_sandbox_whose_state_is_not_stored_whole_is_refused(tmp_path: Path) -> None:
+    """A full file system takes the first page of a state file: after a kill of the node its sandbox would not be reported as lost."""
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nexec unshare -m sh -c \'mount -t tmpfs -o size=64k tmpfs /run && exec "$0" "$@"\' {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    made = Node(tmp_path / "data", {"HOLDFAST_AGENT_ENTRY": ENTRY, "HOLDFAST_NODE_SPARES": "0"}, python=str(python))
+    made.start()
+    try:
+        client, run_dir = await made.client(), Path(f"/proc/{made.pid}/root/run")
+        free = os.statvfs(run_dir)
+        (run_dir / "filler").write_bytes(bytes((free.f_bfree - 1) * free.f_bsize))
+        with pytest.raises(RefusedError, match="No space left"):
+            await client.create("box", labels={f"label-{number}": "x" * 60 for number in range(60)})
+        assert [path.name for path in run_dir.glob("holdfast-*/*")] == ["data"]
+        await client.create("box")
+    finally:
+        assert await made.stop() == 0
+
+
 async def test_one_node_per_data_directory(node: Node) -> None:
     second = Node(node.data, {"HOLDFAST_AGENT_ENTRY": ENTRY})
     with pytest.raises(AssertionError, match="another node is using"):
         second.start()
+
+
+@requires("root", "memory file system")
+def test_one_node_per_folder_in_memory(tmp_path: Path) -> None:
+    """Nodes in containers may share it while each has a data directory of the same name: the second must not sweep the first's."""
+    config = NodeSettings(str(tmp_path / "data"), "")
+    recovery.make_directories(config)
+    claimed = recovery.claim_run_dir(config)
+    assert claimed is not None
+    with pytest.raises(HoldfastError, match="another node is using"):
+        recovery.claim_run_dir(config)
+    recovery.remove_run_dir(config)
+    os.close(claimed)
+    assert not os.path.lexists(config.run_dir)
