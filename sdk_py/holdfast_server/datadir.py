@@ -153,7 +153,7 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
         HOLDFAST_NODE_SOCKET=str(data.node_socket),
         HOLDFAST_REDIS_SOCKET=str(data.redis_socket),
         HOLDFAST_SECRET_FILE=str(data.secret_file),
-        # This environment's programs first, so that `python` in a Procfile is its interpreter.
+        # This environment's programs first, such as the redis-server of an installed wheel.
         PATH=os.pathsep.join([str(Path(sys.prefix) / "bin"), base.get("PATH", os.defpath)]),
         PORT=str(port),
         PYTHONUNBUFFERED="1",

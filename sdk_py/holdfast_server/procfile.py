@@ -6,17 +6,23 @@ Owns the format and its errors; knows nothing of processes. Used by `__main__` a
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_server.errors import UpError
 
+_PYTHON = re.compile(r"^python(?=\s)")
 _LINE = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)\s*:\s*(\S.*)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One process: its name in the output and its shell command."""
+    """One process: its name in the output and its shell command, in which a leading ``python`` has become this interpreter.
+
+    A system's own Python often has no such name.
+    """
 
     name: str
     command: str
@@ -38,7 +44,7 @@ def read_procfile(path: Path) -> list[Entry]:
         name, command = match.groups()
         if name in entries:
             raise UpError(f"{path}:{number}: {name} is defined twice", hint="give each process its own name")
-        entries[name] = Entry(name, command)
+        entries[name] = Entry(name, _PYTHON.sub(lambda _: shlex.quote(sys.executable), command))
     if not entries:
         raise UpError(f"{path} names no process", hint="add at least one `name: command` line")
     return list(entries.values())

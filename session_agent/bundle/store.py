@@ -33,7 +33,10 @@ START = (
     "session_agent.agent.files.write",
     "session_agent.agent.shell.channel",
 )
-LATER = ("asyncio.sslproto", "asyncio.staggered", "inspect", "json", "locale", "textwrap", "tokenize")
+LATER = (
+    *("asyncio.sslproto", "asyncio.staggered", "json", "locale", "textwrap", "tokenize"),
+    *(("inspect",) if sys.version_info < (3, 14) else ()),  # since then a dataclass of asyncio loads it
+)
 """Imported by modules of the start, which use them in rare functions only: an agent loads each when it is first used."""
 _PYC_HEADER_BYTES = 16
 

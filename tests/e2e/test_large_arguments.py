@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from holdfast import ArgumentsTooLongError, ConflictError, HoldfastError, RequestTooLargeError, Sandbox, SandboxClient, Shell
-from holdfast_wire.limits import PARAMS_BYTES
+from holdfast_wire.limits import PARAMS_BYTES, WINDOW_BYTES
 
 from tests.e2e.error_checks import is_clear
 from tests.faults.proxy import FaultProxy
@@ -44,6 +44,13 @@ def test_they_arrive_as_they_are(stack: Stack, sandbox: Sandbox, rest: httpx.Cli
         assert json.loads(client.get_sandbox(sandbox.id).exec(argv).check().stdout) == wanted
     answer = rest.post(f"/sandboxes/{sandbox.id}/exec", json={"command": argv, "wait": True}).raise_for_status()
     assert json.loads(answer.json()["stdout"]) == wanted
+
+
+def test_empty_input_ends_behind_more_arguments_than_a_window_takes(sandbox: Sandbox) -> None:
+    words = WORDS["a few long ones"]
+    assert sum(map(len, words)) > WINDOW_BYTES
+    result = sandbox.exec(["sh", "-c", "wc -c", *words], input=b"", timeout=60)
+    assert (result.exit_code, result.stdout.strip()) == (0, "0")
 
 
 def test_variables_and_input_with_them(sandbox: Sandbox) -> None:

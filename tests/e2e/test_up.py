@@ -24,6 +24,7 @@ from holdfast_server.__main__ import check_redis_url, read_settings
 from holdfast_server.datadir import read_env
 from holdfast_server.embed import free_port
 from holdfast_server.layout import TOP
+from holdfast_server.procfile import read_procfile
 
 from tests.bench.memory import in_pid_namespace
 from tests.node.leftovers import census
@@ -297,6 +298,16 @@ def test_no_redis_is_said_with_the_package_to_install(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "there is no redis-server" in result.stderr
     assert "install the package redis-server" in result.stderr
+
+
+def test_python_in_a_procfile_is_this_interpreter(tmp_path: Path) -> None:
+    file = tmp_path / "Procfile"
+    file.write_text("a: python -m module\nb: pythonic python\nc: /usr/bin/python -m module\n")
+    assert [entry.command for entry in read_procfile(file)] == [
+        f"{shlex.quote(sys.executable)} -m module",
+        "pythonic python",
+        "/usr/bin/python -m module",
+    ]
 
 
 @pytest.mark.parametrize(
