@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -62,10 +62,13 @@ def create_part(part: Path, target: Path, mode: int) -> IO[bytes]:
         raise OSError(why.errno, why.strerror, str(target)) from None
 
 
-def read_each(unpacker: Any, read: Callable[[Any], Found]) -> list[Found]:
+def read_each(unpacker: Any, data: bytes, read: Callable[[Any], Found], what: str) -> Iterator[Found]:
+    """What is whole in the stream that ``data`` continues. Raises ``ProtocolError``."""
     try:
-        return [read(body) for body in unpacker]
+        unpacker.feed(data)
+        for body in unpacker:
+            yield read(body)
     except ProtocolError:
         raise
     except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
-        raise ProtocolError(f"the agent answered a malformed directory: {type(wrong).__name__}") from None
+        raise ProtocolError(f"the agent answered a malformed {what}: {type(wrong).__name__}") from None

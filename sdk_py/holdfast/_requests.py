@@ -29,7 +29,7 @@ from holdfast._arguments import (
     size_of,
     time_limit,
 )
-from holdfast._errors import ArgumentsTooLongError, HoldfastError, InvalidArgumentError, RequestTooLargeError, typed
+from holdfast._errors import ArgumentsTooLongError, HoldfastError, RequestTooLargeError, typed
 
 Command = str | Sequence[str]
 Outlive = Literal["adopt", "kill", "wait"]
@@ -188,18 +188,13 @@ class ClusterOptions(TypedDict, total=False):
 
 
 def cluster_body(options: ClusterOptions) -> dict[str, Any]:
-    """The fields of those that are given."""
+    """The fields of those that are given. Raises the error that names, for an argument there is not, the one that does it."""
     unknown = sorted(set(options) - set(ClusterOptions.__annotations__))
     if unknown:
-        raise unknown_argument(unknown[0])
+        from holdfast._suggestions import no_argument
+
+        raise no_argument("SandboxClient", "create_sandbox", unknown[0], [*_CREATE, *ClusterOptions.__annotations__])
     return {name: plain(value) for name, value in options.items() if value is not None}
-
-
-def unknown_argument(name: str) -> InvalidArgumentError:
-    """The function that names, for an argument that ``create_sandbox`` does not have, the one that does it."""
-    from holdfast._suggestions import no_argument
-
-    return no_argument("SandboxClient", "create_sandbox", name, [*_CREATE, *ClusterOptions.__annotations__])
 
 
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:

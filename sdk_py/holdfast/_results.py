@@ -317,19 +317,16 @@ def ending(info: SandboxInfo | None) -> str:
 
 def take(body: Mapping[Any, Any], name: str, *types: type, default: Any = None) -> Any:
     """``body[name]`` when it is one of ``types``, ``default`` when it is missing or None. Raises ``ProtocolError``."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if type(value) not in types:
-        raise ProtocolError(f"the agent answered {name} as {type(value).__name__}")
-    return value
+    return take_all(body, ((name, types, default),))[0]
 
 
 Fields = tuple[tuple[str, tuple[type, ...], Any], ...]
 
 
-def take_all(body: Mapping[Any, Any], fields: Fields) -> list[Any]:
-    """What ``take`` answers for each of ``fields``: its name, types and default."""
+def take_all(body: Any, fields: Fields, what: str = "map") -> list[Any]:
+    """What ``take`` answers for each of ``fields``: its name, types and default. Raises ``ProtocolError``, also where it is no map."""
+    if type(body) is not dict:
+        raise ProtocolError(f"the agent answered a malformed {what}")
     values: list[Any] = []
     for name, types, default in fields:
         value = body.get(name)
@@ -346,6 +343,7 @@ _ENTRY_FIELDS: Fields = (
     ("name", *_TEXT), ("path", *_TEXT), ("type", (str,), "other"), ("size", *_NUMBER), ("mode", *_NUMBER), ("mtime", (int, float), 0.0),
     ("uid", *_NUMBER), ("gid", *_NUMBER), ("target", *_NO_TEXT), ("raw_path", *_NO_BYTES),
 )  # fmt: skip
+_CAUSE_FIELDS: Fields = (("fault", (str,), "workload"), ("reason", (str,), "unknown"), ("message", *_TEXT))
 _MATCH_FIELDS: Fields = (("path", *_TEXT), ("line", (int,), None), ("text", *_TEXT), ("raw_path", *_NO_BYTES))
 _EVENT_FIELDS: Fields = (
     ("type", (str,), "overflow"), ("path", *_TEXT), ("to", *_NO_TEXT), ("directory", (bool,), False), ("raw_path", *_NO_BYTES),
@@ -364,10 +362,7 @@ def read_cause(body: Any) -> Cause | None:
     """``cause`` of an exit record."""
     if body is None:
         return None
-    if not isinstance(body, dict):
-        raise ProtocolError("the agent answered a malformed cause")
-    fault = take(body, "fault", str, default="workload")
-    return Cause(fault, take(body, "reason", str, default="unknown"), take(body, "message", str, default=""))
+    return Cause(*take_all(body, _CAUSE_FIELDS, "cause"))
 
 
 def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:
@@ -390,25 +385,19 @@ _STREAM_ROW = [int, int, str]
 
 def read_entry(body: Any) -> FileEntry:
     """One directory entry."""
-    if not isinstance(body, dict):
-        raise ProtocolError("the agent answered a malformed directory entry")
-    name, path, kind, size, mode, mtime, *more = take_all(body, _ENTRY_FIELDS)
+    name, path, kind, size, mode, mtime, *more = take_all(body, _ENTRY_FIELDS, "directory entry")
     type_: Any = kind if kind in ("file", "directory", "symlink") else "other"
     return FileEntry(name, path, type_, size, mode, float(mtime), *more)
 
 
 def read_match(body: Any) -> FileMatch:
     """One match of a search."""
-    if not isinstance(body, dict):
-        raise ProtocolError("the agent answered a malformed match")
-    return FileMatch(*take_all(body, _MATCH_FIELDS))
+    return FileMatch(*take_all(body, _MATCH_FIELDS, "match"))
 
 
 def read_event(body: Any) -> FileEvent:
     """One event of a watch. An unknown kind means that something changed."""
-    if not isinstance(body, dict):
-        raise ProtocolError("the agent answered a malformed event")
-    kind, *more = take_all(body, _EVENT_FIELDS)
+    kind, *more = take_all(body, _EVENT_FIELDS, "event")
     return FileEvent(kind if kind in ("created", "modified", "deleted", "moved") else "overflow", *more)
 
 

@@ -157,7 +157,8 @@ def test_ctrl_c_ends_the_remote_command(agent: FakeAgent, how: str) -> None:
         out, _ = process.communicate(timeout=10)
     assert out == "interrupted\n"
     assert "h" in agent.records
-    assert agent.signals == (["INT"] if how == "run" else [])
+    # A second one follows where the start had not been reported yet: the first may have found another client's command.
+    assert agent.signals in ([["INT"], ["INT", "INT"]] if how == "run" else [[]])
 
 
 _INTERRUPTED_FLOOD = """

@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 from holdfast import ConflictError, InvalidArgumentError, ShellLostError, UnsupportedError
 
+from tests.sdk.support.faces import cut_connection
 from tests.sdk.support.requirements import STACK
 
 pytestmark = STACK
-
-
-def inner(thing: Any) -> Any:
-    return getattr(thing, "inner", thing)
 
 
 async def typed(shell: Any, keys: str) -> None:
@@ -53,7 +50,7 @@ async def test_ctrl_c_and_a_lost_connection(live: Any) -> None:
     async for chunk in running:
         shown += chunk.data
         if shown == b"ready\r\n":
-            inner(live)._driver.drop()
+            cut_connection(live)
             await shell.write("\x03")
     assert running.result.exit_code == 130
     assert "never" not in running.result.stdout

@@ -15,13 +15,10 @@ from holdfast import (
     WaitTimeoutError,
 )
 
+from tests.sdk.support.faces import cut_connection, inner
 from tests.sdk.support.requirements import STACK
 
 pytestmark = STACK
-
-
-def inner(thing: Any) -> Any:
-    return getattr(thing, "inner", thing)
 
 
 async def until(watch: Any, path: str) -> list[FileEvent]:
@@ -91,7 +88,7 @@ async def test_a_lost_connection_loses_no_event(live: Any) -> None:
     job = await live.start("for n in $(seq 1 400); do touch /tmp/r/$n; sleep 0.002; done", detached=True)
     for _ in range(3):
         await until(watch, f"/tmp/r/{_ * 50 + 10}")
-        inner(live)._driver.drop()
+        cut_connection(live)
     found = await until(watch, "/tmp/r/400")
     await job.wait()
     await live.exec("touch /tmp/r/end")
@@ -107,7 +104,7 @@ async def test_every_event_arrives_once_whatever_happens_to_the_connection(live:
     found = []
     for mark in (50, 120, 200):
         found += await until(watch, f"/tmp/once/{mark}")
-        inner(live)._driver.drop()
+        cut_connection(live)
     found += await until(watch, "/tmp/once/end")
     await job.wait()
     created = [event.path.rpartition("/")[2] for event in found if event.type == "created"]

@@ -152,7 +152,7 @@ def test_the_log_is_quiet_by_default(agent: FakeAgent) -> None:
         "client = holdfast.SandboxClient(sys.argv[1], 'k', resume_timeout_s=0)\n"
         "sandbox = client.get_sandbox('sb')\n"
         "sandbox.exec('true')\n"
-        "sandbox._driver.drop()\n"
+        "sandbox._driver._socket.shutdown(2)\n"
         "try:\n    sandbox.exec('true')\nexcept holdfast.HoldfastError:\n    pass\n"
         "client.close()\n"
     )

@@ -104,7 +104,7 @@ def call_of(driver: SessionDriver) -> Call:
 
 def transfer_of(driver: SessionDriver) -> Transfer:
     transfer = Transfer.__new__(Transfer)
-    transfer._driver, transfer._path = driver, None
+    transfer._driver = driver
     transfer._sink = TransferSink(Session(), driver.event)  # type: ignore[arg-type]
     return transfer
 

@@ -191,7 +191,7 @@ def test_an_answer_is_judged_as_the_library_judges_it(old: str, new: str) -> Non
     answer = shake(websocket)[1].replace(old.encode(), new.encode(), 1)
     library = WebSocket("ws://127.0.0.1:1/x", {})
     library._protocol.key = websocket._key
-    library.greeting()
+    library._protocol.send_request(library._protocol.connect())
     for one in (websocket, library):
         assert one.feed(answer) == []
         one.feed_eof()

@@ -1,11 +1,14 @@
 """How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST where WebSockets are blocked.
 
 Owns when a driver is made, replaced or left to another process, and the choice between session and REST. Does not own the driver
-(``_transport``) nor the operations over it (``sandbox``, its only subclass).
+(``_transport``), what else is open (``lifetime``) nor the operations over it (``sandbox``, its only subclass).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from holdfast._async.lifetime import AsyncLifetime
 from holdfast._async.rest import AsyncRest
 from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
 from holdfast._options import Options
@@ -21,22 +24,29 @@ from holdfast._transport.session.failures import GONE
 class AsyncAttachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, rest: AsyncRest, options: Options, sandbox_id: str, token: SessionToken | None) -> None:
+    def __init__(self, client: Any, rest: AsyncRest, options: Options, sandbox_id: str, token: SessionToken | None) -> None:
         self.id = sandbox_id
+        self._client = client
         self._rest = rest
         self._options = options
         self._token = token
         self._driver: SessionDriver | None = None
         self._lock = Lock()
         self._by_rest = options.transport == "rest"
+        self._life = self._new_life()
 
-    def _in_use_now(self) -> None:
-        """A driver is attached: closing the client closes this too."""
-        raise NotImplementedError
+    def _new_life(self) -> AsyncLifetime:
+        return AsyncLifetime(self._rest, self.id, lambda: self._fenced)
+
+    def _heartbeat(self, interval_s: float) -> None:
+        self._client._in_use.add(self)  # closing the client closes this too
+        self._life.beat(interval_s)
 
     def _start_over(self) -> None:
         """Begin anew in this process or event loop: background work of the former one does not run here."""
-        raise NotImplementedError
+        former, self._life = self._life, self._new_life()
+        if former.heartbeat_s is not None:
+            self._heartbeat(former.heartbeat_s)
 
     @property
     def _fenced(self) -> bool:
@@ -69,31 +79,25 @@ class AsyncAttachable:
                 token, self._token = self._token, None
                 driver = await self._begun(token)
                 self._driver = driver
-                self._in_use_now()
+                self._client._in_use.add(self)
         return driver
 
     async def _begun(self, token: SessionToken | None) -> SessionDriver:
         """A driver that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
-        driver = SessionDriver(self._options, self.id, token)
-        try:
-            await driver.start()
-        except HoldfastError:
-            if self._options.transport != "auto" or not driver.engine.not_holdfast:
-                raise
-            if not driver.engine.blocked:
-                # Connections that end without an answer: something that swallows WebSockets, or an outage. A REST request shows which.
-                if not await self._answers_rest():
-                    raise
-                driver = SessionDriver(self._options, self.id, token)
-                try:
-                    await driver.start()
-                except HoldfastError:
-                    self._by_rest = driver.engine.not_holdfast
-                    raise
+        answered = False
+        while True:
+            driver = SessionDriver(self._options, self.id, token)
+            try:
+                await driver.start()
                 return driver
-            self._by_rest = True
-            raise
-        return driver
+            except HoldfastError:
+                if self._options.transport != "auto" or not driver.engine.not_holdfast:
+                    raise
+                self._by_rest = answered or driver.engine.blocked
+                # Connections that end without an answer: something that swallows WebSockets, or an outage. A REST request shows which.
+                if self._by_rest or not await self._answers_rest():
+                    raise
+                answered = True
 
     async def _answers_rest(self) -> bool:
         try:

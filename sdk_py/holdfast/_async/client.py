@@ -249,7 +249,7 @@ class AsyncSandboxClient:
             await group.close()
         for sandbox in list(self._in_use):
             await sandbox.close()
-        await self._rest.close()
+        await self._rest.http.close()
 
     def _sandbox(self, sandbox_id: str, info: SandboxInfo | None = None, session: SessionToken | None = None) -> AsyncSandbox:
         from holdfast._async.sandbox import AsyncSandbox  # with all of a session: a program that only lists does without
@@ -277,7 +277,7 @@ class AsyncSandboxClient:
         raise TypeError("a client holds connections and a key: make another one there")
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.connected):
+        if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.http.connected):
             warn(f"{self!r} was never closed: use 'with', or close it", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:

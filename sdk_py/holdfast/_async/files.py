@@ -199,8 +199,7 @@ class AsyncFiles:
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
         with await self._open("fs", path, op=operation, **params) as transfer:
             while data := await transfer.read():
-                unpacker.feed(data)
-                found += read_each(unpacker, read)
+                found += read_each(unpacker, data, read, "directory")
             result = await transfer.closed()
         if operation == "list" and result.get("truncated") is True:
             message = f"there is more below {path!s:.200} than the {len(found)} entries that one list gives"

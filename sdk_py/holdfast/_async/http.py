@@ -12,9 +12,9 @@ from typing import Any
 
 from holdfast._options import Options
 from holdfast._transport.aio.http import Connection, abort_all, connect, home
-from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer, unreachable
+from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer
 from holdfast._transport.rest.http1 import AnswerError
-from holdfast._transport.rest.request import LocalFailureError, Service, body_of, reason
+from holdfast._transport.rest.request import LocalFailureError, Service, body_of, no_answer
 
 
 class AsyncHttp:
@@ -46,13 +46,8 @@ class AsyncHttp:
             except BaseException:
                 connection.abort()
                 raise
-        except LocalFailureError as local:
-            raise local.why from None
-        except TimeoutError:
-            why = f"no answer within {timeout_s:g} s" if reached else f"no connection within {self._options.connect_timeout_s:g} s"
-            raise unreachable(self._options.url, why, reached=reached) from None
-        except (OSError, AnswerError, UnicodeError) as failure:
-            raise unreachable(self._options.url, reason(failure), reached=reached) from None
+        except (LocalFailureError, OSError, AnswerError, UnicodeError) as failure:
+            raise no_answer(failure, self._options, timeout_s, reached=reached) from None
         if connection.reusable and idle is self._idle and len(idle) < KEPT:
             connection.idle_since = time.monotonic()
             idle.append(connection)

@@ -14,19 +14,12 @@ from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
 from holdfast._async.http import AsyncHttp
-from holdfast._errors import ServiceError, UnsupportedError, error
+from holdfast._errors import error
 from holdfast._options import Options
-from holdfast._results import (
-    CommandResult,
-    FileEntry,
-    PatchResult,
-    SandboxInfo,
-    read_patch,
-    take,
-)
+from holdfast._results import CommandResult, FileEntry, PatchResult, SandboxInfo, cut, read_patch, take
 from holdfast._transport.aio.events import sleep
 from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
-from holdfast._transport.rest.readers import file_entries, job_result
+from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info
 from holdfast._transport.rest.retry import MARGIN_S, Retry
 from holdfast._transport.session.failures import lost_command
 from holdfast._urls import quoted
@@ -45,14 +38,9 @@ class AsyncRest:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._http = AsyncHttp(options)
+        self.http = AsyncHttp(options)
         self._answered = False
         """Whether the service ever answered: then it is being restarted where it does not."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether there are connections to give back."""
-        return self._http.connected
 
     async def request(
         self,
@@ -73,7 +61,7 @@ class AsyncRest:
         while True:
             sent = time.monotonic()
             try:
-                answer = await self._http.send(method, path, timeout_s=retry.attempt_s(timeout_s, sent), **more)
+                answer = await self.http.send(method, path, timeout_s=retry.attempt_s(timeout_s, sent), **more)
                 self._answered = True
                 failure = judge_answer(answer)
                 if failure is None:
@@ -99,9 +87,6 @@ class AsyncRest:
         effect.reached = True
         return answer
 
-    async def close(self) -> None:
-        await self._http.close()
-
     # Sandboxes --------------------------------------------------------------------------------------------------
 
     async def create(self, body: dict[str, Any], key: str) -> SandboxInfo:
@@ -117,12 +102,7 @@ class AsyncRest:
         """``GET /sandboxes/{id}/wait``. Raises ``SandboxLostError`` for one that failed, ``SandboxNotReadyError`` for a slow one."""
         path = f"{_sandbox(sandbox_id)}/wait"
         answer = await self.request("GET", path, params={"timeout": timeout_s}, timeout_s=timeout_s + MARGIN_S)
-        info = SandboxInfo.read(answer.map())
-        if info.status == "failed":
-            raise error("sandbox_failed", info.status_message or "the sandbox failed to start", reason=info.reason, fault=info.fault)
-        if not info.ready:
-            raise error("create_timeout", f"sandbox {sandbox_id} is not ready after {timeout_s:g} s")
-        return info
+        return ready_info(answer.map(), timeout_s)
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         return SandboxInfo.read((await self.request("GET", _sandbox(sandbox_id))).map())
@@ -158,13 +138,10 @@ class AsyncRest:
                 return None
             raise
 
-    async def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
-        return SandboxInfo.read((await self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
-
-    async def change_lifetime(self, sandbox_id: str, body: dict[str, float]) -> SandboxInfo:
-        """Requests that postpone the end are sent once: each repetition would postpone it again."""
-        path = f"{_sandbox(sandbox_id)}/lifetime"
-        return SandboxInfo.read((await self.request("PUT", path, json=body, idempotent="extend_s" not in body)).map())
+    async def change(self, sandbox_id: str, what: str, body: dict[str, Any]) -> SandboxInfo:
+        """Its ``network`` or ``lifetime``. Requests that postpone the end are sent once: each repetition would postpone it again."""
+        answer = await self.request("PUT", f"{_sandbox(sandbox_id)}/{what}", json=body, idempotent="extend_s" not in body)
+        return SandboxInfo.read(answer.map())
 
     async def heartbeat(self, sandbox_id: str, timeout_s: float | None = None, *, used: bool = True) -> None:
         """``used``: also begin its idle time anew."""
@@ -177,23 +154,13 @@ class AsyncRest:
 
     # Inside a sandbox -------------------------------------------------------------------------------------------
 
-    async def exec(self, sandbox_id: str, params: dict[str, Any]) -> CommandResult:
+    async def exec(self, sandbox_id: str, params: dict[str, Any], data: bytes | None, limit: int) -> CommandResult:
         """``POST /sandboxes/{id}/exec`` and wait. The key makes it one command, however often the request is repeated.
 
         No request waits for long: over HTTP an answer alone shows that the service is alive. A longer command is a polled job.
         Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known, as a session does.
         """
-        if isinstance(params.get("cwd"), bytes):
-            raise UnsupportedError("unsupported", "a directory that is not UTF-8 needs a session", hint="use a session (WebSocket)")
-        body = given(
-            command=params.get("argv") or params.get("script"),
-            timeout_seconds=params.get("timeout_s"),
-            cwd=params.get("cwd"),
-            env=params.get("env"),
-            login_shell=params.get("login"),
-            user=params.get("user"),
-            outlive=params.get("outlive"),
-        )
+        body = exec_body(params, data, limit)
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}
         effect = Effect(known_again=True)
         try:
@@ -205,7 +172,7 @@ class AsyncRest:
                 job = (await self.effect(effect, "GET", path, params={"timeout": wait_s}, timeout_s=_ALIVE_S)).map()
         except HoldfastError as why:
             raise lost_command(why, params["id"], effect.facts(params["id"])) from None
-        return job_result(job, params["id"])
+        return cut(job_result(job, params["id"]), limit)
 
     async def patch(self, sandbox_id: str, diff: str) -> PatchResult:
         """``POST /sandboxes/{id}/apply_patch``. Raises ``OutcomeUnknownError`` when it may have been applied."""
@@ -219,14 +186,7 @@ class AsyncRest:
         return read_patch(answer.map())
 
     async def read_file(self, sandbox_id: str, path: str, user: str | int | None = None) -> bytes:
-        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files", params=given(path=path, user=user))).map()
-        import base64
-        import binascii
-
-        try:
-            return base64.b64decode(take(body, "content", str, default=""), validate=True)
-        except binascii.Error:
-            raise ServiceError("internal", "the service answered a file that is not base64") from None
+        return file_content((await self.request("GET", f"{_sandbox(sandbox_id)}/files", params=given(path=path, user=user))).map())
 
     async def write_file(self, sandbox_id: str, path: str, data: bytes, user: str | int | None = None) -> int:
         import base64

@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._arguments import content_of, wait_time_of
+from holdfast._async.transfers import send
 from holdfast._errors import InputClosedError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio.driver import SessionDriver
-from holdfast._transport.aio.events import Cancelled, SessionEvent
+from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, ShellSink
 
@@ -25,10 +26,9 @@ async def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -
 
     A local cancellation, also one before it is sent, cancels the remote command, waits a bounded time for its end, and goes on.
     """
-    changed: SessionEvent = call.changed  # type: ignore[assignment]
     try:
         driver.perform(send)
-        await changed.wait()
+        await call.changed.wait()
     except Cancelled:
         await cancel(driver, call)
         raise
@@ -37,13 +37,12 @@ async def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -
 
 async def cancel(driver: SessionDriver, call: Call) -> None:
     """End the remote command and wait for that, at most ``cancel_timeout_s``."""
-    changed: SessionEvent = call.changed  # type: ignore[assignment]
     step_limit_s = driver.options.cancel_timeout_s / 2
     driver.perform(call.cancel)
-    if not call.done and isinstance(call.sink, ShellSink) and not await changed.wait(step_limit_s):
+    if not call.done and isinstance(call.sink, ShellSink) and not await call.changed.wait(step_limit_s):
         driver.perform(call.kill)
     if not call.done:
-        await changed.wait(step_limit_s)
+        await call.changed.wait(step_limit_s)
 
 
 @public
@@ -70,7 +69,6 @@ class AsyncRunning:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         call = self._call
-        changed: SessionEvent = call.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
         while True:
             ended = call.done  # read first: all output that came before the end is then there
@@ -81,7 +79,7 @@ class AsyncRunning:
                 if call.error is not None:
                     raise call.error
                 return None
-            if not await changed.wait(timeout):
+            if not await call.changed.wait(timeout):
                 raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -99,10 +97,9 @@ class AsyncRunning:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds: the command goes on. A cancelled wait leaves it running too.
         """
         call = self._call
-        changed: SessionEvent = call.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
         self._driver.perform(call.collect)  # from now on only the end sets the event
-        if not await changed.wait(timeout):
+        if not await call.changed.wait(timeout):
             raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
         return call.result()
 
@@ -156,10 +153,9 @@ class AsyncInput(AsyncRunning):
     async def _start(self, send: Callable[[], None]) -> None:
         """Return once it has been sent and has started, or raise why it could not."""
         call = self._call
-        changed: SessionEvent = call.started_event  # type: ignore[assignment]
         try:
             self._driver.perform(send)
-            await changed.wait()
+            await call.started_event.wait()
         except Cancelled:
             await cancel(self._driver, call)
             raise
@@ -182,14 +178,5 @@ class AsyncInput(AsyncRunning):
     async def _write(self, data: bytes, eof: bool) -> None:
         if self._no_input:
             raise InputClosedError("input_closed", self._no_input, fault="caller")
-        sink = self._call.sink
-        space: SessionEvent = sink.space  # type: ignore[assignment]
-        left = memoryview(data)
-        while True:
-            sent = self._driver.perform(sink.write, left, eof)
-            if sent < 0:
-                raise self._call.error or InputClosedError("input_closed", "the command has ended and takes no input")
-            left = left[sent:]
-            if not left:
-                return
-            await space.wait()
+        if not await send(self._driver, self._call.sink, data, eof):
+            raise self._call.error or InputClosedError("input_closed", "the command has ended and takes no input")

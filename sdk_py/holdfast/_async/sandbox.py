@@ -1,14 +1,13 @@
 """One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
 
-Owns the sandbox's methods and what must end with it. Does not own its driver (``attachable``), the protocol (``_transport``) or REST
-routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
+Owns the public methods, and whether the sandbox is deleted. Does not own its driver (``attachable``), how commands begin (``commands``),
+what has to end with the session (``lifetime``) or REST routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 """
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Mapping
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 from warnings import warn
@@ -30,38 +29,24 @@ from holdfast._arguments import (
     wait_time_of,
 )
 from holdfast._async.attachable import AsyncAttachable
+from holdfast._async.commands import begin, execute, open_shell
 from holdfast._async.files import AsyncFiles
 from holdfast._async.process import AsyncProcess, AsyncTerminal
-from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
-from holdfast._async.running import outcome
+from holdfast._async.rest import AsyncRest
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import HoldfastError, SandboxLostError, UnsupportedError, from_map
+from holdfast._errors import SandboxLostError, UnsupportedError, from_map
 from holdfast._options import Options
-from holdfast._public import public
-from holdfast._requests import (
-    Command,
-    Keep,
-    Outlive,
-    Spool,
-    Stderr,
-    command_params,
-    network_body,
-    shell_params,
-    terminal_params,
-)
-from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
+from holdfast._public import PACKAGE, public
+from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
+from holdfast._results import CommandResult, PatchResult, SandboxInfo, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio.driver import SessionDriver
-from holdfast._transport.aio.events import Background, Cancelled, Event, SessionEvent
+from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.aio.opening import opening
-from holdfast._transport.session.calls import new_command, open_command
-from holdfast._transport.session.failures import GONE
-from holdfast._transport.session.sinks import ShellSink
 
 if TYPE_CHECKING:
-    from holdfast._async.client import AsyncSandboxClient
+    AsyncSandboxClient = Any  # it makes sandboxes, so its module imports this one
 
 
 @public
@@ -81,16 +66,10 @@ class AsyncSandbox(AsyncAttachable):
         info: SandboxInfo | None,
         token: SessionToken | None = None,
     ) -> None:
-        super().__init__(rest, options, sandbox_id, token)
+        super().__init__(client, rest, options, sandbox_id, token)
         self.files = AsyncFiles(self)
         """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
-        self._client = client
         self._info = info
-        self._heartbeat_s: float | None = None
-        self._shells: set[AsyncShell] = set()
-        self._tunnels: set[AsyncTunnel] = set()
-        self._background = Background()
-        self._stopped = Event()
         self._deleted = False
         self._made_here = info is not None
         self._owns_client = False
@@ -106,11 +85,10 @@ class AsyncSandbox(AsyncAttachable):
         client for all of them is quicker.
         ``image`` as for ``create_sandbox``.
         """
-        from holdfast._async.client import AsyncSandboxClient
-
-        client = AsyncSandboxClient(url, api_key)
+        # By its public name: its module imports this one.
+        client = getattr(sys.modules[PACKAGE], AsyncSandbox.__name__ + "Client")(url, api_key)
         try:
-            sandbox = await client.create_sandbox(image, **options)
+            sandbox: AsyncSandbox = await client.create_sandbox(image, **options)
         except BaseException:
             await client.close()
             raise
@@ -176,19 +154,7 @@ class AsyncSandbox(AsyncAttachable):
             spool_bytes=spool_bytes,
             stderr=stderr,
         )
-        limit = self._limit(max_output_bytes, keep)
-        rest = await self._fallback()
-        if rest is not None:
-            if "spool" in params or "spool_bytes" in params:
-                raise UnsupportedError("unsupported", "commands over REST have no spool", hint="use a session (WebSocket)")
-            if data is not None:
-                raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
-            if "stderr" in params or keep != "head":
-                raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
-            return cut(await rest.exec(self.id, params), limit)
-        driver = await self._attached()
-        call = new_command(driver.engine, params["id"], limit)
-        return await outcome(driver, call, partial(open_command, driver.engine, call, "command", params, data))
+        return await execute(self, params, data, output_limit(max_output_bytes, self._options.max_output_bytes, keep))
 
     @opening
     async def start(
@@ -233,7 +199,7 @@ class AsyncSandbox(AsyncAttachable):
             detached=detached,
             stderr=stderr,
         )
-        process = await self._process("command", params, self._limit(max_output_bytes, keep))
+        process = await begin(self, AsyncProcess, "command", params, self._limit(max_output_bytes, keep))
         if not stdin:
             process._no_input = "it was started with stdin=False"
         return process
@@ -245,15 +211,8 @@ class AsyncSandbox(AsyncAttachable):
 
         ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
         """
-        return await self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
-
-    async def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> AsyncProcess:
-        driver = await self._attached()
-        limit = self._limit(None) if limit is None else limit
-        call = new_command(driver.engine, params["id"], limit, collecting=False)
-        process = AsyncProcess(driver, call)
-        await process._start(partial(open_command, driver.engine, call, kind, params))
-        return process
+        params = {"id": name_of(command_id, "command_id")}
+        return await begin(self, AsyncProcess, "follow", params, self._limit(max_output_bytes))
 
     @opening
     async def shell(
@@ -276,21 +235,7 @@ class AsyncSandbox(AsyncAttachable):
         the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
         no terminal. For one program on a terminal, such as an editor, see ``terminal``.
         """
-        params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
-        driver = await self._attached()
-        sink = ShellSink(driver.engine.session, driver.engine.new_event)
-        changed: SessionEvent = sink.changed  # type: ignore[assignment]
-        try:
-            driver.perform(driver.engine.open, "shell", params, sink)
-            await changed.wait()
-        except Cancelled:
-            driver.perform(sink.close, name is not None)
-            raise
-        if sink.info is None:
-            raise sink.over()
-        living = AsyncShell(driver, sink, named=name is not None)
-        self._shells = {other for other in self._shells if not other._sink.ended} | {living}
-        return living
+        return await open_shell(self, shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None))
 
     @opening
     async def terminal(
@@ -313,12 +258,7 @@ class AsyncSandbox(AsyncAttachable):
         """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
-        driver = await self._attached()
-        limit = self._limit(max_output_bytes)
-        call = new_command(driver.engine, params["id"], limit, collecting=False)
-        terminal = AsyncTerminal(driver, call)
-        await terminal._start(partial(open_command, driver.engine, call, "terminal", params))
-        return terminal
+        return await begin(self, AsyncTerminal, "terminal", params, self._limit(max_output_bytes))
 
     # Files and ports --------------------------------------------------------------------------------------------
 
@@ -364,14 +304,14 @@ class AsyncSandbox(AsyncAttachable):
         once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: at once). Without it
         each connection finds out: one that reaches nothing is closed, and ``last_error`` is the reason.
         """
-        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
+        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._life.tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
         limit_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
         await self._attached()
         if limit_s is not None:
             await tunnel._until_served(limit_s)
-        await tunnel._listen(*place)
-        self._tunnels.add(tunnel)
+        await tunnel._listener.start(*place)
+        self._life.tunnels.add(tunnel)
         return tunnel
 
     # Life -------------------------------------------------------------------------------------------------------
@@ -387,17 +327,17 @@ class AsyncSandbox(AsyncAttachable):
 
     async def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
         """Change what it may reach, from now on: ``network`` as in ``create_sandbox``. Raises ``UnsupportedError`` where that cannot be."""
-        self._info = await self._rest.change_network(self.id, network_body(network))
+        self._info = await self._rest.change(self.id, "network", network_body(network))
         return self._info
 
     async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
         """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
-        self._info = await self._rest.change_lifetime(self.id, {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
+        self._info = await self._rest.change(self.id, "lifetime", {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
         return self._info
 
     async def extend(self, seconds: float) -> SandboxInfo:
         """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
-        self._info = await self._rest.change_lifetime(self.id, {"extend_s": lifetime_of(seconds, "seconds")})
+        self._info = await self._rest.change(self.id, "lifetime", {"extend_s": lifetime_of(seconds, "seconds")})
         return self._info
 
     async def session_token(self) -> str:
@@ -406,7 +346,7 @@ class AsyncSandbox(AsyncAttachable):
         It is good for as long as the session lives: 15 minutes without a connection, and not after ``close`` when nothing was running.
         """
         session = (await self._attached()).engine.session
-        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._heartbeat_s).write()
+        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._life.heartbeat_s).write()
 
     async def keep_alive(self) -> None:
         """Report that the sandbox is still needed: idle and heartbeat time-outs begin anew."""
@@ -429,7 +369,7 @@ class AsyncSandbox(AsyncAttachable):
             driver, self._driver = self._driver, None
             if driver is not None and driver.here:
                 driver.perform(driver.engine.reset)
-            await self._end_all(driver)
+            await self._life.end(driver)
             await self._rest.delete(self.id)
             key = new_id()
             try:
@@ -467,9 +407,7 @@ class AsyncSandbox(AsyncAttachable):
         """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
-            end = time.monotonic() + self._options.cancel_timeout_s
-            for changed in [shell._leave(shell.named) for shell in self._shells]:
-                await changed.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
+            await self._life.leave_shells(self._options.cancel_timeout_s)
         await self._let_go()
         await self._close_own_client()
 
@@ -479,37 +417,11 @@ class AsyncSandbox(AsyncAttachable):
 
     async def _let_go(self) -> None:
         self._made_here = False
-        self._stopped.set()
         self._client._in_use.discard(self)
         driver = self._driver
         if not self._fenced:  # the error stays: a new session from here would disturb the client that took over
             self._driver = None
-        await self._end_all(driver)
-
-    async def _end_all(self, driver: SessionDriver | None) -> None:
-        self._stopped.set()
-        if driver is None or driver.here:
-            for tunnel in list(self._tunnels):
-                await tunnel.close()
-        if driver is not None:
-            await driver.close()
-        await self._background.stop()
-
-    def _heartbeat(self, interval_s: float) -> None:
-        self._heartbeat_s = interval_s
-        self._client._in_use.add(self)
-        self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
-
-    async def _beat(self, interval_s: float) -> None:
-        """Send heartbeats. The service expects further ones only after the first, which is sent at once."""
-        while not self._fenced:
-            try:
-                await self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)
-            except HoldfastError as why:
-                if why.code in GONE:
-                    return
-            if await self._stopped.wait(interval_s):
-                return
+        await self._life.end(driver)
 
     async def __aenter__(self) -> Self:
         return self
@@ -531,17 +443,6 @@ class AsyncSandbox(AsyncAttachable):
             lives = ending(self._info) or " until it is deleted"
             message = f"sandbox {self.id} was neither deleted nor closed and keeps running{lives}: use 'with'"
             warn(message, ResourceWarning, stacklevel=2)
-
-    # Answers for the session ---------------------------------------------------------------------------------------
-
-    def _in_use_now(self) -> None:
-        self._client._in_use.add(self)
-
-    def _start_over(self) -> None:
-        self._background, self._stopped = Background(), Event()
-        self._shells, self._tunnels = set(), set()
-        if self._heartbeat_s is not None:
-            self._heartbeat(self._heartbeat_s)
 
     def _limit(self, max_output_bytes: int | None, keep: Keep = "head") -> int:
         return output_limit(max_output_bytes, self._options.max_output_bytes, keep)

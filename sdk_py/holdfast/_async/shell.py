@@ -10,18 +10,18 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import bad, command_id_of, content_of, output_limit, size_of
+from holdfast._arguments import content_of, output_limit, size_of
 from holdfast._async.process import AsyncCommandStream
 from holdfast._async.running import outcome
+from holdfast._async.transfers import send
 from holdfast._errors import UnsupportedError
 from holdfast._public import public
-from holdfast._requests import Keep, run_params
+from holdfast._requests import Keep
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio.driver import SessionDriver
-from holdfast._transport.aio.events import SessionEvent
-from holdfast._transport.session.command_call import Call
-from holdfast._transport.session.sinks import ShellSink
+from holdfast._transport.session.sink import AnyEvent
+from holdfast._transport.session.sinks import ShellSink, new_run
 
 
 @public
@@ -64,9 +64,8 @@ class AsyncShell:
         ``ServiceUnavailableError``. Cancelling the wait interrupts the command.
         """
         data = None if input is None else content_of(input, "input")
-        call = self._new(
-            command, timeout, data, command_id, output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep), True
-        )
+        limit = output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
+        call = new_run(self._driver.engine, self._sink, command, timeout, data, command_id, limit, collecting=True)
         return await outcome(self._driver, call, partial(self._sink.run, call))
 
     def stream(
@@ -84,15 +83,8 @@ class AsyncShell:
         That is ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
         """
         data = None if input is None else content_of(input, "input")
-        new = partial(
-            self._new,
-            command,
-            timeout,
-            data,
-            command_id,
-            output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep),
-            False,
-        )
+        limit = output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
+        new = partial(new_run, self._driver.engine, self._sink, command, timeout, data, command_id, limit, collecting=False)
         return AsyncCommandStream(self._driver, self._sink, new)
 
     async def write(self, data: bytes | str) -> None:
@@ -103,16 +95,9 @@ class AsyncShell:
         ``data`` is bytes, or text as UTF-8.
         """
         self._check_terminal("write")
-        left = memoryview(content_of(data))
-        sink = self._sink
-        space: SessionEvent = sink.space  # type: ignore[assignment]
-        while left:
-            sent = self._driver.perform(sink.write, left, False)
-            if sent < 0:
-                raise sink.over()
-            left = left[sent:]
-            if left:
-                await space.wait()
+        keys = content_of(data)
+        if keys and not await send(self._driver, self._sink, keys):
+            raise self._sink.over()
 
     async def resize(self, rows: int, cols: int) -> None:
         """Set the size of its terminal in character cells; what runs gets SIGWINCH.
@@ -142,39 +127,16 @@ class AsyncShell:
 
     async def close(self) -> None:
         """End the shell and all it started."""
-        await self._end(False)
+        await self._leave(False).wait(self._driver.options.cancel_timeout_s)
 
     async def detach(self) -> None:
         """Leave the shell running; ``sandbox.shell(name)`` finds it again, from this process or another."""
-        await self._end(True)
+        await self._leave(True).wait(self._driver.options.cancel_timeout_s)
 
-    async def _end(self, detach: bool) -> None:
-        await self._leave(detach).wait(self._driver.options.cancel_timeout_s)
-
-    def _leave(self, detach: bool) -> SessionEvent:
+    def _leave(self, detach: bool) -> AnyEvent:
         """Send the request; returns the event that is set when it has ended."""
         self._driver.perform(self._sink.close, detach)
-        changed: SessionEvent = self._sink.changed  # type: ignore[assignment]
-        return changed
-
-    def _new(
-        self,
-        command: str,
-        timeout: float | None,
-        data: bytes | None,
-        command_id: str | None,
-        limit: int,
-        collecting: bool,
-    ) -> Call:
-        engine = self._driver.engine
-        if self.tty and data is not None:
-            raise bad("a command on a terminal reads keys, and no other input", hint="shell.write() types them while it runs")
-        params = run_params(command, timeout, engine.options.command_timeout_s, data is not None)
-        call = Call(self._sink, engine.new_event, command_id_of(command_id), limit, collecting=collecting)
-        call.params = params
-        if data is not None:
-            call.give(data)
-        return call
+        return self._sink.changed
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.kind} {self.name}{' closed' if self._sink.ended else ''}>"

@@ -45,9 +45,6 @@ class AsyncTunnel:
         """Where it listens."""
         return self._listener.address
 
-    async def _listen(self, local_host: str, local_port: int) -> None:
-        await self._listener.start(local_host, local_port)
-
     async def _until_served(self, limit_s: float) -> None:
         """Return once the port accepts a connection. Raises ``PortUnreachableError`` after ``limit_s`` seconds."""
         end = time.monotonic() + limit_s

@@ -12,15 +12,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgpack
-from holdfast_wire.errors import ProtocolError
 
 from holdfast._arguments import wait_time_of
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import WaitTimeoutError
+from holdfast._local_files import read_each
 from holdfast._public import public
 from holdfast._results import FileEvent, read_event
 from holdfast._transport.aio.driver import SessionDriver
-from holdfast._transport.aio.events import SessionEvent
 from holdfast._transport.session.sinks import WatchSink
 
 _MOST_BYTES = 1024 * 1024
@@ -44,7 +43,6 @@ class AsyncWatch:
         self._closed = False
         self._unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=_MOST_BYTES)
         sink = WatchSink(driver.engine.session, driver.engine.new_event)
-        sink.path = str(params["path"])
         self._transfer = AsyncTransfer(driver, "watch", params, sink)
 
     async def _start(self) -> None:
@@ -58,7 +56,6 @@ class AsyncWatch:
         """
         transfer = self._channel()
         sink = transfer._sink
-        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         while not self._found:
@@ -66,11 +63,11 @@ class AsyncWatch:
                 return None
             data = self._driver.perform(self._take)
             if data is None:
-                if not await changed.wait(None if end is None else max(end - time.monotonic(), 0.0)):
+                if not await sink.changed.wait(None if end is None else max(end - time.monotonic(), 0.0)):
                     raise WaitTimeoutError(message=f"nothing changed within {timeout:g} s")
             elif not data:
                 if sink.error is not None and not self._closed:
-                    raise transfer._refusal(sink.error)
+                    raise sink.error
                 return None
         return self._found.popleft()
 
@@ -78,17 +75,8 @@ class AsyncWatch:
         """Take what has come and read the events in it, as one step: an interrupt loses none."""
         data = self._channel()._sink.take()
         if data:
-            self._feed(data)
+            self._found.extend(read_each(self._unpacker, data, read_event, "event"))
         return data
-
-    def _feed(self, data: bytes) -> None:
-        try:
-            self._unpacker.feed(data)
-            self._found.extend(read_event(body) for body in self._unpacker)
-        except ProtocolError:
-            raise
-        except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
-            raise ProtocolError(f"the agent answered a malformed event: {type(wrong).__name__}") from None
 
     async def close(self) -> None:
         """Stop watching; a call that waits for an event gets None."""

@@ -250,7 +250,7 @@ class SandboxClient:
             group.close()
         for sandbox in list(self._in_use):
             sandbox.close()
-        self._rest.close()
+        self._rest.http.close()
 
     def _sandbox(self, sandbox_id: str, info: SandboxInfo | None = None, session: SessionToken | None = None) -> Sandbox:
         from holdfast._sync.sandbox import Sandbox  # with all of a session: a program that only lists does without
@@ -278,7 +278,7 @@ class SandboxClient:
         raise TypeError("a client holds connections and a key: make another one there")
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.connected):
+        if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.http.connected):
             warn(f"{self!r} was never closed: use 'with', or close it", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:

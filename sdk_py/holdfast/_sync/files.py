@@ -200,8 +200,7 @@ class Files:
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
         with self._open("fs", path, op=operation, **params) as transfer:
             while data := transfer.read():
-                unpacker.feed(data)
-                found += read_each(unpacker, read)
+                found += read_each(unpacker, data, read, "directory")
             result = transfer.closed()
         if operation == "list" and result.get("truncated") is True:
             message = f"there is more below {path!s:.200} than the {len(found)} entries that one list gives"

@@ -1,15 +1,14 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
 
-Owns the sandbox's methods and what must end with it. Does not own its driver (``attachable``), the protocol (``_transport``) or REST
-routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
+Owns the public methods, and whether the sandbox is deleted. Does not own its driver (``attachable``), how commands begin (``commands``),
+what has to end with the session (``lifetime``) or REST routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 """
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Mapping
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 from warnings import warn
@@ -31,38 +30,24 @@ from holdfast._arguments import (
     wait_time_of,
 )
 from holdfast._sync.attachable import Attachable
+from holdfast._sync.commands import begin, execute, open_shell
 from holdfast._sync.files import Files
 from holdfast._sync.process import Process, Terminal
-from holdfast._sync.rest import LEAST_BEAT_S, Rest
-from holdfast._sync.running import outcome
+from holdfast._sync.rest import Rest
 from holdfast._sync.shell import Shell
 from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
-from holdfast._errors import HoldfastError, SandboxLostError, UnsupportedError, from_map
+from holdfast._errors import SandboxLostError, UnsupportedError, from_map
 from holdfast._options import Options
-from holdfast._public import public
-from holdfast._requests import (
-    Command,
-    Keep,
-    Outlive,
-    Spool,
-    Stderr,
-    command_params,
-    network_body,
-    shell_params,
-    terminal_params,
-)
-from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
+from holdfast._public import PACKAGE, public
+from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
+from holdfast._results import CommandResult, PatchResult, SandboxInfo, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.threads.driver import SessionDriver
-from holdfast._transport.threads.events import Background, Cancelled, Event, SessionEvent
+from holdfast._transport.threads.events import Cancelled
 from holdfast._transport.threads.opening import opening
-from holdfast._transport.session.calls import new_command, open_command
-from holdfast._transport.session.failures import GONE
-from holdfast._transport.session.sinks import ShellSink
 
 if TYPE_CHECKING:
-    from holdfast._sync.client import SandboxClient
+    SandboxClient = Any  # it makes sandboxes, so its module imports this one
 
 
 @public
@@ -82,16 +67,10 @@ class Sandbox(Attachable):
         info: SandboxInfo | None,
         token: SessionToken | None = None,
     ) -> None:
-        super().__init__(rest, options, sandbox_id, token)
+        super().__init__(client, rest, options, sandbox_id, token)
         self.files = Files(self)
         """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
-        self._client = client
         self._info = info
-        self._heartbeat_s: float | None = None
-        self._shells: set[Shell] = set()
-        self._tunnels: set[Tunnel] = set()
-        self._background = Background()
-        self._stopped = Event()
         self._deleted = False
         self._made_here = info is not None
         self._owns_client = False
@@ -107,11 +86,10 @@ class Sandbox(Attachable):
         client for all of them is quicker.
         ``image`` as for ``create_sandbox``.
         """
-        from holdfast._sync.client import SandboxClient
-
-        client = SandboxClient(url, api_key)
+        # By its public name: its module imports this one.
+        client = getattr(sys.modules[PACKAGE], Sandbox.__name__ + "Client")(url, api_key)
         try:
-            sandbox = client.create_sandbox(image, **options)
+            sandbox: Sandbox = client.create_sandbox(image, **options)
         except BaseException:
             client.close()
             raise
@@ -177,19 +155,7 @@ class Sandbox(Attachable):
             spool_bytes=spool_bytes,
             stderr=stderr,
         )
-        limit = self._limit(max_output_bytes, keep)
-        rest = self._fallback()
-        if rest is not None:
-            if "spool" in params or "spool_bytes" in params:
-                raise UnsupportedError("unsupported", "commands over REST have no spool", hint="use a session (WebSocket)")
-            if data is not None:
-                raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
-            if "stderr" in params or keep != "head":
-                raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
-            return cut(rest.exec(self.id, params), limit)
-        driver = self._attached()
-        call = new_command(driver.engine, params["id"], limit)
-        return outcome(driver, call, partial(open_command, driver.engine, call, "command", params, data))
+        return execute(self, params, data, output_limit(max_output_bytes, self._options.max_output_bytes, keep))
 
     @opening
     def start(
@@ -234,7 +200,7 @@ class Sandbox(Attachable):
             detached=detached,
             stderr=stderr,
         )
-        process = self._process("command", params, self._limit(max_output_bytes, keep))
+        process = begin(self, Process, "command", params, self._limit(max_output_bytes, keep))
         if not stdin:
             process._no_input = "it was started with stdin=False"
         return process
@@ -246,15 +212,8 @@ class Sandbox(Attachable):
 
         ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
         """
-        return self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
-
-    def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> Process:
-        driver = self._attached()
-        limit = self._limit(None) if limit is None else limit
-        call = new_command(driver.engine, params["id"], limit, collecting=False)
-        process = Process(driver, call)
-        process._start(partial(open_command, driver.engine, call, kind, params))
-        return process
+        params = {"id": name_of(command_id, "command_id")}
+        return begin(self, Process, "follow", params, self._limit(max_output_bytes))
 
     @opening
     def shell(
@@ -277,21 +236,7 @@ class Sandbox(Attachable):
         the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
         no terminal. For one program on a terminal, such as an editor, see ``terminal``.
         """
-        params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
-        driver = self._attached()
-        sink = ShellSink(driver.engine.session, driver.engine.new_event)
-        changed: SessionEvent = sink.changed  # type: ignore[assignment]
-        try:
-            driver.perform(driver.engine.open, "shell", params, sink)
-            changed.wait()
-        except Cancelled:
-            driver.perform(sink.close, name is not None)
-            raise
-        if sink.info is None:
-            raise sink.over()
-        living = Shell(driver, sink, named=name is not None)
-        self._shells = {other for other in self._shells if not other._sink.ended} | {living}
-        return living
+        return open_shell(self, shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None))
 
     @opening
     def terminal(
@@ -314,12 +259,7 @@ class Sandbox(Attachable):
         """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
-        driver = self._attached()
-        limit = self._limit(max_output_bytes)
-        call = new_command(driver.engine, params["id"], limit, collecting=False)
-        terminal = Terminal(driver, call)
-        terminal._start(partial(open_command, driver.engine, call, "terminal", params))
-        return terminal
+        return begin(self, Terminal, "terminal", params, self._limit(max_output_bytes))
 
     # Files and ports --------------------------------------------------------------------------------------------
 
@@ -365,14 +305,14 @@ class Sandbox(Attachable):
         once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: at once). Without it
         each connection finds out: one that reaches nothing is closed, and ``last_error`` is the reason.
         """
-        tunnel = Tunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
+        tunnel = Tunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._life.tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
         limit_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
         self._attached()
         if limit_s is not None:
             tunnel._until_served(limit_s)
-        tunnel._listen(*place)
-        self._tunnels.add(tunnel)
+        tunnel._listener.start(*place)
+        self._life.tunnels.add(tunnel)
         return tunnel
 
     # Life -------------------------------------------------------------------------------------------------------
@@ -388,17 +328,17 @@ class Sandbox(Attachable):
 
     def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
         """Change what it may reach, from now on: ``network`` as in ``create_sandbox``. Raises ``UnsupportedError`` where that cannot be."""
-        self._info = self._rest.change_network(self.id, network_body(network))
+        self._info = self._rest.change(self.id, "network", network_body(network))
         return self._info
 
     def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
         """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
-        self._info = self._rest.change_lifetime(self.id, {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
+        self._info = self._rest.change(self.id, "lifetime", {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
         return self._info
 
     def extend(self, seconds: float) -> SandboxInfo:
         """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
-        self._info = self._rest.change_lifetime(self.id, {"extend_s": lifetime_of(seconds, "seconds")})
+        self._info = self._rest.change(self.id, "lifetime", {"extend_s": lifetime_of(seconds, "seconds")})
         return self._info
 
     def session_token(self) -> str:
@@ -407,7 +347,7 @@ class Sandbox(Attachable):
         It is good for as long as the session lives: 15 minutes without a connection, and not after ``close`` when nothing was running.
         """
         session = (self._attached()).engine.session
-        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._heartbeat_s).write()
+        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._life.heartbeat_s).write()
 
     def keep_alive(self) -> None:
         """Report that the sandbox is still needed: idle and heartbeat time-outs begin anew."""
@@ -430,7 +370,7 @@ class Sandbox(Attachable):
             driver, self._driver = self._driver, None
             if driver is not None and driver.here:
                 driver.perform(driver.engine.reset)
-            self._end_all(driver)
+            self._life.end(driver)
             self._rest.delete(self.id)
             key = new_id()
             try:
@@ -468,9 +408,7 @@ class Sandbox(Attachable):
         """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
-            end = time.monotonic() + self._options.cancel_timeout_s
-            for changed in [shell._leave(shell.named) for shell in self._shells]:
-                changed.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
+            self._life.leave_shells(self._options.cancel_timeout_s)
         self._let_go()
         self._close_own_client()
 
@@ -480,37 +418,11 @@ class Sandbox(Attachable):
 
     def _let_go(self) -> None:
         self._made_here = False
-        self._stopped.set()
         self._client._in_use.discard(self)
         driver = self._driver
         if not self._fenced:  # the error stays: a new session from here would disturb the client that took over
             self._driver = None
-        self._end_all(driver)
-
-    def _end_all(self, driver: SessionDriver | None) -> None:
-        self._stopped.set()
-        if driver is None or driver.here:
-            for tunnel in list(self._tunnels):
-                tunnel.close()
-        if driver is not None:
-            driver.close()
-        self._background.stop()
-
-    def _heartbeat(self, interval_s: float) -> None:
-        self._heartbeat_s = interval_s
-        self._client._in_use.add(self)
-        self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
-
-    def _beat(self, interval_s: float) -> None:
-        """Send heartbeats. The service expects further ones only after the first, which is sent at once."""
-        while not self._fenced:
-            try:
-                self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)
-            except HoldfastError as why:
-                if why.code in GONE:
-                    return
-            if self._stopped.wait(interval_s):
-                return
+        self._life.end(driver)
 
     def __enter__(self) -> Self:
         return self
@@ -532,17 +444,6 @@ class Sandbox(Attachable):
             lives = ending(self._info) or " until it is deleted"
             message = f"sandbox {self.id} was neither deleted nor closed and keeps running{lives}: use 'with'"
             warn(message, ResourceWarning, stacklevel=2)
-
-    # Answers for the session ---------------------------------------------------------------------------------------
-
-    def _in_use_now(self) -> None:
-        self._client._in_use.add(self)
-
-    def _start_over(self) -> None:
-        self._background, self._stopped = Background(), Event()
-        self._shells, self._tunnels = set(), set()
-        if self._heartbeat_s is not None:
-            self._heartbeat(self._heartbeat_s)
 
     def _limit(self, max_output_bytes: int | None, keep: Keep = "head") -> int:
         return output_limit(max_output_bytes, self._options.max_output_bytes, keep)

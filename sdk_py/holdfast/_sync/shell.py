@@ -11,18 +11,18 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import bad, command_id_of, content_of, output_limit, size_of
+from holdfast._arguments import content_of, output_limit, size_of
 from holdfast._sync.process import CommandStream
 from holdfast._sync.running import outcome
+from holdfast._sync.transfers import send
 from holdfast._errors import UnsupportedError
 from holdfast._public import public
-from holdfast._requests import Keep, run_params
+from holdfast._requests import Keep
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads.driver import SessionDriver
-from holdfast._transport.threads.events import SessionEvent
-from holdfast._transport.session.command_call import Call
-from holdfast._transport.session.sinks import ShellSink
+from holdfast._transport.session.sink import AnyEvent
+from holdfast._transport.session.sinks import ShellSink, new_run
 
 
 @public
@@ -65,9 +65,8 @@ class Shell:
         ``ServiceUnavailableError``. Cancelling the wait interrupts the command.
         """
         data = None if input is None else content_of(input, "input")
-        call = self._new(
-            command, timeout, data, command_id, output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep), True
-        )
+        limit = output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
+        call = new_run(self._driver.engine, self._sink, command, timeout, data, command_id, limit, collecting=True)
         return outcome(self._driver, call, partial(self._sink.run, call))
 
     def stream(
@@ -85,15 +84,8 @@ class Shell:
         That is ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
         """
         data = None if input is None else content_of(input, "input")
-        new = partial(
-            self._new,
-            command,
-            timeout,
-            data,
-            command_id,
-            output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep),
-            False,
-        )
+        limit = output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
+        new = partial(new_run, self._driver.engine, self._sink, command, timeout, data, command_id, limit, collecting=False)
         return CommandStream(self._driver, self._sink, new)
 
     def write(self, data: bytes | str) -> None:
@@ -104,16 +96,9 @@ class Shell:
         ``data`` is bytes, or text as UTF-8.
         """
         self._check_terminal("write")
-        left = memoryview(content_of(data))
-        sink = self._sink
-        space: SessionEvent = sink.space  # type: ignore[assignment]
-        while left:
-            sent = self._driver.perform(sink.write, left, False)
-            if sent < 0:
-                raise sink.over()
-            left = left[sent:]
-            if left:
-                space.wait()
+        keys = content_of(data)
+        if keys and not send(self._driver, self._sink, keys):
+            raise self._sink.over()
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the size of its terminal in character cells; what runs gets SIGWINCH.
@@ -143,39 +128,16 @@ class Shell:
 
     def close(self) -> None:
         """End the shell and all it started."""
-        self._end(False)
+        self._leave(False).wait(self._driver.options.cancel_timeout_s)
 
     def detach(self) -> None:
         """Leave the shell running; ``sandbox.shell(name)`` finds it again, from this process or another."""
-        self._end(True)
+        self._leave(True).wait(self._driver.options.cancel_timeout_s)
 
-    def _end(self, detach: bool) -> None:
-        self._leave(detach).wait(self._driver.options.cancel_timeout_s)
-
-    def _leave(self, detach: bool) -> SessionEvent:
+    def _leave(self, detach: bool) -> AnyEvent:
         """Send the request; returns the event that is set when it has ended."""
         self._driver.perform(self._sink.close, detach)
-        changed: SessionEvent = self._sink.changed  # type: ignore[assignment]
-        return changed
-
-    def _new(
-        self,
-        command: str,
-        timeout: float | None,
-        data: bytes | None,
-        command_id: str | None,
-        limit: int,
-        collecting: bool,
-    ) -> Call:
-        engine = self._driver.engine
-        if self.tty and data is not None:
-            raise bad("a command on a terminal reads keys, and no other input", hint="shell.write() types them while it runs")
-        params = run_params(command, timeout, engine.options.command_timeout_s, data is not None)
-        call = Call(self._sink, engine.new_event, command_id_of(command_id), limit, collecting=collecting)
-        call.params = params
-        if data is not None:
-            call.give(data)
-        return call
+        return self._sink.changed
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.kind} {self.name}{' closed' if self._sink.ended else ''}>"

@@ -2,21 +2,32 @@
 """Moving bytes over a channel of the session: both directions, bounded memory, and an end that is always waited for.
 
 Owns the waiting around ``TransferSink``. Called by ``files``, ``sandbox`` (patches) and ``tunnel``; what the bytes mean is theirs.
+``send`` also writes the input of commands and shells.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from holdfast_wire.errors import ProtocolError
 
-from holdfast._errors import HoldfastError, RemoteFileError
+from holdfast._errors import HoldfastError
 from holdfast._requests import bounded
 from holdfast._transport.threads.driver import SessionDriver
-from holdfast._transport.threads.events import Cancelled, SessionEvent
+from holdfast._transport.threads.events import Cancelled
+from holdfast._transport.session.sink import AnyEvent, Sink
 from holdfast._transport.session.sinks import TransferSink
 
-ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
+
+def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool = False) -> bool:
+    """Send ``data``, and its end with ``eof``; waits while the far end does not take it. False: the channel has ended."""
+    left = memoryview(data)
+    while (sent := driver.perform(sink.write, left, eof)) >= 0:
+        left = left[sent:]
+        if not left:
+            return True
+        sink.space.wait()
+    return False
 
 
 class Transfer:
@@ -24,8 +35,8 @@ class Transfer:
 
     def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any], sink: TransferSink | None = None) -> None:
         self._driver = driver
-        self._path = params.get("path")
         self._sink = sink or TransferSink(driver.engine.session, driver.engine.new_event)
+        self._sink.path = params.get("path")
         try:
             driver.perform(driver.engine.open, kind, bounded(params), self._sink)
         except Cancelled:
@@ -35,46 +46,39 @@ class Transfer:
     def opened(self) -> dict[str, Any]:
         """What the channel was opened with. Raises the typed refusal."""
         sink = self._sink
-        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         if sink.opened is None:
-            self._wait(changed)
+            self._wait(sink.changed)
         if sink.error is not None:
-            raise self._refusal(sink.error)
+            raise sink.error
         return sink.opened or {}
 
     def read(self) -> bytes:
         """The next bytes; b"" at the end of what the far end sends. Raises the typed error that ended it early."""
         sink = self._sink
-        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         while (data := self._driver.perform(sink.take)) is None:
-            self._wait(changed)
+            self._wait(sink.changed)
         if not data and sink.error is not None:
-            raise self._refusal(sink.error)
+            raise sink.error
         return data
 
     def write(self, data: bytes | memoryview, eof: bool = False) -> None:
         """Send ``data``; waits while the far end does not take it. Raises the typed error that ended the channel."""
-        sink = self._sink
-        space: SessionEvent = sink.space  # type: ignore[assignment]
-        left = memoryview(data)
-        while True:
-            sent = self._driver.perform(sink.write, left, eof)
-            if sent < 0:
-                raise self._refusal(sink.error) or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
-            left = left[sent:]
-            if not left:
-                return
-            self._wait(space)
+        try:
+            sent = send(self._driver, self._sink, data, eof)
+        except Cancelled:
+            self.stop()
+            raise
+        if not sent:
+            raise self._sink.error or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
 
     def closed(self) -> dict[str, Any]:
         """The result, once the channel has done its work."""
         sink = self._sink
-        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         while not sink.ended:
             self._driver.perform(sink.discard_unread)
-            self._wait(changed)
+            self._wait(sink.changed)
         if sink.error is not None:
-            raise self._refusal(sink.error)
+            raise sink.error
         if sink.closed is None:
             raise ProtocolError("the agent ended a transfer without a result")
         return sink.closed
@@ -95,13 +99,7 @@ class Transfer:
         if not self._sink.ended:
             self._driver.later(self._sink.stop)
 
-    def _refusal(self, why: ErrorT) -> ErrorT:
-        """The error that ended the transfer, with the path of the file."""
-        if isinstance(why, RemoteFileError) and why.filename is None:
-            why.filename = self._path
-        return why
-
-    def _wait(self, changed: SessionEvent) -> None:
+    def _wait(self, changed: AnyEvent) -> None:
         try:
             changed.wait()
         except Cancelled:

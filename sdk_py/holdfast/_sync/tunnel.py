@@ -46,9 +46,6 @@ class Tunnel:
         """Where it listens."""
         return self._listener.address
 
-    def _listen(self, local_host: str, local_port: int) -> None:
-        self._listener.start(local_host, local_port)
-
     def _until_served(self, limit_s: float) -> None:
         """Return once the port accepts a connection. Raises ``PortUnreachableError`` after ``limit_s`` seconds."""
         end = time.monotonic() + limit_s

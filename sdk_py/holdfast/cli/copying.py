@@ -13,6 +13,7 @@ import posixpath
 import sys
 import tarfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 256 * 1024
 _TAR_MAGIC_AT = 257
-_COMPRESSED = ((b"\x1f\x8b", "gz"), (b"BZh", "bz2"), (b"\xfd7zXZ\0", "xz"))
+_COMPRESSED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\xfd7zXZ\0", "lzma"))
+"""First bytes of compressed data, and the module that decompresses it."""
 _NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
 
 
@@ -221,9 +223,9 @@ def _archive_here() -> Any:
     """The archive on standard input, unpacked where it is compressed. Raises ``UsageError`` where it is none."""
     source = io.BufferedReader(_Input(), PIECE_BYTES)
     begun = source.peek(tarfile.BLOCKSIZE)
-    for magic, how in _COMPRESSED:
+    for magic, module in _COMPRESSED:
         if begun.startswith(magic):
-            return _decompressed(source, how)
+            return import_module(module).open(source)
     if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun[: tarfile.BLOCKSIZE])):
         raise bad(
             "standard input is not a tar archive",
@@ -246,20 +248,6 @@ class _Input(io.RawIOBase):
                 break
             got += size
         return got
-
-
-def _decompressed(source: IO[bytes], how: str) -> Any:
-    if how == "gz":
-        import gzip
-
-        return gzip.GzipFile(fileobj=source)
-    if how == "bz2":
-        import bz2
-
-        return bz2.BZ2File(source)
-    import lzma
-
-    return lzma.LZMAFile(source)
 
 
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:

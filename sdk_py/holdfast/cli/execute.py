@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast import STDERR, STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._requests import command_params
+from holdfast._sync.commands import begin
 from holdfast.cli.finding import opened
 from holdfast.cli.output import TerminalFilter, finish, print_json, print_line, print_note, variables
 from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
@@ -108,7 +109,7 @@ def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_i
     """Start it and leave it, with its output kept for ``logs``. The exit status is not 0 where it could not be started."""
     more = {"command_id": command_id, "env": None, "stdin": False, "outlive": "adopt", "spool": "tail", "detached": True}
     params = command_params(command, **{**more, **options})
-    process = sandbox._process("command", params | {"keep": True}, None)
+    process = begin(sandbox, Process, "command", params | {"keep": True}, sandbox._options.max_output_bytes)
     if process.done:
         result = process.wait()
         if result.exit_code in (CANNOT_EXECUTE, NOT_FOUND) and not result.stdout_bytes:
@@ -211,4 +212,4 @@ def _as_json(sandbox: Sandbox, result: CommandResult) -> int:
             "cause": None if result.cause is None else {"fault": result.cause.fault, "reason": result.cause.reason},
         }
     )
-    return 125 if result.exit_code is None else result.exit_code
+    return result.exit_code

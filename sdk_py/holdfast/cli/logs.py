@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast import Chunk, NotFoundError, OutcomeUnknownError, Process, Sandbox, SandboxClient, WaitTimeoutError
+from holdfast._sync.commands import begin
 from holdfast.cli.execute import Screen
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_note
@@ -46,7 +47,7 @@ def logs(arguments: Arguments) -> int:
 def _found(sandbox: Sandbox, command_id: str, *others: str) -> Process:
     """The command of the first of these ids that there is."""
     try:
-        return sandbox._process("follow", {"id": command_id, "keep": True}, None)
+        return begin(sandbox, Process, "follow", {"id": command_id, "keep": True}, sandbox._options.max_output_bytes)
     except NotFoundError as why:
         if why.code != "command_not_found":
             raise

@@ -27,30 +27,26 @@ _ASK_FROM = 2
 def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = False) -> Sandbox:
     """The sandbox that the options of ``create`` and ``run`` ask for; with ``entrypoint`` the image's own command is started in it."""
     try:
-        return _made(client, arguments, entrypoint)
+        return client.create_sandbox(
+            arguments.image,
+            cpu=arguments.cpu,
+            memory=_size("--memory", arguments.memory),
+            disk=_size("--disk", arguments.disk),
+            env=variables(arguments),
+            labels=pairs(arguments.label, "--label"),
+            ready_timeout_s=arguments.ready_timeout,
+            lifetime_s=arguments.lifetime,
+            idle_timeout_s=arguments.idle_timeout,
+            sandbox_id=arguments.id,
+            block_network=arguments.network in (None, "none"),
+            entrypoint=entrypoint,
+            ulimits=_ulimits(arguments.ulimit),
+            shm_size=arguments.shm_size,
+        )
     except ConflictError as why:
         if arguments.id and why.code == "sandbox_exists":
             why.hint = f"holdfast rm {arguments.id} deletes it; or choose another --name"
         raise
-
-
-def _made(client: SandboxClient, arguments: Arguments, entrypoint: bool) -> Sandbox:
-    return client.create_sandbox(
-        arguments.image,
-        cpu=arguments.cpu,
-        memory=_size("--memory", arguments.memory),
-        disk=_size("--disk", arguments.disk),
-        env=variables(arguments),
-        labels=pairs(arguments.label, "--label"),
-        ready_timeout_s=arguments.ready_timeout,
-        lifetime_s=arguments.lifetime,
-        idle_timeout_s=arguments.idle_timeout,
-        sandbox_id=arguments.id,
-        block_network=arguments.network in (None, "none"),
-        entrypoint=entrypoint,
-        ulimits=_ulimits(arguments.ulimit),
-        shm_size=arguments.shm_size,
-    )
 
 
 def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:

@@ -30,43 +30,49 @@ def _raise(number: int, _frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def raised_on_exit_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise ``ExitSignal`` here, unless they were ignored before, as nohup has them."""
-    before = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, _raise)
+def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    """``handler`` for those of these signals that were not ignored before."""
+    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextlib.contextmanager
+def _follower() -> Iterator[SimpleQueue[Callable[[], None] | None]]:
+    """A thread that takes the steps that are put into the queue, until the end."""
+    steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def follow() -> None:
+        while (step := steps.get()) is not None:
+            with contextlib.suppress(HoldfastError):
+                step()
+
+    threading.Thread(target=follow, daemon=True).start()
+    try:
+        yield steps
+    finally:
+        steps.put(None)
+
+
+def raised_on_exit_signals() -> contextlib.AbstractContextManager[None]:
+    """Have SIGTERM and SIGHUP raise ``ExitSignal`` here, unless they were ignored before, as nohup has them."""
+    return _handled(_raise, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def run_on(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
     """Run ``action`` in a thread after each signal of this number."""
-    arrived, over = threading.Event(), threading.Event()
+    with _follower() as steps:
 
-    def follow() -> None:
-        while True:
-            arrived.wait()
-            arrived.clear()
-            if over.is_set():
-                return
-            action()
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            if steps.empty():
+                steps.put(action)
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        arrived.set()
-
-    threading.Thread(target=follow, daemon=True).start()
-    before = signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-        over.set()
-        arrived.set()
+        with _handled(on_signal, number):
+            yield
 
 
 @contextlib.contextmanager
@@ -76,34 +82,23 @@ def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) 
     The first Ctrl-C interrupts it (``interrupt``). The second, SIGTERM and SIGHUP end it (``close``) and are raised when the wait is over;
     one that comes after that is raised at once.
     """
-    steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
     interrupts, received = itertools.count(), list[KeyboardInterrupt]()
+    with _follower() as steps:
 
-    def follow() -> None:
-        while (step := steps.get()) is not None:
-            with contextlib.suppress(HoldfastError):
-                step()
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            if received:
+                raise received[0]
+            if number == signal.SIGINT and not next(interrupts):
+                steps.put(interrupt)
+                return
+            received.append(KeyboardInterrupt() if number == signal.SIGINT else ExitSignal(number))
+            steps.put(close)
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        if received:
-            raise received[0]
-        if number == signal.SIGINT and not next(interrupts):
-            steps.put(interrupt)
-            return
-        received.append(KeyboardInterrupt() if number == signal.SIGINT else ExitSignal(number))
-        steps.put(close)
-
-    threading.Thread(target=follow, daemon=True).start()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, on_signal) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
-    try:
-        yield
-    except Exception:
-        if not received:
-            raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        steps.put(None)
+        with _handled(on_signal, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            try:
+                yield
+            except Exception:
+                if not received:
+                    raise
     if received:
         raise received[0]

@@ -31,7 +31,8 @@ class BlockingProxy:
                     with urllib.request.urlopen(request, timeout=20) as answer:
                         self._answer(answer.status, answer.headers["Content-Type"], answer.read())
                 except urllib.error.HTTPError as refused:
-                    self._answer(refused.code, refused.headers["Content-Type"], refused.read())
+                    with refused:
+                        self._answer(refused.code, refused.headers["Content-Type"], refused.read())
 
             do_GET = do_POST = do_DELETE = _pass  # noqa: N815
 

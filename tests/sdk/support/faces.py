@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -60,6 +61,23 @@ class Adapted:
 async def _iterate(iterator: Any) -> Any:
     while (value := await _in_thread(next, iterator, _END)) is not _END:
         yield value
+
+
+def inner(thing: Any) -> Any:
+    """What an object of the blocking API was before it was adapted; one of the asynchronous API itself."""
+    return getattr(thing, "inner", thing)
+
+
+def cut_connection(live: Any) -> None:
+    """Break the connection of a sandbox's session as a failing network would."""
+    driver = inner(live)._driver
+    if isinstance(live, holdfast.AsyncSandbox):
+        if driver._wire is not None:
+            driver._wire.abort()
+        return
+    with driver._lock:
+        if driver._socket is not None:
+            driver._socket.shutdown(socket.SHUT_RDWR)
 
 
 class AsyncFace:

@@ -42,9 +42,6 @@ class SessionDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
 
-    def event(self) -> SessionEvent:
-        return SessionEvent()
-
     @property
     def here(self) -> bool:
         """Whether this is the event loop it was made in; a wait in another would never end."""
@@ -104,11 +101,6 @@ class SessionDriver:
             unclosed = True
         for _ in range(2 * unclosed):
             await asyncio.sleep(0)  # transports close on the loop's next turns
-
-    def drop(self) -> None:
-        """Break the connection as a failing network would. The session resumes; for tests."""
-        if self._wire is not None:
-            self._wire.abort()
 
     # Inside -----------------------------------------------------------------------------------------------------
 

@@ -127,10 +127,3 @@ def judge_answer(answer: Answer) -> Failure | None:
         code = _BY_STATUS.get(answer.status, "internal")
         why = error(code, f"the service answered HTTP {answer.status}", **({"hint": _NOT_HOLDFAST} if code == "not_found" else {}))
     return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # a proxy lost it half-way
-
-
-def unreachable(url: str, why: str, *, reached: bool) -> UnreachableError:
-    """There was no answer."""
-    lost = UnreachableError("service_unreachable", f"cannot reach {url}: {why}")
-    lost.reached = reached
-    return lost

@@ -1,4 +1,4 @@
-"""What REST answers mean: jobs, images and directory entries as the types of the SDK.
+"""What REST answers mean: jobs, images and files as the types of the SDK; and a command as REST asks for it.
 
 Pure. Does not own the types' own readers (``_results``) nor the requests (``_async.rest``).
 """
@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast._errors import error
-from holdfast._results import STDERR, STDOUT, Cause, CommandResult, FileEntry, ImageInfo, StreamCount, read_cause, take, take_all
+from holdfast._arguments import Bound, given
+from holdfast._errors import ServiceError, UnsupportedError, error
+
+from holdfast._results import (  # isort: skip
+    STDERR, STDOUT, Cause, CommandResult, FileEntry, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
+)  # fmt: skip
 
 _JOB_FIELDS = (
     ("exit_code", (int,), None),
@@ -22,6 +26,27 @@ _JOB_FIELDS = (
     ("error", (str,), None),
 )
 _STREAM_FIELDS = (("seen", (int,), 0), ("dropped", (int,), 0), ("sha256", (str,), ""))
+
+
+def ready_info(body: dict[str, Any], waited_s: float) -> SandboxInfo:
+    """The record of a sandbox that is ready. Raises the typed error of one that is not, or has failed."""
+    info = SandboxInfo.read(body)
+    if info.status == "failed":
+        raise error("sandbox_failed", info.status_message or "the sandbox failed to start", reason=info.reason, fault=info.fault)
+    if not info.ready:
+        raise error("create_timeout", f"sandbox {info.sandbox_id} is not ready after {waited_s:g} s")
+    return info
+
+
+def file_content(body: dict[str, Any]) -> bytes:
+    """The content of a file."""
+    import base64
+    import binascii
+
+    try:
+        return base64.b64decode(take(body, "content", str, default=""), validate=True)
+    except binascii.Error:
+        raise ServiceError("internal", "the service answered a file that is not base64") from None
 
 
 def file_entries(path: str, rows: list[Any]) -> list[FileEntry]:
@@ -61,6 +86,24 @@ def _seconds(text: object) -> float:
         return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() if isinstance(text, str) else 0.0
     except ValueError:
         return 0.0
+
+
+def exec_body(params: dict[str, Any], data: bytes | None, limit: int) -> dict[str, Any]:
+    """The request for a command, from the parameters of its channel. Raises ``UnsupportedError`` for what only a session can do."""
+    for needed, what in (
+        ("spool" in params or "spool_bytes" in params, "commands over REST have no spool"),
+        (data is not None, "commands over REST take no input"),
+        ("stderr" in params or isinstance(limit, Bound), "commands over REST keep the heads of two streams"),
+        (isinstance(params.get("cwd"), bytes), "a directory that is not UTF-8 needs a session"),
+    ):
+        if needed:
+            raise UnsupportedError("unsupported", what, hint="use a session (WebSocket)")
+    return given(
+        command=params.get("argv") or params.get("script"),
+        timeout_seconds=params.get("timeout_s"),
+        login_shell=params.get("login"),
+        **{name: params.get(name) for name in ("cwd", "env", "user", "outlive")},
+    )
 
 
 def job_result(job: dict[str, Any], command_id: str) -> CommandResult:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
+from holdfast._transport.rest.answer import UnreachableError
 from holdfast._transport.rest.http1 import request_head
 from holdfast._urls import address_of, query_of
 
@@ -68,6 +69,13 @@ class LocalFailureError(Exception):
         self.why = why
 
 
-def reason(failure: Exception) -> str:
-    """Why there was no answer, for the caller."""
-    return getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+def no_answer(failure: Exception, options: Options, timeout_s: float, *, reached: bool) -> Exception:
+    """The error of a request that ``failure`` left without an answer."""
+    if isinstance(failure, LocalFailureError):
+        return failure.why
+    why = getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+    if isinstance(failure, TimeoutError):
+        why = f"no answer within {timeout_s:g} s" if reached else f"no connection within {options.connect_timeout_s:g} s"
+    lost = UnreachableError("service_unreachable", f"cannot reach {options.url}: {why}")
+    lost.reached = reached
+    return lost

@@ -37,33 +37,6 @@ class Call:
     window) until the caller takes it, and the process in the sandbox waits with it.
     """
 
-    __slots__ = (
-        "_eof",
-        "_input",
-        "_kept",
-        "_sizes",
-        "_tail",
-        "_tails",
-        "abandoned",
-        "adopts_id",
-        "changed",
-        "chunks",
-        "collecting",
-        "command_id",
-        "done",
-        "dropped",
-        "error",
-        "exit",
-        "info",
-        "limit",
-        "params",
-        "received",
-        "sink",
-        "started",
-        "started_event",
-        "transmitted",
-    )
-
     def __init__(self, sink: Sink, new_event: EventFactory, command_id: str, limit: int, *, collecting: bool) -> None:
         self.sink = sink
         self.command_id = command_id
@@ -77,7 +50,7 @@ class Call:
         self.adopts_id = False
         """Whether the command may be one that runs already, under the id it began with."""
         self.changed = new_event()
-        self.started_event = None if collecting else new_event()
+        self.started_event: Any = None if collecting else new_event()
         self.transmitted = False
         self.started = False
         self.info: dict[str, Any] = {}
@@ -240,7 +213,7 @@ class Call:
 
     def pump(self) -> None:
         """Send what input there is credit for."""
-        if self._input is None or self.done:
+        if self._input is None or self.done or not self.sink.has_params():
             return
         sent = self.sink.write(self._input, self._eof)
         if sent < 0 or sent == len(self._input):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
@@ -161,7 +161,7 @@ class Engine:
         if self._down_since is None:
             self._down_since = now
             if self.attached_once:
-                log("warning", "sandbox %s: connection lost: %s", self.sandbox_id, verdict.why.message)
+                self._log("warning", "connection lost: %s", verdict.why.message)
         if self._ending:
             verdict = self._judge_ending(verdict, websocket, now)
         limit_s = self._outage_limit_s()
@@ -181,15 +181,7 @@ class Engine:
             return None
         delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(limit_s - spent, 0.01))
         doing = "resuming" if self.attached_once else "attaching"
-        log(
-            "info",
-            "sandbox %s: %s in %.2f s, for %.0f s at most: %s",
-            self.sandbox_id,
-            doing,
-            delay_s,
-            limit_s - spent,
-            verdict.why.message,
-        )
+        self._log("info", "%s in %.2f s, for %.0f s at most: %s", doing, delay_s, limit_s - spent, verdict.why.message)
         return delay_s
 
     def attempt_s(self, now: float) -> float:
@@ -249,14 +241,14 @@ class Engine:
     def fail(self, why: HoldfastError) -> None:
         """The session is over: every sink gets the error."""
         if self.error is None and why.reason not in OWN_REASONS:
-            log("warning", "sandbox %s: session over: %s", self.sandbox_id, why)
+            self._log("warning", "session over: %s", why)
         for sink in self._over(why):
             sink.fail(why)
         self.ready.set()
 
     def _give_up(self, why: HoldfastError) -> None:
         """The service does not answer. One-off requests may be repeated; shells and processes of the session raise ``SessionLostError``."""
-        log("warning", "sandbox %s: gave up after %.1f s: %s", self.sandbox_id, why.detail.get("waited_s", 0.0), why.message)
+        self._log("warning", "gave up after %.1f s: %s", why.detail.get("waited_s", 0.0), why.message)
         for sink in self._over(why):
             sink.abandon(why)
         self.ready.set()
@@ -280,6 +272,9 @@ class Engine:
         message = f"sandbox {self.sandbox_id} was reset: what was opened before is gone"
         hint = "ask the sandbox for another: it is as it was made"
         self.fail(error("session_lost", message, reason="reset", hint=hint, fault="caller", retryable=False))
+
+    def _log(self, level: Literal["info", "warning"], text: str, *arguments: Any) -> None:
+        log(level, f"sandbox %s: {text}", self.sandbox_id, *arguments)
 
     def _dispatch(self, now: float) -> None:
         sinks = self._sinks
@@ -309,14 +304,9 @@ class Engine:
     def _attached(self, event: Attached, now: float) -> None:
         if self.attached_once:
             self.resumes += 1
-            log(
-                "warning",
-                "sandbox %s: resumed after %.1f s",
-                self.sandbox_id,
-                now - (now if self._down_since is None else self._down_since),
-            )
+            self._log("warning", "resumed after %.1f s", now - (now if self._down_since is None else self._down_since))
         else:
-            log("info", "sandbox %s: attached", self.sandbox_id)
+            self._log("info", "attached")
         self.attached_once = True
         self._attached_at = now
         self._progressed = False

@@ -15,10 +15,11 @@ from holdfast_wire.session import ClientSession
 
 
 class AnyEvent(Protocol):
-    """What the events of both APIs have in common: setting one wakes its waiters."""
+    """What the events of both APIs have in common: setting one wakes its waiters. ``wait`` blocks, or gives what to await."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
+    def wait(self, timeout_s: float | None = None) -> Any: ...
 
 
 EventFactory = Callable[[], AnyEvent]

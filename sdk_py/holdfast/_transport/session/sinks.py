@@ -7,17 +7,22 @@ them when to look. Nothing here waits, so the same code serves both APIs. Whatev
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Resize, Run, Started
-from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
+from holdfast_wire.limits import RUN_QUEUE
 
-from holdfast._errors import error, from_map
+from holdfast._arguments import bad, command_id_of
+from holdfast._errors import RemoteFileError, error, from_map
+from holdfast._requests import run_params
 from holdfast._transport.session.command_call import SMALL_BYTES, Call
 from holdfast._transport.session.failures import given_up
 from holdfast._transport.session.sink import EventFactory, Sink
+
+if TYPE_CHECKING:
+    from holdfast._transport.session.engine import Engine
 
 
 class CommandSink(Sink):
@@ -73,6 +78,44 @@ class CommandSink(Sink):
         lost = given_up(why, f"command {call.command_id}", again, call.facts())
         call.finish(lost)
         self.end(lost)
+
+
+def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:
+    """A command that ``open_command`` opens. The caller has it before it is sent, and so can cancel it at any time."""
+    sink = CommandSink(engine.session, engine.new_event)
+    sink.call = call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
+    return call
+
+
+def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], input_: bytes | None = None) -> None:
+    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is all of its standard input."""
+    call.adopts_id = kind == "terminal" and "name" in params
+    engine.open(kind, params, call.sink)
+    if input_ is not None:
+        call.give(input_)
+        call.pump()
+
+
+def new_run(
+    engine: Engine,
+    sink: ShellSink,
+    command: str,
+    timeout: float | None,
+    data: bytes | None,
+    command_id: str | None,
+    limit: int,
+    *,
+    collecting: bool,
+) -> Call:
+    """A command of a living shell, which ``ShellSink.run`` sends; ``data`` is all of its standard input."""
+    if data is not None and (sink.info or {}).get("tty") is True:
+        raise bad("a command on a terminal reads keys, and no other input", hint="shell.write() types them while it runs")
+    params = run_params(command, timeout, engine.options.command_timeout_s, data is not None)
+    call = Call(sink, engine.new_event, command_id_of(command_id), limit, collecting=collecting)
+    call.params = params
+    if data is not None:
+        call.give(data)
+    return call
 
 
 class ShellSink(Sink):
@@ -182,20 +225,20 @@ def _unsent(call: Call) -> HoldfastError:
 class TransferSink(Sink):
     """A file, archive, patch or tunnel channel: opened, bytes both ways, closed with a result."""
 
+    path: Any = None
+    """Of the file, which errors name."""
+
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         super().__init__(session, new_event)
         self.opened: dict[str, Any] | None = None
         self.closed: dict[str, Any] | None = None
         self.chunks: deque[bytes] = deque()
         self.half_closed = False
-        self.received = 0
 
     def fact(self, item: Item) -> None:
         kind = type(item)
         if kind is Output:
-            data = item.data  # type: ignore[attr-defined]
-            self.received += len(data)
-            if data:
+            if data := item.data:  # type: ignore[attr-defined]
                 if self.chunks and len(data) + len(self.chunks[-1]) <= SMALL_BYTES:
                     data = self.chunks.pop() + data
                 self.chunks.append(data)
@@ -240,14 +283,14 @@ class TransferSink(Sink):
     def fail(self, why: HoldfastError) -> None:
         self.end(from_map(why.to_map()))
 
+    def end(self, why: HoldfastError | None) -> None:
+        if isinstance(why, RemoteFileError) and why.filename is None:
+            why.filename = self.path
+        super().end(why)
+
 
 class WatchSink(TransferSink):
     """Events of files. Those of a session that was given up are lost, and nothing finds them again."""
 
-    path = ""
-
     def abandon(self, why: HoldfastError) -> None:
         self.fail(given_up(why, f"the watch of {self.path}", "sandbox.files.watch(), after looking at what has changed,", {}))
-
-
-assert DATA_BYTES <= WINDOW_BYTES

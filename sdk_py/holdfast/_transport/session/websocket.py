@@ -12,6 +12,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
 from typing import TYPE_CHECKING
 
 from holdfast_wire.limits import MESSAGE_BYTES
@@ -95,11 +96,6 @@ class WebSocket:
 
     def greeting(self) -> bytes:
         """The handshake request."""
-        if self._library is not None:
-            request = self._library.connect()
-            request.headers.update(self._headers)
-            self._library.send_request(request)
-            return b"".join(self._library.data_to_send())
         host, resource = _place(self._url)
         headers = {
             "Host": host,
@@ -153,7 +149,7 @@ class WebSocket:
                     break
                 size = int.from_bytes(data[position + 2 : start], "big")
             if masked or size > MESSAGE_BYTES:
-                self._protocol_frame(data[position:end], messages)  # a breach: the library names it and closes
+                self._feed_library(data[position:end], messages)  # a breach: the library names it and closes
                 return messages
             stop = start + size
             if stop > end:
@@ -165,7 +161,7 @@ class WebSocket:
                 self.has_reply = True
                 self._pong = data[start:stop]  # only the last is answered, so that unread pongs do not accumulate
             else:
-                self._protocol_frame(data[position:stop], messages)
+                self._feed_library(data[position:stop], messages)
             position = stop
         if position < end and self.closed is None:
             self._buffer += memoryview(data)[position:]
@@ -243,15 +239,13 @@ class WebSocket:
         if self._library is None and self._shaken and (headers := accepted(data, self._key)) is not None:
             self.open, self.headers = True, headers
             return rest
-        self._protocol.receive_data(data)
-        self._read_events([])
+        self._feed_library(data, [])
         if rest and not self.open and self.refusal is None:
-            self._protocol.receive_data(rest)
-            self._read_events([])
+            self._feed_library(rest, [])
         return rest if self.open else b""
 
-    def _protocol_frame(self, data: bytes, messages: list[bytes]) -> None:
-        """A frame that is not one whole binary message: control, fragments, or an error that the library reports."""
+    def _feed_library(self, data: bytes, messages: list[bytes]) -> None:
+        """A refusal, or a frame that is not one whole binary message: control, fragments, or an error that the library reports."""
         self._protocol.receive_data(data)
         self._read_events(messages)
 
@@ -266,10 +260,8 @@ class WebSocket:
             elif isinstance(event, Frame):
                 self._read_frame(event, messages)
         protocol = self._protocol
-        if protocol.handshake_exc is not None and self.refusal is None:
-            response = getattr(protocol.handshake_exc, "response", None)
-            if not isinstance(protocol.handshake_exc, InvalidStatus) or response is None:
-                self.refusal = Refusal(0, {}, b"")
+        if self.refusal is None and not isinstance(protocol.handshake_exc, (InvalidStatus, NoneType)):
+            self.refusal = Refusal(0, {}, b"")
         if self.open and self.closed is None and protocol.parser_exc is not None:
             sent = protocol.close_sent
             self.closed = CloseInfo(sent.code, "the connection broke the WebSocket protocol") if sent else CloseInfo(ABNORMAL)

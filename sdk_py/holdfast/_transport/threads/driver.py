@@ -130,12 +130,6 @@ class SessionDriver:
         elif self._thread.ident is None:  # it could not be started
             self._finish()
 
-    def drop(self) -> None:
-        """Break the connection as a failing network would. The session resumes; for tests."""
-        with self._lock:
-            if self._socket is not None:
-                self._socket.shutdown(socket.SHUT_RDWR)
-
     # Under the lock ---------------------------------------------------------------------------------------------
 
     def _begin_step(self) -> None:

@@ -91,18 +91,8 @@ class Lock:
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
-class Event:
-    """An event that belongs to no driver."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the event is set; False when ``timeout_s`` passed first."""
-        return self._event.wait(timeout_s)
+Event = threading.Event
+"""An event that belongs to no driver."""
 
 
 def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,0 +1,62 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""What runs in a sandbox: one-off commands, processes, terminals and living shells, from the request until they have started.
+
+Owns the choice between session and REST for a command, and the opening of channels. Does not own the parameters (``_requests``), nor what
+can be done with what was started (``running``, ``process``, ``shell``). Called by ``sandbox`` and the command line.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast._sync.attachable import Attachable
+from holdfast._sync.running import Input, outcome
+from holdfast._sync.shell import Shell
+from holdfast._errors import HoldfastError
+from holdfast._results import CommandResult
+from holdfast._transport.threads.events import Cancelled
+from holdfast._transport.session.sinks import ShellSink, new_command, open_command
+
+InputT = TypeVar("InputT", bound=Input)
+
+
+def execute(sandbox: Attachable, params: dict[str, Any], data: bytes | None, limit: int) -> CommandResult:
+    """Run a command and wait for its result; ``data`` is all of its input, ``limit`` how much of each stream is kept."""
+    driver = None
+    try:
+        driver = sandbox._attached()
+    except HoldfastError:
+        if not sandbox._by_rest:
+            raise
+    if driver is None:
+        return sandbox._rest.exec(sandbox.id, params, data, limit)
+    call = new_command(driver.engine, params["id"], limit)
+    return outcome(driver, call, partial(open_command, driver.engine, call, "command", params, data))
+
+
+def begin(sandbox: Attachable, cls: type[InputT], kind: str, params: dict[str, Any], limit: int) -> InputT:
+    """A process or terminal on a new channel of that kind, which has started."""
+    driver = sandbox._attached()
+    call = new_command(driver.engine, params["id"], limit, collecting=False)
+    begun = cls(driver, call)
+    begun._start(partial(open_command, driver.engine, call, kind, params))
+    return begun
+
+
+def open_shell(sandbox: Attachable, params: dict[str, Any]) -> Shell:
+    """A living shell. Raises the error of a sandbox that cannot start one."""
+    driver, named = sandbox._attached(), "name" in params
+    sink = ShellSink(driver.engine.session, driver.engine.new_event)
+    try:
+        driver.perform(driver.engine.open, "shell", params, sink)
+        sink.changed.wait()
+    except Cancelled:
+        driver.perform(sink.close, named)
+        raise
+    if sink.info is None:
+        raise sink.over()
+    shell = Shell(driver, sink, named=named)
+    life = sandbox._life
+    life.shells = {other for other in life.shells if not other._sink.ended} | {shell}
+    return shell
