@@ -98,7 +98,8 @@ async def _both_alive(proxy: FaultProxy, handles: list[AsyncSandbox], appenders:
     proxy.freeze()
     for handle in handles:
         assert handle._driver is not None
-        handle._driver.drop()
+        if handle._driver._wire is not None:
+            handle._driver._wire.abort()
         outcome.faults["left unnoticed"] += 1
     await _progress(appenders, "every session to resume beside its old connection", 20)
     proxy.thaw()

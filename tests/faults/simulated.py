@@ -18,9 +18,9 @@ from holdfast import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.session.calls import new_command, open_command
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.engine import Engine
+from holdfast._transport.session.sinks import new_command, open_command
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import WINDOW_BYTES, Timing
@@ -46,6 +46,7 @@ class Event:
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
+    def wait(self, timeout_s: float | None = None) -> None: ...
 
 
 @dataclass(eq=False)
