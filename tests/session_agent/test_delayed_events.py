@@ -14,10 +14,10 @@ import pytest
 from holdfast_wire.frames import Exited, Failed, Started
 
 from session_agent.agent.context import SandboxLimits
+from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.shell import abort as shell_abort
 from session_agent.agent.shell import monitor as shell_monitor
 from session_agent.agent.shell import rebuild as shell_rebuild
-from session_agent.agent.shell.output import waiting_bytes
 from session_agent.agent.shell.process import ShellProcess
 from tests.support.process_channel import Client, client
 from tests.support.running import only_command, only_shell

@@ -78,6 +78,9 @@ class Process:
         for source in self._sources:
             source.watch()
 
+    def has_output(self) -> bool:
+        return any(source.waiting for source in self._sources)
+
     def signal(self, name: str) -> None:
         """Signal it; KILL kills the whole process tree."""
         number = signal_number(name)
@@ -87,6 +90,7 @@ class Process:
             self._send_signal(number)
         elif number not in self._signals:  # in the kernel too a signal is pending at most once
             self._signals.append(number)
+            self.watch()  # to send it as soon as the exec is confirmed
 
     def abandon(self) -> None:
         """The agent stops."""

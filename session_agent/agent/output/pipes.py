@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import sys
+import termios
 from collections import deque
 from collections.abc import Callable
 
@@ -44,6 +46,11 @@ class PipeReader:
         if self.open and not self._watched:
             self._watched = True
             self._loop.add_reader(self.descriptor, self._readable)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something was written that was not read yet."""
+        return self.open and waiting_bytes(self.descriptor) > 0
 
     def _readable(self) -> None:
         try:
@@ -189,6 +196,11 @@ def discard(descriptor: int) -> None:
 
     os.set_blocking(descriptor, False)
     loop.add_reader(descriptor, readable)
+
+
+def waiting_bytes(pipe: int) -> int:
+    """The number of unread bytes in a pipe; either end will do."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def widen(descriptor: int) -> None:

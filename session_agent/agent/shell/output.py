@@ -9,15 +9,12 @@ the run has opened it. Called by ``process``.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import sys
-import termios
 from collections.abc import Callable
 
 from holdfast_wire.frames import STDERR
 
-from session_agent.agent.output.pipes import CHUNK_BYTES, discard, widen
+from session_agent.agent.output.pipes import CHUNK_BYTES, discard, waiting_bytes, widen
 from session_agent.agent.output.spool import Spool
 
 _AGAIN_S = 0.1
@@ -185,11 +182,6 @@ class RunOutput:
                 self._loop.add_reader(stream.reader, self._readable, number)
 
         spool.pause(resume)
-
-
-def waiting_bytes(pipe: int) -> int:
-    """The number of unread bytes in a pipe; either end will do."""
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def make_fifo(uid: int | None, gid: int | None) -> str | None:

@@ -15,11 +15,12 @@ from typing import Protocol
 
 from session_agent.agent.commands.launch import is_busybox
 from session_agent.agent.context import AgentContext
+from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch, Stdio
 
 from .driver import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect
-from .output import RunOutput, waiting_bytes
+from .output import RunOutput
 from .state_files import StateFiles
 from .terminal import ShellTerminal
 

@@ -1,0 +1,182 @@
+"""When a new command is watched: after a moment, on a busy machine after a longer one, at once where output waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_wire.frames import Exited, Output, Started
+
+from session_agent.agent.process import delayed_watch
+from session_agent.agent.process.delayed_watch import BUSY_FACTOR, DELAY_S, DelayedWatch, is_busy
+from tests.support.process_channel import client
+from tests.support.until import until_async
+
+PATH = os.environ["PATH"]
+BUSY = f"0.20 0.18 0.12 {100 * (os.cpu_count() or 1)}/10000 11206\n"
+STUBS = {"core": (0, 0)}
+"""With any limit a command is started as in a sandbox: its exec is confirmed later."""
+QUIET = "0.20 0.18 0.12 1/10000 11206\n"
+
+
+class Clock:
+    """A loop that only knows timers, and whose time passes when a test lets it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, step: Callable[..., None], *arguments: Any) -> object:
+        self.timers.append((when, step, arguments))
+        return object()
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.timers and min(self.timers)[0] <= end:
+            timer = min(self.timers)
+            self.timers.remove(timer)
+            self.now = max(self.now, timer[0])
+            timer[1](*timer[2])
+        self.now = end
+
+
+class Process:
+    """What is watched, and when it was."""
+
+    def __init__(self, watch: DelayedWatch, clock: Clock) -> None:
+        self._watch, self._clock = watch, clock
+        self.output = False
+        self.began = clock.now
+        self.watched_after_s: float | None = None
+        watch.add(self)
+
+    def watch(self) -> None:
+        self._watch.remove(self)
+        self.watched_after_s = self._clock.now - self.began
+
+    def has_output(self) -> bool:
+        return self.output
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: clock)
+    return clock
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of the machine's load, which is busy at first."""
+    file = tmp_path / "loadavg"
+    file.write_text(BUSY)
+    monkeypatch.setattr(delayed_watch, "LOAD_FILE", str(file))
+    return file
+
+
+def test_on_a_quiet_machine_a_command_is_watched_after_the_delay(clock: Clock, load: Path) -> None:
+    load.write_text(QUIET)
+    process = Process(DelayedWatch(), clock)
+    clock.pass_time(1.0)
+    assert process.watched_after_s == pytest.approx(DELAY_S)
+
+
+def test_on_a_busy_machine_a_silent_command_is_watched_later(clock: Clock, load: Path) -> None:
+    process = Process(DelayedWatch(), clock)
+    clock.pass_time(0.1)
+    assert process.watched_after_s is None
+    clock.pass_time(1.0)
+    assert process.watched_after_s == pytest.approx(DELAY_S * (1 + BUSY_FACTOR + BUSY_FACTOR**2))
+
+
+def test_output_that_waits_is_not_left_waiting(clock: Clock, load: Path) -> None:
+    process = Process(DelayedWatch(), clock)
+    process.output = True
+    clock.pass_time(1.0)
+    assert process.watched_after_s == pytest.approx(DELAY_S)
+
+
+def test_the_next_command_begins_with_the_longer_delay_until_the_machine_is_quiet(clock: Clock, load: Path) -> None:
+    watch = DelayedWatch()
+    first = Process(watch, clock)
+    clock.pass_time(0.01)
+    watch.remove(first)
+    second = Process(watch, clock)
+    clock.pass_time(DELAY_S * (BUSY_FACTOR - 1))
+    assert second.watched_after_s is None
+    load.write_text(QUIET)
+    clock.pass_time(1.0)
+    assert second.watched_after_s == pytest.approx(DELAY_S * BUSY_FACTOR)
+    third = Process(watch, clock)
+    clock.pass_time(1.0)
+    assert third.watched_after_s == pytest.approx(DELAY_S)
+
+
+def test_the_delay_is_short_again_when_nothing_waits(clock: Clock, load: Path) -> None:
+    watch = DelayedWatch()
+    first = Process(watch, clock)
+    clock.pass_time(0.01)
+    watch.remove(first)
+    clock.pass_time(1.0)
+    load.write_text(QUIET)
+    second = Process(watch, clock)
+    clock.pass_time(1.0)
+    assert second.watched_after_s == pytest.approx(DELAY_S)
+
+
+def test_one_that_was_put_off_does_not_wait_on_when_the_machine_is_quiet(clock: Clock, load: Path) -> None:
+    watch = DelayedWatch()
+    put_off = Process(watch, clock)
+    clock.pass_time(0.05)
+    load.write_text(QUIET)
+    clock.pass_time(0.05)
+    assert put_off.watched_after_s is None
+    due = Process(watch, clock)
+    due.output = True
+    clock.pass_time(1.0)
+    assert put_off.watched_after_s is not None
+    assert due.watched_after_s is not None
+    assert not clock.timers
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "1 2 3 x/y 4", "1 2 3 /", "\0" * 4096])
+def test_a_load_that_cannot_be_read_is_none(load: Path, text: str) -> None:
+    load.write_text(text)
+    assert not is_busy()
+    load.unlink()
+    assert not is_busy()
+
+
+def test_the_load_of_this_machine_can_be_read() -> None:
+    with open(delayed_watch.LOAD_FILE) as file:
+        assert int(file.read().split()[3].split("/")[0]) >= 1
+    assert is_busy() in (True, False)
+
+
+async def test_signals_before_the_exec_is_confirmed_are_sent_at_once(load: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_watch, "DELAY_S", 3600.0)
+    async with client(env={"PATH": PATH}, ulimits=STUBS) as sandbox:
+        channel = sandbox.command("sleep", "60")
+        channel.handler.signal("TERM")
+        assert (await channel.outcome()).result["signal"] == "TERM"
+
+
+async def test_on_a_busy_machine_nothing_is_sent_before_the_end(load: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(delayed_watch, "is_busy", lambda: asked.append(True) or True)
+    monkeypatch.setattr(delayed_watch, "BUSY_MOST_S", 3600.0)
+    monkeypatch.setattr(delayed_watch, "BUSY_FACTOR", 10_000)
+    async with client(env={"PATH": PATH}, ulimits=STUBS) as sandbox:
+        channel = sandbox.command("sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.01; done; echo late")
+        await until_async(lambda: asked, deadline_s=60, what="the first delay to end")
+        assert channel.facts == []
+        (tmp_path / "go").touch()
+        await channel.outcome()
+        assert [type(fact) for fact in channel.facts] == [Started, Output, Exited]
