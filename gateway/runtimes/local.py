@@ -36,6 +36,8 @@ class LocalRuntime:
         self._path = path
         self._node = NodeClient(path)
         self._images = NodeImages(self._node)
+        # Asked once: glibc's sysconf has the kernel walk through all block devices, and each sandbox has one.
+        self._size = float(os.cpu_count() or 1), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property
     def images(self) -> Images:
@@ -135,7 +137,7 @@ class LocalRuntime:
         return {state: int(counts[name]) for state, name in _SPARES.items() if isinstance(counts.get(name), int)}
 
     async def largest(self) -> tuple[float, int] | None:
-        return float(os.cpu_count() or 1), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return self._size
 
     async def aclose(self) -> None:
         await self._node.aclose()

@@ -295,9 +295,9 @@ def _stub_image(
 def _candidate_paths(program: str, path: str | None) -> tuple[bytes, ...]:
     """The paths at which a program may be, by the command's own ``PATH``; the same rules as ``subprocess``."""
     name = os.fsencode(program)
-    folders = os.get_exec_path({} if path is None else {"PATH": path})
-    if os.path.dirname(name):
+    if b"/" in name:
         return (name,)
+    folders = (os.defpath if path is None else path).split(os.pathsep)
     if len(name) > _NAME_BYTES:
         folders = folders[:1]  # it cannot exist: one attempt gives the error
     return tuple(os.path.join(os.fsencode(folder), name) for folder in folders)

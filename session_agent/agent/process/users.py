@@ -80,7 +80,7 @@ def _read_user(wanted: str | int | None, accounts: str, group: str) -> User:
         number = _number(number, number)
     if isinstance(number, int) and not 0 <= number < 2**32 - 1:
         raise HoldfastError("user_not_found", f"{number} is not a valid user id")
-    for fields in _entries(accounts, 4):
+    for fields in _entries(accounts, 4, f"{named}:", f"{number}:"):
         name, _, uid, gid, _, home, shell = (*fields, "", "", "")[:7]  # docker too takes an entry without its last fields
         if (name == named or uid == str(number)) and uid.isdigit() and gid.isdigit():
             return User(name, int(uid), int(gid), home or "/", shell, _groups(name, int(gid), group))
@@ -95,6 +95,8 @@ def check_ids_exist(user: User, *, ids: int = 0) -> None:
 
     The namespace has ids 0 to *ids* - 1; with *ids* 0 it is the agent's own namespace.
     """
+    if ids and max(user.uid, user.gid, *user.groups) < ids:
+        return
     for kind, wanted in (("uid", [user.uid]), ("gid", [user.gid, *user.groups])):
         ranges = [(0, ids - 1)] if ids else [(int(low), int(low) + int(count) - 1) for low, _, count in _fields(f"/proc/self/{kind}_map")]
         for number in wanted:
@@ -117,7 +119,7 @@ def _number(text: str, otherwise: _Otherwise) -> int | _Otherwise:
 
 
 def _group(wanted: str, group: str) -> int:
-    for fields in _entries(group, 3):
+    for fields in _entries(group, 3, wanted):
         if wanted in (fields[0], fields[2]) and fields[2].isdigit():
             return int(fields[2])
     number = _number(wanted, None)
@@ -128,13 +130,14 @@ def _group(wanted: str, group: str) -> int:
 
 def _groups(name: str, primary: int, group: str) -> tuple[int, ...]:
     found = {primary}
-    for fields in _entries(group, 4):
+    for fields in _entries(group, 4, name):
         if name in fields[3].split(",") and fields[2].isdigit():
             found.add(int(fields[2]))
     return tuple(sorted(found))
 
 
-def _entries(path: str, least: int) -> list[list[str]]:
+def _entries(path: str, least: int, wanted: str, other: str = "") -> list[list[str]]:
+    """The lines that contain ``wanted`` or ``other`` and have at least so many fields, split into their fields."""
     try:
         # A command may replace the file by a named pipe, on which a blocking open would never return.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -150,4 +153,5 @@ def _entries(path: str, least: int) -> list[list[str]]:
     finally:
         os.close(descriptor)
     lines = text.decode("utf-8", "surrogateescape").split("\n")
-    return [fields for line in lines if len(fields := line.strip().split(":")) >= least]
+    found = [line for line in lines if wanted in line or (other and other in line)]
+    return [fields for line in found if len(fields := line.strip().split(":")) >= least]
