@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from holdfast_wire.frames import Failed
 
 from session_agent.agent.shell.shell import Shell
 from session_agent.agent.shell.states import TRANSITIONS, IllegalTransitionError, State, check_transition
@@ -77,3 +82,37 @@ async def test_the_way_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytest.M
         await shell.run("true")
         assert way()[:3] == [State.RUNNING, State.SETTLING, State.IDLE]
     assert seen[-1] is State.ENDED
+
+
+@pytest.mark.parametrize(("kind", "tty"), [("bash", False), ("sh", False), ("bash", True)])
+async def test_a_shell_that_lacks_a_descriptor_leaves_none_behind(kind: str, tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call that makes a descriptor fails once, in turn, until none is left that can fail."""
+    left = -1
+
+    def limit(call: Callable[..., Any]) -> Callable[..., Any]:
+        def limited(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return call(*args, **options)
+
+        return limited
+
+    async with client(env={"PATH": PATH}) as sandbox:
+        before = set(os.listdir("/proc/self/fd"))
+        for name in ("pipe", "memfd_create", "openpty", "dup"):
+            monkeypatch.setattr(os, name, limit(getattr(os, name)))
+        monkeypatch.setattr(fcntl, "fcntl", limit(fcntl.fcntl))
+        for failing in range(1, 40):
+            left = failing
+            shell = sandbox.shell(shell=kind, tty=tty)
+            if left > 0:
+                break
+            failed = await shell.channel.end()
+            assert isinstance(failed, Failed)
+            assert failed.error["code"] == "spawn_failed", failed.error
+            assert set(os.listdir("/proc/self/fd")) == before, f"call {failing}"
+            assert not sandbox.context.shells
+        assert failing > 6
+        assert (await shell.run("echo on")).stdout.strip() == b"on"

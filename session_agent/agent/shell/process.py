@@ -11,6 +11,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Protocol
 
 from session_agent.agent.commands.launch import is_busybox
@@ -89,24 +90,30 @@ class ShellProcess:
         self._fed = False
         """Whether a fed shell has read control lines before."""
         self.status: int | None = None
-        self._output = output = ShellTerminal(context.loop, size) if size is not None else RunOutput(context.loop, os.pipe(), os.pipe())
-        self._terminal = output if isinstance(output, ShellTerminal) else None
-        out, err = (output.slave, output.slave) if isinstance(output, ShellTerminal) else output.readers
-        self._files = StateFiles()
-        pipes = [os.pipe() for _ in range(2)]
-        (control_read, self._control), (self._status, status_write) = pipes
-        prompt_read = prompt_write = feed_read = -1
-        self._feed = -1
-        if kind == "sh":
-            prompt_read, prompt_write = os.pipe()
-            if is_busybox(path):
-                feed_read, self._feed = os.pipe()
-        self._prompts = prompt_read
-        inherited = [os.dup(out), os.dup(err), *(os.dup(file) for file in self._files.descriptors)]
-        if self._feed >= 0:
-            inherited.append(os.dup(control_read))
-        inherited = [_move_up(fd) for fd in inherited]
-        try:
+        # The shell inherits what is in ``passed``. What is in ``kept`` stays open here if it starts.
+        with ExitStack() as passed, ExitStack() as kept:
+            output: RunOutput | ShellTerminal
+            if size is not None:
+                output = ShellTerminal(context.loop, size)
+                kept.callback(output.close)
+                out = err = output.slave
+            else:
+                output = RunOutput(context.loop, _pipe(kept, kept), _pipe(kept, kept))
+                out, err = output.readers
+            self._output, self._terminal = output, output if isinstance(output, ShellTerminal) else None
+            self._files = StateFiles()
+            kept.callback(self._files.close)
+            control_read, self._control = _pipe(passed, kept)
+            self._status, status_write = _pipe(kept, passed)
+            prompt_read = prompt_write = feed_read = self._feed = -1
+            if kind == "sh":
+                prompt_read, prompt_write = _pipe(kept, passed)
+                if is_busybox(path):
+                    feed_read, self._feed = _pipe(passed, kept)
+            self._prompts = prompt_read
+            inherited = [_copy_up(fd, passed) for fd in (out, err, *self._files.descriptors)]
+            if self._feed >= 0:
+                inherited.append(_copy_up(control_read, passed))
             if launch.uid is not None:
                 for fd in (out, err, *self._files.descriptors, control_read):
                     os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
@@ -122,19 +129,7 @@ class ShellProcess:
                 stdio = Stdio(control_read if self._feed < 0 else feed_read, status_write, prompt_write)
                 place = dict(zip((*_SH_PRIVATE, _SH_FEED), inherited, strict=False))
             self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
-        except BaseException:
-            for fd in (self._control, self._status):
-                os.close(fd)
-            self._files.close()
-            output.close()
-            for fd in (prompt_read, self._feed):
-                if fd >= 0:
-                    os.close(fd)
-            raise
-        finally:
-            for fd in (control_read, status_write, *inherited, prompt_write, feed_read):
-                if fd >= 0:
-                    os.close(fd)
+            kept.pop_all()
         context.groups.join(self.pid)
         self._reports = ReportReader(self.dialect.token)
         for fd in (self._control, self._status):
@@ -383,9 +378,16 @@ def _unlink(paths: list[str]) -> None:
             pass
 
 
-def _move_up(fd: int) -> int:
-    """Move a descriptor to a number that scripts do not use and that is above common values of ``ulimit -n``."""
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_BASE)
-    finally:
-        os.close(fd)
+def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
+    """Read end and write end of a new pipe, each of which its stack closes."""
+    reader, writer = os.pipe()
+    reads.callback(os.close, reader)
+    writes.callback(os.close, writer)
+    return reader, writer
+
+
+def _copy_up(fd: int, copies: ExitStack) -> int:
+    """A copy of a descriptor with a number that scripts do not use and that is above common values of ``ulimit -n``."""
+    copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_BASE)
+    copies.callback(os.close, copy)
+    return copy

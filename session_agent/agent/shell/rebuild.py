@@ -72,7 +72,10 @@ class Rebuilding:
 
     def spawn(self, launch: Launch) -> ShellProcess:
         """Start a process. Raises ``CannotExecuteError`` or ``HoldfastError``."""
-        return ShellProcess(self._context, self._kind, self._path, launch, self._tag, self._events, self.size)
+        try:
+            return ShellProcess(self._context, self._kind, self._path, launch, self._tag, self._events, self.size)
+        except OSError as error:
+            raise HoldfastError("spawn_failed", f"cannot create the pipes of the shell: {error.strerror}") from None
 
     def replace(self, old: ShellProcess, state: tuple[bytes, bytes] | None) -> ShellProcess:
         """Start a process in place of ``old``, which has ended. With ``state`` it loads that and then reports. Raises ``shell_lost``."""

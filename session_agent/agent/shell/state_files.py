@@ -24,7 +24,12 @@ class StateFiles:
     __slots__ = ("_dumps", "_filled", "_plain", "descriptors", "slot")
 
     def __init__(self) -> None:
-        self.descriptors = (os.memfd_create("holdfast", os.MFD_CLOEXEC), os.memfd_create("holdfast", os.MFD_CLOEXEC))
+        first = os.memfd_create("holdfast", os.MFD_CLOEXEC)
+        try:
+            self.descriptors = (first, os.memfd_create("holdfast", os.MFD_CLOEXEC))
+        except OSError:
+            os.close(first)
+            raise
         self.slot = 0
         """The file of the last run; the dump that follows the run is written to it too."""
         self._dumps = ((0, 0), (0, 0))

@@ -38,7 +38,12 @@ class ShellTerminal:
         termios.tcsetattr(self.slave, termios.TCSANOW, modes)
         self._modes = modes
         os.set_blocking(self._master, False)
-        self._keys = PipeWriter(os.dup(self._master))
+        try:
+            self._keys = PipeWriter(os.dup(self._master))
+        except OSError:
+            os.close(self._master)
+            os.close(self.slave)
+            raise
         self._read_on()
 
     def resize(self, rows: int, columns: int) -> None:
