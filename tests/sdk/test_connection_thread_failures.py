@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
-from holdfast import OutcomeUnknownError, SandboxClient, ServiceUnavailableError
+from holdfast import HoldfastError, OutcomeUnknownError, SandboxClient, ServiceUnavailableError
+from holdfast._options import Options
 from holdfast._transport.threads.driver import SessionDriver
 
 from tests.sdk.support.fake_agent import FakeAgent
@@ -31,3 +33,27 @@ def test_a_link_thread_that_fails_ends_the_waits(agent: FakeAgent, monkeypatch: 
         agent.cut()
         with pytest.raises(OutcomeUnknownError, match="ZeroDivisionError"):
             process.wait(20)
+
+
+def test_a_thread_with_the_number_of_one_that_has_ended_may_use_the_session() -> None:
+    """Threads of a pool begin and end all the time, and the system gives their numbers again."""
+    driver = SessionDriver(Options(url="http://127.0.0.1:1", api_key="key", transport="session", connect_timeout_s=0.1), "sb")
+    with pytest.raises(HoldfastError):
+        driver.start()
+    driver._thread.join(60)
+    seen: dict[int, str] = {}
+
+    def use() -> None:
+        try:
+            driver.perform(bool)
+            seen[threading.get_ident()] = "served"
+        except RuntimeError as error:
+            seen[threading.get_ident()] = str(error)
+
+    for _ in range(1000):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(60)
+        if driver._thread.ident in seen:
+            break
+    assert seen.get(driver._thread.ident or 0) == "served"

@@ -75,7 +75,9 @@ class SessionDriver:
         """Raise where a step or a wait would never end: in a fork, and in a finalizer or signal handler that interrupted a step."""
         if os.getpid() != self._pid:
             raise elsewhere()
-        if threading.get_ident() == self._thread.ident or self._lock._is_owned():
+        # The number of a thread that has ended is that of the next one.
+        in_own_thread = threading.get_ident() == self._thread.ident and self._thread.is_alive()
+        if in_own_thread or self._lock._is_owned():
             raise RuntimeError("a finalizer or signal handler that interrupts the session cannot wait for it")
 
     def start(self) -> None:
