@@ -55,10 +55,15 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
             async with _crowd(client) as crowd:
                 take(await memory.p9(_gateway_pid(stack), [each.id for each in crowd], environment))
         if "P7" in wanted:
-            burst = await many.many(client, stack.data, count)
-            print(burst.table())
-            for figure in [*many.figures(burst), await warm.p7w(client, stack)]:
-                take(figure)
+            for run, ids, name in (
+                (many.rollouts, ("P7", "P7c"), "sandboxes at once, created, used, deleted"),
+                (many.all_alive, ("P7a", "P7b"), "alive at once before the first is used"),
+            ):
+                burst = await run(client, stack.data, count)
+                print(burst.table())
+                for figure in many.figures(*ids, name, burst):
+                    take(figure)
+            take(await warm.p7w(client, stack))
         async with await client.create_sandbox("host", cpu="2", memory="1Gi") as sandbox:
             shell = await sandbox.shell()
             steps: dict[str, Callable[[], Awaitable[figures.Figure]]] = {

@@ -1,7 +1,9 @@
 """P7: many sandboxes at once, from the create to the delete, by time and by CPU time of each process.
 
-Owns the three phases (every sandbox is created, then all run Orchard's four commands at once, then all are deleted), the accounts of
-CPU time and the count of what is left. The floor is the kernel's part of one sandbox (`floors.BareSandbox`), taken in the same run.
+Owns two ways to use them: as rollouts do, each of which creates a sandbox, runs Orchard's four commands in it and deletes it, all begun at
+once (P7, P7c); and with all of them alive at the same time, in three phases, of which each begins when the last sandbox has ended the one
+before (P7a, P7b). Owns the accounts of CPU time and the count of what is left too. The floor is the kernel's part of one sandbox
+(`floors.BareSandbox`), taken in the same run.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +54,8 @@ class Many:
     floor_cpu_s: float
     left: dict[str, int]
     load: float
+    alive: int
+    """Most that existed at the same time."""
 
     @property
     def wall_s(self) -> float:
@@ -106,22 +110,52 @@ def _first_number(path: str, column: int, per_second: float) -> float:
     return int(Path(path).read_text().split()[column]) / per_second
 
 
-async def many(client: AsyncSandboxClient, data: Path, count: int) -> Many:
-    """One round. Raises when one command of one sandbox has a wrong result."""
-    accounts = Accounts(data)
-    phases: list[Phase] = []
-    with floors.BareSandbox(_RELEASE) as bare:
-        under = [bare.sample() for _ in range(_FLOORS // 2)]
-        boxes: list[AsyncSandbox] = []
+async def rollouts(client: AsyncSandboxClient, data: Path, count: int) -> Many:
+    """One round in which each sandbox is created, used and deleted on its own. Raises when one command of one has a wrong result."""
+    alive = most = 0
 
-        async def create() -> None:
-            boxes.append(await client.create_sandbox("host", cpu="1", memory="256Mi"))
+    async def rollout() -> None:
+        nonlocal alive, most
+        box = await _create(client)
+        alive += 1
+        most = max(most, alive)
+        await _commands(box)
+        await box.delete()
+        alive -= 1
 
+    async def work(accounts: Accounts, phases: list[Phase]) -> None:
+        await phase("rollouts", [rollout] * count, accounts, phases)
+
+    taken = await _round(data, count, work)
+    return replace(taken, alive=most)
+
+
+async def all_alive(client: AsyncSandboxClient, data: Path, count: int) -> Many:
+    """One round in which all sandboxes exist before the first is used, and are used before the first is deleted. Raises as `rollouts`."""
+    boxes: list[AsyncSandbox] = []
+
+    async def create() -> None:
+        boxes.append(await _create(client))
+
+    async def work(accounts: Accounts, phases: list[Phase]) -> None:
         await phase("create", [create] * count, accounts, phases)
         await phase("commands", [partial(_commands, box) for box in boxes], accounts, phases)
         await phase("delete", [box.delete for box in boxes], accounts, phases)
+
+    return await _round(data, count, work)
+
+
+async def _round(data: Path, count: int, work: Callable[[Accounts, list[Phase]], Awaitable[None]]) -> Many:
+    phases: list[Phase] = []
+    with floors.BareSandbox(_RELEASE) as bare:
+        under = [bare.sample() for _ in range(_FLOORS // 2)]
+        await work(Accounts(data), phases)
         under += [bare.sample() for _ in range(_FLOORS // 2)]
-    return Many(count, phases, percentile(under, 0.5), await _left(data), os.getloadavg()[0])
+    return Many(count, phases, percentile(under, 0.5), await _left(data), os.getloadavg()[0], count)
+
+
+async def _create(client: AsyncSandboxClient) -> AsyncSandbox:
+    return await client.create_sandbox("host", cpu="1", memory="256Mi")
 
 
 async def _commands(box: AsyncSandbox) -> None:
@@ -171,21 +205,23 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
-def figures(taken: Many) -> list[Figure]:
+def figures(wall_id: str, cpu_id: str, name: str, taken: Many) -> list[Figure]:
     """The wall time, and the CPU time beside that of a bare sandbox."""
     share = taken.count / COUNT
     clean = not any(taken.left.values())
     wall = ", ".join(f"{phase.name} {phase.wall_s:.1f} s" for phase in taken.phases)
-    how = f"{wall}; {len(os.sched_getaffinity(0))} cores, load average {taken.load:.1f}; left behind: {taken.left}"
-    name = f"{taken.count} sandboxes at once, created, used, deleted"
+    how = (
+        f"{wall}; {taken.alive} alive at once at most; {len(os.sched_getaffinity(0))} cores, load average {taken.load:.1f}; "
+        f"left behind: {taken.left}"
+    )
     first = Figure(
-        "P7", name, taken.wall_s, "s", None, None, f"≤ {_BUDGET_S * share:g} s", f"{_AIM_S * share:g} s",
+        wall_id, f"{taken.count} {name}", taken.wall_s, "s", None, None, f"≤ {_BUDGET_S * share:g} s", f"{_AIM_S * share:g} s",
         clean and taken.wall_s <= _BUDGET_S * share, how,
     )  # fmt: skip
     floor = taken.floor_cpu_s * 1e3
     how = "all processes, four commands included; floor: namespaces, an overlay and the same four commands, from a small process"
     second = Figure(
-        "P7c", "CPU time of each of them", taken.cpu_ms, "ms", floor, taken.cpu_ms / floor, f"≤ {_BUDGET_CPU_MS:g} ms", "",
+        cpu_id, "CPU time of each of them", taken.cpu_ms, "ms", floor, taken.cpu_ms / floor, f"≤ {_BUDGET_CPU_MS:g} ms", "",
         clean and taken.cpu_ms <= _BUDGET_CPU_MS, how,
     )  # fmt: skip
     return [first, second]
