@@ -260,6 +260,31 @@ async def test_volumes_behind_links_are_made_where_these_lead(tmp_path: Path, cl
     assert await ask(endpoint, "list", path="/twice") == await ask(endpoint, "list", path="/opt") == ["v"]
 
 
+async def test_volumes_are_not_behind_links_that_an_upper_layer_hides(tmp_path: Path, store: ImageStore) -> None:
+    """By a directory of the same name, and by one that shows nothing of the lower layers."""
+    lower = tar(
+        [
+            symlink("data", "/wrong"),
+            directory("emptied"),
+            symlink("emptied/link", "/wrong"),
+            directory("merged"),
+            symlink("merged/link", "/m"),
+        ]
+    )
+    upper = tar([directory("data"), directory("emptied"), file("emptied/.wh..wh..opq"), directory("merged")])
+    volumes: dict[str, object] = {path: {} for path in ("/data/v", "/emptied/link/v", "/merged/link/v")}
+    await store.import_path(str(oci_layout(tmp_path / "layout", [lower, upper], {"Volumes": volumes})), "hidden")
+    made = image_layers(store.resolve("hidden"))[-1]
+    assert sorted(os.listdir(made)) == ["data", "emptied", "m"]
+    assert [os.listdir(f"{made}/{path}") for path in ("data", "emptied/link", "m")] == [["v"]] * 3
+
+
+async def test_a_volume_whose_name_no_file_can_have_is_refused(tmp_path: Path, store: ImageStore) -> None:
+    layout = oci_layout(tmp_path / "layout", [tar([directory("etc")])], {"Volumes": {"/" + "x" * 300: {}}})
+    with pytest.raises(HoldfastError, match="too long"):
+        await store.import_path(str(layout), "long")
+
+
 async def test_volumes_behind_endless_links_are_refused(tmp_path: Path, store: ImageStore) -> None:
     layout = oci_layout(tmp_path / "layout", [tar([symlink("a", "b"), symlink("b", "/a")])], {"Volumes": {"/a/v": {}}})
     with pytest.raises(HoldfastError, match="too many links"):

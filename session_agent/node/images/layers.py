@@ -21,10 +21,9 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.images.links import MAX_PARTS, without_links
+from session_agent.node.images.links import MAX_PARTS, OPAQUE_XATTR, without_links
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
 
-_OPAQUE_XATTR = "user.overlay.opaque"
 _OVERLAY = "user.overlay."
 _XATTR = "SCHILY.xattr."
 _ROOT_XATTRS = ("security.capability", "system.posix_acl_access", "system.posix_acl_default")
@@ -190,7 +189,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late:
     name = parts[-1]
     try:
         if whiteouts and name == _OPAQUE:
-            os.setxattr(f"/proc/self/fd/{parent}", _OPAQUE_XATTR, b"y")
+            os.setxattr(f"/proc/self/fd/{parent}", OPAQUE_XATTR, b"y")
         elif whiteouts and name.startswith(_WHITEOUT):
             _whiteout(name.removeprefix(_WHITEOUT), parent)
         elif member.isdir():
@@ -238,7 +237,7 @@ def _is_whiteout(name: str, parent: int) -> bool:
 def _make_opaque(name: str, parent: int) -> None:
     fd = os.open(name, _DIRECTORY, dir_fd=parent)
     try:
-        os.setxattr(fd, _OPAQUE_XATTR, b"y")
+        os.setxattr(fd, OPAQUE_XATTR, b"y")
     finally:
         os.close(fd)
 

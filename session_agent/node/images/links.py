@@ -6,6 +6,7 @@ unpacked is layers.py's. Called by layers.py for members of an archive and by st
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from holdfast_wire.errors import HoldfastError
 
 MAX_PARTS = 512
+OPAQUE_XATTR = "user.overlay.opaque"
 _MAX_LINKS = 40
 
 
@@ -44,15 +46,35 @@ def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | Non
 
 
 def link_in_layers(layers: Sequence[str], parts: Sequence[str]) -> str | None:
-    """The target of the link at *parts*, a path without links on its way, in *layers*, topmost first; None if there is none to be seen."""
+    """The target of the link at *parts*, a path without links on its way, in *layers*, topmost first; None if there is none to be seen.
+
+    Raises HoldfastError(image_invalid) for a name that no file can have.
+    """
+    seen = 0  # so many of the parts are directories in the layers above, which hide anything else by these names
     for layer in layers:
-        path = layer
-        for part in parts:
+        path, hides = layer, False
+        for depth, part in enumerate(parts, 1):
             path = os.path.join(path, part)
             try:
                 mode = os.lstat(path).st_mode
             except FileNotFoundError:
                 break
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                raise HoldfastError("image_invalid", f"this image cannot be imported: a path that is too long: {part[:200]!r}") from error
             if not stat.S_ISDIR(mode):
-                return os.readlink(path) if stat.S_ISLNK(mode) else None
+                return os.readlink(path) if stat.S_ISLNK(mode) and depth > seen else None
+            seen = max(seen, depth)
+            hides = hides or is_opaque(path)
+        if hides or seen == len(parts):
+            return None
     return None
+
+
+def is_opaque(directory: str) -> bool:
+    """Whether a directory of a layer shows nothing of the layers below."""
+    try:
+        return os.getxattr(directory, OPAQUE_XATTR) == b"y"
+    except OSError:
+        return False
