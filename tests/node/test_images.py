@@ -132,6 +132,20 @@ async def test_what_is_no_file_of_an_image_is_not_seen(tmp_path: Path, client: N
 
 
 @requires("namespaces")
+async def test_whiteouts_are_not_listed_in_a_directory_of_one_layer(tmp_path: Path, client: NodeClient) -> None:
+    """Overlay looks for them only in directories that it merges, or that are marked."""
+    null = special("d/null", tarfile.CHRTYPE, devmajor=1, devminor=3)
+    layer = tar(
+        [directory("d"), file("d/f"), null, directory("links"), hard_link("links/null", "d/null"), directory("e"), file("e/.wh.gone")]
+    )
+    await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [layer])), name="alone")
+    endpoint = (await client.create("alone", image="alone"))["endpoint"]
+    assert [await ask(endpoint, "list", path=path) for path in ("/d", "/links", "/e")] == [["f"], [], []]
+    await ask(endpoint, "write", path="/e/gone", text="new")
+    assert await ask(endpoint, "list", path="/e") == ["gone"]
+
+
+@requires("namespaces")
 async def test_what_one_sandbox_writes_no_other_sees(tmp_path: Path, client: NodeClient) -> None:
     (tmp_path / "root/etc").mkdir(parents=True)
     (tmp_path / "root/etc/os-release").write_text("ID=dir\n")

@@ -25,6 +25,8 @@ from session_agent.node.images.links import MAX_PARTS, OPAQUE_XATTR, without_lin
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
 
 _OVERLAY = "user.overlay."
+_ORIGIN_XATTR = "user.overlay.origin"
+"""Empty, it means that a directory was copied from an unknown lower one, and so may have whiteouts."""
 _XATTR = "SCHILY.xattr."
 _ROOT_XATTRS = ("security.capability", "system.posix_acl_access", "system.posix_acl_default")
 _ROOT = os.geteuid() == 0
@@ -227,6 +229,14 @@ def _whiteout(name: str, parent: int) -> None:
     except FileExistsError:
         if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
             _make_opaque(name, parent)
+    else:
+        _mark_whiteouts(parent)
+
+
+def _mark_whiteouts(directory: int) -> None:
+    """Have overlay look for whiteouts in a directory also where no lower layer has it; else its list would show them."""
+    with contextlib.suppress(OSError):  # a file system that keeps no attributes
+        os.setxattr(directory, _ORIGIN_XATTR, b"")
 
 
 def _is_whiteout(name: str, parent: int) -> bool:
@@ -312,6 +322,8 @@ def _hard_link(member: tarfile.TarInfo, name: str, parent: int, root: int) -> No
             return
         _clear(name, parent, keep=status)
         os.link(source[-1], name, src_dir_fd=holder, dst_dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISCHR(status.st_mode):
+            _mark_whiteouts(parent)
     except FileNotFoundError as error:
         raise invalid(f"a hard link to nothing: {member.linkname[:200]!r}") from error
     except FileExistsError:
