@@ -269,14 +269,14 @@ class Reference:
         name, colon, group = user.partition(":")
         users = self._table("passwd", 7)
         groups = self._table("group", 4)
-        entry = next((row for row in users if name in (row[0], row[2])), None) if name else next((r for r in users if r[2] == "0"), None)
+        entry = next((row for row in users if (name or "0") == row[2 if name.isdigit() or not name else 0]), None)
         if entry is None and name and not name.isdigit():
             raise LookupError(f"unable to find user {name}: no matching entries in passwd file")
         uid = int(entry[2]) if entry else int(name or 0)
         gid = int(entry[3]) if entry else 0
         home = entry[5] if entry else "/"
         if colon:
-            row = next((row for row in groups if group in (row[0], row[2])), None)
+            row = next((row for row in groups if group == row[2 if group.isdigit() else 0]), None)
             if row is None and not group.isdigit():
                 raise LookupError(f"unable to find group {group}: no matching entries in group file")
             gid = int(row[2]) if row else int(group)

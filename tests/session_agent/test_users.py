@@ -32,11 +32,23 @@ def test_a_group_alone_is_that_group_of_root(files: dict[str, str]) -> None:
     assert find_user(":extra", **files) == User("root", 0, 77, "/root", "/bin/sh", (77,))
 
 
-def test_a_name_of_digits_is_found_before_a_uid_without_an_entry(files: dict[str, str]) -> None:
-    with open(files["accounts"], "a") as accounts:
+def test_digits_are_an_id_and_never_a_name(files: dict[str, str]) -> None:
+    """As docker has it (``GetExecUser`` in moby/sys/user: "they will not be evaluated as usernames")."""
+    with open(files["accounts"], "a") as accounts, open(files["group"], "a") as groups:
         accounts.write("5000:x:1700:1700::/home/five:/bin/sh\n")
-    assert find_user("5000", **files).uid == 1700
-    assert find_user(5000, **files).uid == 5000
+        groups.write("88:x:99:\n")
+    assert find_user("5000", **files).uid == find_user(5000, **files).uid == 5000
+    assert find_user("bob:88", **files).gid == 88
+
+
+def test_commented_groups_and_ids_in_other_scripts_are_ignored(files: dict[str, str]) -> None:
+    with open(files["accounts"], "a") as accounts, open(files["group"], "a") as groups:
+        accounts.write("odd:x:\u00b2:5::/:/bin/sh\nodd:x:6:\u00b2::/:/bin/sh\nhuge:x:" + "9" * 5000 + ":5::/:/bin/sh\n")
+        groups.write("#old:x:99:bob\nodd:x:\u00b2:bob\nhuge:x:" + "9" * 5000 + ":bob\n")
+    assert find_user("bob", **files) == User("bob", 1234, 1234, "/home/bob", "/bin/bash", (77, 1234))
+    for wanted in ("odd", "huge", "bob:odd", "bob:huge"):
+        with pytest.raises(HoldfastError, match="has no"):
+            find_user(wanted, **files)
 
 
 def test_entries_may_lack_their_last_fields_and_have_blanks_around_them(files: dict[str, str]) -> None:

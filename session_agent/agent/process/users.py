@@ -75,15 +75,15 @@ def _read_user(wanted: str | int | None, accounts: str, group: str) -> User:
         alone = _group(of, group)
         return replace(user, gid=alone, groups=(alone,))
     number = os.geteuid() if wanted is None else wanted
-    named = number
-    if isinstance(number, str):
+    if isinstance(number, str):  # as docker: digits are an id, also where a name consists of the same digits
         number = _number(number, number)
     if isinstance(number, int) and not 0 <= number < 2**32 - 1:
         raise HoldfastError("user_not_found", f"{number} is not a valid user id")
-    for fields in _entries(accounts, 4, f"{named}:", f"{number}:"):
-        name, _, uid, gid, _, home, shell = (*fields, "", "", "")[:7]  # docker too takes an entry without its last fields
-        if (name == named or uid == str(number)) and uid.isdigit() and gid.isdigit():
-            return User(name, int(uid), int(gid), home or "/", shell, _groups(name, int(gid), group))
+    for fields in _entries(accounts, 4, f"{number}:"):
+        name, _, uid_text, gid_text, _, home, shell = (*fields, "", "", "")[:7]  # docker too takes an entry without its last fields
+        uid, gid = _number(uid_text, None), _number(gid_text, None)
+        if number in (name, uid) and uid is not None and gid is not None:
+            return User(name, uid, gid, home or "/", shell, _groups(name, gid, group))
     if isinstance(number, int):
         group_id = os.getegid() if number == os.geteuid() else 0  # as docker: a uid without an entry is in root's group
         return User(str(number), number, group_id, "/", "", (group_id,))
@@ -119,25 +119,27 @@ def _number(text: str, otherwise: _Otherwise) -> int | _Otherwise:
 
 
 def _group(wanted: str, group: str) -> int:
-    for fields in _entries(group, 3, wanted):
-        if wanted in (fields[0], fields[2]) and fields[2].isdigit():
-            return int(fields[2])
     number = _number(wanted, None)
     if number is not None and number < 2**32 - 1:
-        return number
+        return number  # as docker: also where a group has these digits as its name
+    for fields in _entries(group, 3, f"{wanted}:"):
+        found = _number(fields[2], None)
+        if fields[0] == wanted and found is not None:
+            return found
     raise HoldfastError("user_not_found", f"the image has no group {wanted!r:.80}")
 
 
 def _groups(name: str, primary: int, group: str) -> tuple[int, ...]:
     found = {primary}
     for fields in _entries(group, 4, name):
-        if name in fields[3].split(",") and fields[2].isdigit():
-            found.add(int(fields[2]))
+        number = _number(fields[2], None)
+        if name in fields[3].split(",") and number is not None and not fields[0].startswith("#"):
+            found.add(number)
     return tuple(sorted(found))
 
 
-def _entries(path: str, least: int, wanted: str, other: str = "") -> list[list[str]]:
-    """The lines that contain ``wanted`` or ``other`` and have at least so many fields, split into their fields."""
+def _entries(path: str, least: int, wanted: str) -> list[list[str]]:
+    """The lines that contain ``wanted`` and have at least so many fields, split into their fields."""
     try:
         # A command may replace the file by a named pipe, on which a blocking open would never return.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -153,5 +155,4 @@ def _entries(path: str, least: int, wanted: str, other: str = "") -> list[list[s
     finally:
         os.close(descriptor)
     lines = text.decode("utf-8", "surrogateescape").split("\n")
-    found = [line for line in lines if wanted in line or (other and other in line)]
-    return [fields for line in found if len(fields := line.strip().split(":")) >= least]
+    return [fields for line in lines if wanted in line and len(fields := line.strip().split(":")) >= least]
