@@ -143,6 +143,34 @@ def test_on_a_machine_that_is_quiet_again_no_command_waits_for_its_longer_delay(
     assert not clock.timers
 
 
+def test_short_commands_one_after_another_do_not_keep_the_longer_delay(clock: Clock, load: Path) -> None:
+    """Whenever the timer fires one of them is waiting, and none is due."""
+    watch = DelayedWatch()
+    first = Process(watch, clock)
+    clock.pass_time(0.05)
+    watch.remove(first)
+    load.write_text(QUIET)
+    for _ in range(1000):
+        short = Process(watch, clock)
+        clock.pass_time(0.001)
+        watch.remove(short)
+    long = Process(watch, clock)
+    clock.pass_time(1.0)
+    assert long.watched_after_s is not None
+    assert long.watched_after_s < 2 * DELAY_S
+
+
+def test_a_load_that_is_a_named_pipe_blocks_nothing(load: Path) -> None:
+    load.unlink()
+    os.mkfifo(load)
+    assert not is_busy()
+    writer = os.open(load, os.O_RDWR)
+    try:
+        assert not is_busy()
+    finally:
+        os.close(writer)
+
+
 @pytest.mark.parametrize("text", ["", "nonsense", "1 2 3 x/y 4", "1 2 3 /", "\0" * 4096])
 def test_a_load_that_cannot_be_read_is_none(load: Path, text: str) -> None:
     load.write_text(text)

@@ -68,7 +68,7 @@ class DelayedWatch:
         self._timer = None
         now, waiting = loop.time(), self._waiting
         due = [process for process, (when, _) in waiting.items() if when <= now]
-        if not waiting or (due and not is_busy()):
+        if not waiting or ((due or self._delay_s > DELAY_S) and not is_busy()):
             self._delay_s = DELAY_S
             due += [process for process, (when, delay_s) in waiting.items() if when > now and delay_s > DELAY_S]
             for process in due:
@@ -88,7 +88,12 @@ class DelayedWatch:
 def is_busy() -> bool:
     """Whether far more processes want to run on this machine than it has cores (proc_loadavg(5), the fourth field)."""
     try:
-        with open(LOAD_FILE, "rb", buffering=0) as file:
-            return int(file.read(64).split()[3].partition(b"/")[0]) > _RUNNABLE_PER_CORE * (os.cpu_count() or 1)
+        # A named pipe in its place, on which a blocking open would never return, reads as empty.
+        descriptor = os.open(LOAD_FILE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, 64)
+        finally:
+            os.close(descriptor)
+        return int(text.split()[3].partition(b"/")[0]) > _RUNNABLE_PER_CORE * (os.cpu_count() or 1)
     except (OSError, ValueError, IndexError):  # /proc is not there, or a sandbox put something in its place
         return False
