@@ -131,6 +131,17 @@ async def test_what_is_no_file_of_an_image_is_not_seen(tmp_path: Path, client: N
     assert await ask(endpoint, "list", path="/") == ["dev", "etc", "proc", "run", "sys", "tmp"]
 
 
+async def test_hard_links_to_what_aufs_kept_are_files(tmp_path: Path, store: ImageStore) -> None:
+    kept = [directory(".wh..wh.plnk"), file(".wh..wh.plnk/1.2", "both"), directory("d")]
+    names = [hard_link("d/one", ".wh..wh.plnk/1.2"), hard_link("two", ".wh..wh.plnk/1.2")]
+    await store.import_path(str(oci_layout(tmp_path / "layout", [tar([*kept, *names])])), "aufs")
+    (layer,) = (Path(path) for path in image_layers(store.resolve("aufs")))
+    assert sorted(os.listdir(layer)) == ["d", "two"]
+    assert (layer / "d/one").read_text() == "both"
+    assert os.path.samefile(layer / "d/one", layer / "two")
+    assert os.stat(layer / "two").st_nlink == 2
+
+
 @requires("namespaces")
 async def test_whiteouts_are_not_listed_in_a_directory_of_one_layer(tmp_path: Path, client: NodeClient) -> None:
     """Overlay looks for them only in directories that it merges, or that are marked."""

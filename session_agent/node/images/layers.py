@@ -38,6 +38,8 @@ NOBODY = 65534
 _WHITEOUT = ".wh."
 _WHITEOUT_METADATA = ".wh..wh."
 _OPAQUE = ".wh..wh..opq"
+_LINKED = ".wh..wh.plnk"
+"""Where AUFS keeps a file that has several names in a layer, which are hard links to it."""
 _LATEST_S = 4_000_000_000
 _PAX_TIME = re.compile(r"(\d{1,10})(?:\.(\d{1,9})\d*)?")
 _MAX_HEADER = 1 << 20
@@ -103,6 +105,8 @@ def unpack(stream: io.BufferedReader, target: str, budget: Budget, *, whiteouts:
             for member in archive:
                 budget.entry(member.size if member.isreg() else 0)
                 _extract(archive, member, root, late, whiteouts=whiteouts)
+        if whiteouts:
+            _clear(_LINKED, root)
         _directory_times(root, late)
     except (tarfile.TarError, EOFError, UnicodeError, OverflowError, ValueError) as error:
         raise invalid(str(error) or type(error).__name__) from error
@@ -179,7 +183,9 @@ def _link_of(root: int, parts: list[str]) -> str | None:
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late: dict[tuple[str, ...], int], *, whiteouts: bool) -> None:
     parts = parts_of(member.name)
     if whiteouts and any(part.startswith(_WHITEOUT_METADATA) for part in parts) and parts[-1] != _OPAQUE:
-        return  # what AUFS keeps for itself, which is not part of the image
+        if parts[0] != _LINKED:
+            return  # what AUFS keeps for itself, which is not part of the image
+        whiteouts = False  # these names are no whiteouts; ``unpack`` removes them when what links to them is there
     if not parts:
         if member.isdir():
             _own(member, root)
