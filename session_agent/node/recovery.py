@@ -104,12 +104,15 @@ def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
         if os.fstat(fd).st_uid != os.geteuid():
             return
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             data_dir = os.readlink(_DATA_LINK, dir_fd=fd)
+            other = dataclasses.replace(settings, data_dir=data_dir)
+            # Not locked before: a node that starts now has its data directory, and would take the lock for that of another node.
+            if other.run_dir != path or not _is_gone(data_dir):
+                return
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, FileNotFoundError):  # its node lives, or is of a release without the link
             return
-        other = dataclasses.replace(settings, data_dir=data_dir)
-        if other.run_dir != path or not _is_gone(data_dir):
+        if not _is_gone(data_dir):
             return
         log.warning("removing what a killed node left: its data directory %s is gone", data_dir)
         _end_recorded(other)

@@ -224,3 +224,29 @@ def test_one_node_per_folder_in_memory(tmp_path: Path) -> None:
     recovery.remove_run_dir(config)
     os.close(claimed)
     assert not os.path.lexists(config.run_dir)
+
+
+@requires("root", "memory file system")
+def test_a_node_that_starts_finds_its_folder_in_memory_unlocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node that looks for abandoned folders at that moment must not hold the lock, even for microseconds."""
+    starting, sweeping = (NodeSettings(str(tmp_path / name), "") for name in ("starting", "sweeping"))
+    for config in (starting, sweeping):
+        recovery.make_directories(config)
+    os.symlink(starting.data_dir, f"{starting.run_dir}/data")  # of its last run
+    is_gone, refused = recovery._is_gone, []
+
+    def start_now(path: str) -> bool:
+        if path == starting.data_dir:
+            try:
+                os.close(recovery.claim_run_dir(starting) or -1)
+            except HoldfastError as error:
+                refused.append(error.message)
+        return is_gone(path)
+
+    monkeypatch.setattr(recovery, "_is_gone", start_now)
+    try:
+        recovery.sweep_abandoned(sweeping)
+    finally:
+        for config in (starting, sweeping):
+            recovery.remove_run_dir(config)
+    assert refused == []
