@@ -135,6 +135,26 @@ async def test_links_of_a_layer_are_followed_inside_it(store: ImageStore, tmp_pa
     assert os.readlink(layer / "lib") == "usr/lib"
 
 
+async def test_links_of_deep_paths_take_few_steps(store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive of some kilobytes has thousands of such members: each must not walk from the root for each of its parts."""
+    deep, count = "d/" * 250, 10
+    up = symlink(deep + "up", "../" * 100 + "d/" * 100)
+    steps: list[object] = []
+    step = os.open
+
+    def counted(*arguments: Any, **options: Any) -> int:
+        steps.append(arguments[0])
+        return step(*arguments, **options)
+
+    monkeypatch.setattr(os, "open", counted)
+    for members in ([], [file(f"{deep}up/{number}") for number in range(count)]):
+        steps.clear()
+        await store.import_path(str(oci_layout(tmp_path / str(len(members)), [tar([directory(deep), up, *members])])), "deep")
+    assert len(steps) < (count + 1) * 10 * 250
+    (layer,) = (Path(path) for path in image_layers(store.resolve("deep")))
+    assert len(os.listdir(layer / deep)) == count + 1
+
+
 async def test_a_bomb_is_stopped_by_its_ratio(store: ImageStore, tmp_path: Path) -> None:
     bomb = gzip.compress(tar([file("zeros", bytes(3 << 20))]))
     path = tmp_path / "bomb.tar.gz"

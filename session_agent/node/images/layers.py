@@ -21,7 +21,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.images.links import MAX_PARTS, OPAQUE_XATTR, without_links
+from session_agent.node.images.links import MAX_PARTS, OPAQUE_XATTR, LinkReader, without_links
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
 
 _OVERLAY = "user.overlay."
@@ -160,24 +160,12 @@ def _open_parent_through_links(root: int, parts: list[str], *, create: bool) -> 
     try:
         return open_parent(root, parts, create=create), parts
     except HoldfastError:
-        real = [*without_links(parts[:-1], lambda path: _link_of(root, path)), parts[-1]]
+        reader = LinkReader(root)
+        try:
+            real = [*without_links(parts[:-1], reader.read), parts[-1]]
+        finally:
+            reader.close()
         return open_parent(root, real, create=create), real
-
-
-def _link_of(root: int, parts: list[str]) -> str | None:
-    """The target of a link; None for anything else, and where there is nothing."""
-    try:
-        parent = open_parent(root, parts, create=False)
-    except FileNotFoundError:
-        return None
-    try:
-        return os.readlink(parts[-1], dir_fd=parent)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):
-            return None
-        raise
-    finally:
-        os.close(parent)
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late: dict[tuple[str, ...], int], *, whiteouts: bool) -> None:

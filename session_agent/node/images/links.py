@@ -1,7 +1,7 @@
 """Paths of an image with the links on their way resolved, as in a chroot: no path leaves the image.
 
-Owns the walk over a path's parts and the lookup of a link in layers laid over each other; reading a link in a directory that is being
-unpacked is layers.py's. Called by layers.py for members of an archive and by store.py for volumes.
+Owns the walk over a path's parts and the lookup of a link: in a directory that is being unpacked, which nothing else changes, and in
+layers laid over each other. Called by layers.py for members of an archive and by store.py for volumes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from holdfast_wire.errors import HoldfastError
 MAX_PARTS = 512
 OPAQUE_XATTR = "user.overlay.opaque"
 _MAX_LINKS = 40
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | None]) -> list[str]:
@@ -43,6 +44,41 @@ def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | Non
         if links > _MAX_LINKS or len(real) + len(left) > MAX_PARTS:
             raise HoldfastError("image_invalid", f"this image cannot be imported: a path with too many links: {'/'.join(parts)[:200]!r}")
     return real
+
+
+class LinkReader:
+    """Reads the links on a path. Keeps the last directory open: each step of a path is then one call, however deep the path is."""
+
+    def __init__(self, root: int) -> None:
+        self._here = os.dup(root)
+        self._path: list[str] = []
+        """Of that directory below the root, without links."""
+
+    def read(self, parts: list[str]) -> str | None:
+        """The target of a link; None for anything else, and where there is nothing."""
+        try:
+            self._enter(parts[:-1])
+            return os.readlink(parts[-1], dir_fd=self._here)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                return None
+            raise
+
+    def close(self) -> None:
+        os.close(self._here)
+
+    def _enter(self, path: list[str]) -> None:
+        while path[: len(self._path)] != self._path:
+            self._step("..")
+            self._path.pop()
+        for part in path[len(self._path) :]:
+            self._step(part)
+            self._path.append(part)
+
+    def _step(self, name: str) -> None:
+        there = os.open(name, _DIRECTORY, dir_fd=self._here)
+        os.close(self._here)
+        self._here = there
 
 
 def link_in_layers(layers: Sequence[str], parts: Sequence[str]) -> str | None:
