@@ -135,15 +135,23 @@ def _is_gone(path: str) -> bool:
 
 
 def sweep_all(settings: NodeSettings) -> None:
-    """For a node that is not started again: remove what the last one left, and the groups that it made for itself."""
+    """For a node that is not started again: remove what the last one left, and the groups that it made for itself.
+
+    Raises ``HoldfastError`` if another node has its ``run_dir``.
+    """
     if not os.path.isdir(settings.sandboxes_dir):
         return
     make_directories(settings)
-    hierarchies = detect(settings.tag)
-    sweep(settings, hierarchies)
-    for base in hierarchies.bases:
-        _try(remove, base)
-    _try(remove_run_dir, settings)
+    claimed = claim_run_dir(settings)
+    try:
+        hierarchies = detect(settings.tag)
+        sweep(settings, hierarchies)
+        for base in hierarchies.bases:
+            _try(remove, base)
+        _try(remove_run_dir, settings)
+    finally:
+        if claimed is not None:
+            os.close(claimed)
 
 
 def _end_recorded(settings: NodeSettings) -> list[dict[str, Any]]:

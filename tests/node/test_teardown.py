@@ -219,8 +219,13 @@ def test_one_node_per_folder_in_memory(tmp_path: Path) -> None:
     recovery.make_directories(config)
     claimed = recovery.claim_run_dir(config)
     assert claimed is not None
-    with pytest.raises(HoldfastError, match="another node is using"):
-        recovery.claim_run_dir(config)
+    state = Path(config.state_file("box"))
+    state.write_text("{}")
+    for step in (recovery.claim_run_dir, recovery.sweep_all):
+        with pytest.raises(HoldfastError, match="another node is using"):
+            step(config)
+    assert state.exists()
+    state.unlink()
     recovery.remove_run_dir(config)
     os.close(claimed)
     assert not os.path.lexists(config.run_dir)
