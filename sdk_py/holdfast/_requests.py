@@ -188,7 +188,7 @@ class ClusterOptions(TypedDict, total=False):
 
 
 def cluster_body(options: ClusterOptions) -> dict[str, Any]:
-    """The fields of those that are given. Raises the error that names, for an argument there is not, the one that does it."""
+    """The fields of those that are given. Raises ``InvalidArgumentError`` for an unknown argument and suggests one that exists."""
     unknown = sorted(set(options) - set(ClusterOptions.__annotations__))
     if unknown:
         from holdfast._suggestions import no_argument
