@@ -155,6 +155,23 @@ async def test_links_of_deep_paths_take_few_steps(store: ImageStore, tmp_path: P
     assert len(os.listdir(layer / deep)) == count + 1
 
 
+async def test_deep_volumes_in_many_layers_take_few_steps(store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer may come a hundred times and an image declare hundreds of volumes: none walks its whole path for each part."""
+    depth, count = 100, 20
+    lower, upper = tar([directory("d/" * depth)]), tar([directory("d/" * (depth // 2))])
+    looks, look = 0, os.lstat
+
+    def counted(*arguments: Any, **options: Any) -> os.stat_result:
+        nonlocal looks
+        looks += 1
+        return look(*arguments, **options)
+
+    layout = oci_layout(tmp_path / "layout", [lower, *[upper] * count], {"Volumes": {"/d" * depth: {}}})
+    monkeypatch.setattr(os, "lstat", counted)
+    await store.import_path(str(layout), "deep")
+    assert looks < 10 * depth * count
+
+
 async def test_a_bomb_is_stopped_by_its_ratio(store: ImageStore, tmp_path: Path) -> None:
     bomb = gzip.compress(tar([file("zeros", bytes(3 << 20))]))
     path = tmp_path / "bomb.tar.gz"

@@ -81,31 +81,48 @@ class LinkReader:
         self._here = there
 
 
-def link_in_layers(layers: Sequence[str], parts: Sequence[str]) -> str | None:
-    """The target of the link at *parts*, a path without links on its way, in *layers*, topmost first; None if there is none to be seen.
+class LayerLinkReader:
+    """Reads links in layers laid over each other, as overlay shows them. Keeps where the last directory is in each layer."""
 
-    Raises HoldfastError(image_invalid) for a name that no file can have.
-    """
-    seen = 0  # so many of the parts are directories in the layers above, which hide anything else by these names
-    for layer in layers:
-        path, hides = layer, False
-        for depth, part in enumerate(parts, 1):
-            path = os.path.join(path, part)
+    def __init__(self, layers: Sequence[str]) -> None:
+        """*layers*: their directories, topmost first."""
+        self._path: list[str] = []
+        self._merged = [[*layers]]
+        """For each beginning of that path, the directories of the layers that overlay merges there."""
+
+    def read(self, parts: list[str]) -> str | None:
+        """The target of the link at *parts*, a path without links on its way; None for anything else, and where there is nothing.
+
+        Raises HoldfastError(image_invalid) for a name that no file can have.
+        """
+        folder = parts[:-1]
+        while folder[: len(self._path)] != self._path:
+            self._path.pop()
+            self._merged.pop()
+        for part in folder[len(self._path) :]:
+            self._merged.append(self._look(part)[0])
+            self._path.append(part)
+        return self._look(parts[-1])[1]
+
+    def _look(self, name: str) -> tuple[list[str], str | None]:
+        """The directories of this name that overlay merges, or the target of the link that it shows."""
+        found: list[str] = []
+        for folder in self._merged[-1]:
+            path = f"{folder}/{name}"
             try:
                 mode = os.lstat(path).st_mode
             except FileNotFoundError:
-                break
+                continue
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
-                raise HoldfastError("image_invalid", f"this image cannot be imported: a path that is too long: {part[:200]!r}") from error
-            if not stat.S_ISDIR(mode):
-                return os.readlink(path) if stat.S_ISLNK(mode) and depth > seen else None
-            seen = max(seen, depth)
-            hides = hides or is_opaque(path)
-        if hides or seen == len(parts):
-            return None
-    return None
+                raise HoldfastError("image_invalid", f"this image cannot be imported: a path that is too long: {name[:200]!r}") from error
+            if not stat.S_ISDIR(mode):  # a directory above hides it
+                return found, os.readlink(path) if stat.S_ISLNK(mode) and not found else None
+            found.append(path)
+            if is_opaque(path):
+                break
+        return found, None
 
 
 def is_opaque(directory: str) -> bool:

@@ -263,7 +263,7 @@ class ImageStore:
 
 
 def _real_path(path: str, layers: Sequence[str]) -> list[str]:
-    return links.without_links(path.split("/"), lambda parts: links.link_in_layers(layers, parts))
+    return links.without_links(path.split("/"), links.LayerLinkReader(layers).read)
 
 
 def _volume_layer(volumes: Sequence[str]) -> list[formats.Layer]:
