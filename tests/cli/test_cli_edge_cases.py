@@ -61,6 +61,30 @@ def test_version_and_help_need_no_service() -> None:
     assert "--timeout" in cli(bare, "help", "exec").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--env-file", "binary"], "binary is not a file of variables"),
+        (["--env-file", "wrong"], "a line of wrong is written NAME=VALUE, not '=x'"),
+        (["--env-file", "absent"], "a line of absent names the variable 'NOT_SET_HERE'"),
+        (["--env-file", "nothing"], "No such file or directory: nothing"),
+        (["--env-file", "."], "Is a directory: ."),
+        (["-e", "NOT_SET_HERE"], "--env names the variable 'NOT_SET_HERE', which is not set here"),
+        (["-e", "=x"], "--env is written NAME=VALUE, not '=x'"),
+        (["-e", ""], "--env is written NAME=VALUE, not ''"),
+    ],
+)
+def test_variables_that_cannot_be_read_are_named(tmp_path: Any, words: list[str], said: str) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "wrong").write_text("A=1\n=x\n")
+    (tmp_path / "absent").write_text("NOT_SET_HERE\n")
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "NOT_SET"))}
+    done = cli(bare, "exec", *words, "sb", "true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.fixture(scope="module")
 def environment(stack: Any) -> dict[str, str]:
     return dict(stack.environment())

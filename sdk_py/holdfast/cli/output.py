@@ -106,26 +106,36 @@ def report_map(error: dict[str, Any]) -> None:
     sys.stderr.write("\n")
 
 
-def pairs(words: Sequence[str], what: str) -> dict[str, str]:
+def pairs(words: Sequence[str], what: str, example: str = "RUN=7") -> dict[str, str]:
     """``NAME=VALUE`` words as a map. Raises ``UsageError``."""
     found = {}
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or not name:
-            raise bad(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} RUN=7")
+            raise bad(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} {example}")
         found[name] = value
     return found
 
 
 def variables(arguments: Arguments) -> dict[str, str]:
     """``--env-file`` and ``--env``. A NAME alone has the value it has here, as docker does it. Raises ``UsageError``, ``OSError``."""
-    words = list[str]()
+    found = dict[str, str]()
     for file in arguments.env_file:
-        with open(file, encoding="utf-8") as lines:
-            words += [line.rstrip("\n") for line in lines if line.strip() and not line.startswith("#")]
-    words += arguments.env
-    given = [f"{word}={os.environ[word]}" if "=" not in word and word in os.environ else word for word in words]
-    return pairs(given, "--env")
+        try:
+            with open(file, encoding="utf-8") as lines:
+                words = [line.rstrip("\n") for line in lines if line.strip() and not line.startswith("#")]
+        except UnicodeDecodeError:
+            raise bad(f"{file} is not a file of variables: it is not text in UTF-8", hint="write one NAME=VALUE on each line") from None
+        found |= _assigned(words, f"a line of {file}")
+    return found | _assigned(arguments.env, "--env")
+
+
+def _assigned(words: Sequence[str], what: str) -> dict[str, str]:
+    """``NAME=VALUE`` words as a map, where a NAME alone has the value it has here. Raises ``UsageError``."""
+    for word in words:
+        if word and "=" not in word and word not in os.environ:
+            raise bad(f"{what} names the variable {word!r}, which is not set here", hint=f"write {word}=VALUE")
+    return pairs([word if "=" in word or not word else f"{word}={os.environ[word]}" for word in words], what)
 
 
 def age(since_s: float, now_s: float) -> str:

@@ -52,7 +52,7 @@ def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = Fals
 def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
     """``nofile=1024:4096`` as docker writes limits."""
     found: dict[str, int | tuple[int, int]] = {}
-    for name, value in pairs(words, "--ulimit").items():
+    for name, value in pairs(words, "--ulimit", "nofile=1024:4096").items():
         soft, _, hard = value.partition(":")
         try:
             found[name] = (int(soft), int(hard or soft))
