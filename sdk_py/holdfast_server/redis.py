@@ -20,7 +20,7 @@ _REFUSALS = 2
 def find_redis_server() -> str | None:
     """HOLDFAST_REDIS_SERVER, else ``redis-server`` or ``valkey-server`` in PATH, else the one of the extra ``server``; None without."""
     if chosen := os.environ.get("HOLDFAST_REDIS_SERVER"):
-        return chosen
+        return shutil.which(chosen)
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
@@ -50,7 +50,11 @@ def main() -> NoReturn:
         "maxmemory-policy": "noeviction",
         "loglevel": "warning",
     }
-    os.execv(program, [program, *(word for name, value in options.items() for word in (f"--{name}", value))])
+    words = [program, *(word for name, value in options.items() for word in (f"--{name}", value))]
+    try:
+        os.execv(program, words)
+    except OSError as error:
+        sys.exit(f"{program} cannot be run: {error.strerror}; HOLDFAST_REDIS_SERVER names another redis-server")
 
 
 if __name__ == "__main__":

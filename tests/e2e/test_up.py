@@ -6,6 +6,7 @@ Runs the real runner on small Procfiles; the stack fixture (tests/support/stack.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import shlex
@@ -317,6 +318,7 @@ def test_python_in_a_procfile_is_this_interpreter(tmp_path: Path) -> None:
         ({"PORT": "70000"}, f"a: {_SLEEPER}\n", "not a port number"),
         ({"PORT": "9" * 5000}, f"a: {_SLEEPER}\n", "not a port number"),
         ({"HOLDFAST_REDIS_URL": "127.0.0.1:6379"}, f"a: {_SLEEPER}\n", "HOLDFAST_REDIS_URL is not the URL of a Redis"),
+        ({"HOLDFAST_REDIS_SERVER": "/nowhere/redis-server"}, f"redis: {_SLEEPER}\n", "HOLDFAST_REDIS_SERVER=/nowhere/redis-server is not"),
         ({"HOLDFAST_DATA": "/proc/holdfast"}, f"a: {_SLEEPER}\n", "cannot make the data folder"),
         ({}, "what is this\n", "not a `name: command` line"),
         ({}, f"a: {_SLEEPER}\na: {_SLEEPER}\n", "is defined twice"),
@@ -327,11 +329,22 @@ def test_bad_settings_are_said_clearly(tmp_path: Path, environment: dict[str, st
     assert words in refused(tmp_path, procfile, **environment)
 
 
+def test_a_file_that_is_no_procfile_is_said_as_json(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    command = [sys.executable, "-m", "holdfast.cli", "up", "--json", "--data", str(tmp_path / "data"), "--procfile"]
+    for name, words in (("binary", "is not a Procfile"), (".", "Is a directory"), ("nothing", "No such file or directory")):
+        result = subprocess.run([*command, str(tmp_path / name)], cwd=TOP, capture_output=True, text=True, timeout=_DEADLINE_S)
+        assert result.returncode == 2
+        error = json.loads(result.stderr)["error"]
+        assert words in error["message"]
+        assert "--procfile" in error["hint"]
+
+
 def test_a_setting_that_is_empty_is_none(tmp_path: Path) -> None:
     assert read_settings([], {"PORT": "", "HOLDFAST_DATA": ""}) == read_settings([], {})
 
 
-@pytest.mark.parametrize(("url", "named"), [("", False), ("unix:///run/redis.sock", True), (None, False)])
+@pytest.mark.parametrize(("url", "named"), [("", False), ("unix:///run/redis.sock", True), ("redis+cluster://h:1", True), (None, False)])
 def test_an_empty_url_of_a_redis_is_none(url: str | None, named: bool) -> None:
     environment = {} if url is None else {"HOLDFAST_REDIS_URL": url}
     assert check_redis_url(environment) is named

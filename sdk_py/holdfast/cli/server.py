@@ -19,6 +19,7 @@ def up(arguments: Arguments) -> NoReturn:
         raise bad("the server is not installed here", "pip install 'holdfast[server]'")
     options = {"--port": arguments.port, "--data": arguments.data, "--procfile": arguments.procfile, "--stop-grace": arguments.stop_grace}
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
-    switches = [name for name, on in (("--with-parent", arguments.with_parent), ("--no-ready", arguments.no_ready)) if on]
+    given = {"--with-parent": arguments.with_parent, "--no-ready": arguments.no_ready, "--json": arguments.json}
+    switches = [name for name, on in given.items() if on]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "holdfast_server", *words, *switches])
