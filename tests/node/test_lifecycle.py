@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from holdfast_server.redis import find_redis_server
 
 from session_agent.node.settings import from_environment
 from tests.node.harness import BOMB, Node, NodeClient, RefusedError, ask, run
@@ -234,3 +235,4 @@ async def test_the_doctor_answers(client: NodeClient) -> None:
     assert checks["namespaces"]["ok"], checks["namespaces"]
     assert {"overlay", "cgroups", "seccomp", "skopeo", "disk space"} <= set(checks)
     assert all(check["fix"] for check in checks.values() if not check["ok"])
+    assert checks["redis-server"]["ok"] is (find_redis_server() is not None)
