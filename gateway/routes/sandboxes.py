@@ -256,7 +256,7 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tupl
     if chosen is not None and not SANDBOX_ID.fullmatch(chosen):
         raise HoldfastError(
             "invalid_argument",
-            "sandbox_id cannot be used",
+            f"sandbox_id {chosen!r} cannot be used",
             hint="begin with a small letter or digit; small letters, digits, '.', '_' and '-' may follow; at most 63",
         )
     image = fields.required("image", most=512)

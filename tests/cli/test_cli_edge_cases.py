@@ -57,6 +57,8 @@ def cli(environment: dict[str, str], *words: str, **options: Any) -> subprocess.
 def test_version_and_help_need_no_service() -> None:
     bare = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
     assert re.fullmatch(r"holdfast \S+\n", cli(bare, "--version").stdout)
+    for words in (["version", "--json"], ["--json", "version"], ["--json", "--version"]):
+        assert f"holdfast {json.loads(cli(bare, *words).stdout)['version']}\n" == cli(bare, "--version").stdout
     assert "exec SANDBOX" in cli(bare, "help").stdout
     assert "--timeout" in cli(bare, "help", "exec").stdout
 

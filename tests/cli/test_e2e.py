@@ -47,8 +47,12 @@ def test_a_life(holdfast: Run) -> None:
     assert [row["sandbox_id"] for row in json.loads(holdfast("list", "--json", "-l", "a=b").stdout)] == ["sb-cli"]
     assert holdfast("rm", "sb-cli").returncode == 0
     assert holdfast("list", "-q", "-l", "a=b").stdout == ""
+    assert holdfast("list", "-l", "a=b", "-f", "colour=red").returncode == 2  # also where there is nothing to filter
     gone = holdfast("rm", "sb-never")
-    assert (gone.returncode, gone.stderr) == (125, "holdfast: there is no sandbox sb-never\n")
+    assert (gone.returncode, gone.stderr) == (125, "holdfast: there is no sandbox 'sb-never'\n  list yours with `holdfast list`\n")
+    as_json = holdfast("rm", "sb-never", "--json")
+    assert json.loads(as_json.stdout) == {"removed": [], "missing": ["sb-never"]}
+    assert json.loads(as_json.stderr)["error"]["code"] == "sandbox_not_found"
     assert holdfast("rm", "-f", "sb-never").returncode == 0
     after = holdfast("exec", "sb-cli", "--", "true")
     assert after.returncode == 125

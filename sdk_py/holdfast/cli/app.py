@@ -63,11 +63,11 @@ def _report_usage(why: UsageError, *, as_json: bool) -> None:
         print_note(f"{why.usage}\n  {why.program} --help for details")
 
 
-def version(_arguments: Arguments) -> None:
+def version(arguments: Arguments) -> None:
     """``holdfast version``."""
     import holdfast
 
-    sys.stdout.write(f"holdfast {holdfast.__version__}\n")
+    sys.stdout.write(f'{{"version": "{holdfast.__version__}"}}\n' if arguments.json else f"holdfast {holdfast.__version__}\n")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -147,7 +147,8 @@ output was read to the end, for five more minutes.
     "inspect": lambda name: Command(name, "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
     "stats": lambda name: Command(
         name, "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
-        Option("--no-stream", "print once instead of every two seconds"), Option("-a --all", "no effect; accepted as docker's"),
+        Option("--no-stream", "print once instead of every two seconds, as into a file or pipe"),
+        Option("-a --all", "no effect; accepted as docker's"),
         more="Sums over the processes inside; memory that they share counts for each.",
     ),
     "top": lambda name: Command(name, "list the processes in a sandbox", "processes:top", "SANDBOX"),

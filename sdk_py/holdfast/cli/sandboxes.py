@@ -11,15 +11,16 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from holdfast import ConflictError, NotFoundError, SandboxClient, SandboxInfo, SandboxLostError
+from holdfast import ConflictError, HoldfastError, NotFoundError, SandboxClient, SandboxInfo, SandboxLostError
 from holdfast.cli.finding import asked, whole_id
-from holdfast.cli.output import age, pairs, print_json, print_line, print_note, table, variables
+from holdfast.cli.output import age, pairs, print_json, print_line, report, table, variables
 from holdfast.cli.words import Arguments, bad
 
 if TYPE_CHECKING:
     from holdfast import Sandbox
 
 _DOCKER_UNITS = {"k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
+_FILTERS = ("label", "status", "ancestor", "id", "name")
 _ASK_FROM = 2
 """From how many on `rm --all` asks first, on a terminal."""
 
@@ -83,6 +84,9 @@ def create(arguments: Arguments) -> None:
 
 def list_(arguments: Arguments) -> None:
     filters = [word.partition("=")[::2] for word in arguments.filter]
+    for what, _ in filters:
+        if what not in _FILTERS:
+            raise bad(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID, name=NAME")
     labels = pairs([*arguments.label, *(value for what, value in filters if what == "label")], "--label")
     with SandboxClient() as client:
         found = sorted(client.list_sandboxes(labels), key=lambda info: info.created_at)
@@ -104,9 +108,7 @@ def _passes(info: SandboxInfo, what: str, value: str) -> bool:
         return value == info.status or (value == "running" and info.status == "ready")
     if what == "ancestor":
         return value in info.image
-    if what in ("id", "name"):
-        return value in info.sandbox_id
-    raise bad(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID")
+    return value in info.sandbox_id
 
 
 def _row(info: SandboxInfo, now: float) -> tuple[object, ...]:
@@ -166,7 +168,7 @@ def _removed(client: SandboxClient, ids: Iterable[str], *, as_json: bool, quiet:
     if as_json:
         print_json({"removed": removed, "missing": missing})
     for word in missing if not quiet else ():
-        print_note(f"holdfast: there is no sandbox {word}")
+        report(HoldfastError("sandbox_not_found", f"there is no sandbox {word!r}", hint="list yours with `holdfast list`"), as_json=as_json)
     return 125 if missing and not quiet else 0
 
 

@@ -265,7 +265,8 @@ class Engine:
 
     def close(self) -> None:
         """End the session at the caller's request."""
-        self.fail(error("session_lost", "the session was closed here", reason="closed", hint="", fault="caller"))
+        hint = "what was opened in it has ended too: open another, in a new sandbox if this one was deleted"
+        self.fail(error("session_lost", "the session was closed here", reason="closed", hint=hint, fault="caller"))
 
     def reset(self) -> None:
         """The sandbox is about to be reset by the caller of this session."""
