@@ -153,5 +153,5 @@ def _reported(error: Exception, command: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}, ensure_ascii=False), file=sys.stderr)
     else:
-        print(f"{_PROGRAM} {command}: {message}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
+        print(f"{_PROGRAM} {command}".rstrip() + f": {message}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
     return status

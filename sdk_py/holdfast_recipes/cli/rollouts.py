@@ -31,7 +31,17 @@ from holdfast_recipes.pipeline.playing import collected as rollouts_of
 from holdfast_recipes.pipeline.playing import continued
 from holdfast_recipes.pipeline.progress import Progress
 from holdfast_recipes.pipeline.runs import Plan, Run
-from holdfast_recipes.pipeline.service import PAIRS, add_policy, add_sandboxes, chat_policy, limits_of, run_until_ended, service
+from holdfast_recipes.pipeline.service import (
+    OWN,
+    PAIRS,
+    add_policy,
+    add_sandboxes,
+    chat_policy,
+    check_policy,
+    limits_of,
+    run_until_ended,
+    service,
+)
 from holdfast_recipes.policy.openai_chat import OpenAIChat
 from holdfast_recipes.swe.sources import READERS, SweTask
 
@@ -59,11 +69,14 @@ def add_collect(parser: argparse.ArgumentParser) -> None:
 
 
 def collect(arguments: argparse.Namespace) -> int:
+    """125 where infrastructure has spoiled every rollout."""
     if not arguments.policy:
         raise SettingError("--policy is missing", hint=f"an endpoint's address, or one of {', '.join(BASELINES)}")
     tasks = files.tasks(arguments.tasks, arguments.source)[: arguments.most]
     if not tasks:
         raise SettingError("--most leaves no task")
+    if arguments.policy not in BASELINES and arguments.harness in OWN:
+        check_policy(arguments, arguments.model or "")  # before the run's folder keeps the settings
     name = arguments.name or re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.out.resolve().name).strip("._-")[:60]
     baseline = arguments.policy in BASELINES
     shaping = {"model": arguments.policy if baseline else arguments.model, "temperature": arguments.temperature}
@@ -86,7 +99,7 @@ async def _collect(arguments: argparse.Namespace, plan: Plan, tasks: list[SweTas
             rollout = rollouts_of(open_service.jobs, open_service.settings, None if agent else open_service.talk)
             done = await collected(run, rollout, concurrency=arguments.concurrency, images=images, progress=progress)
     print(json.dumps({"folder": str(arguments.out), **done.to_json()}, indent=2) if arguments.json else _said(done, arguments.out))
-    return 0
+    return 125 if done.given_up and not done.finished else 0
 
 
 def _said(done: Collected, folder: Path) -> str:

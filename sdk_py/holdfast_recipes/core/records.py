@@ -36,8 +36,10 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         raise ValueError(f"this reads trajectory records of format {FORMAT}, not {record.get('format')!r}")
     try:
         return _trajectory(record)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"not a trajectory record: {error!r}") from error
+    except KeyError as error:
+        raise ValueError(f"not a trajectory record: there is no field {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"not a trajectory record: {error}") from error
 
 
 def to_row(trajectory: Trajectory) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.policy.tokenizer import ByteTokenizer, Tokenizer
 
 from .annotate import turns_with_results
-from .errors import DataError, MissingExtraError, SettingError
+from .errors import DataError, SettingError
 
 Unresolved = Literal["credit", "drop", "all"]
 UNRESOLVED: tuple[str, ...] = get_args(Unresolved)
@@ -135,7 +135,7 @@ def _loaded(tokenizer: str) -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise MissingExtraError("counting with a tokenizer.json needs the package tokenizers", extra="train") from error
+        raise SettingError("counting with a tokenizer.json needs the package tokenizers", hint="pip install tokenizers") from error
     return tokenizers.Tokenizer.from_file(str(path))
 
 

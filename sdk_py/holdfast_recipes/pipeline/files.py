@@ -97,7 +97,8 @@ def trajectories(path: Path) -> Iterator[Trajectory]:
         try:
             yield from_json(row) if "format" in row else from_row(row)
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}:{number}: {error}", hint="it must be a trajectory record or a row of the published form") from error
+            what = f"there is no field {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(f"{path}:{number}: {what}", hint="it must be a trajectory record or a row of the published form") from error
 
 
 def tasks(path: Path, source: str | None = None) -> list[SweTask]:

@@ -88,12 +88,17 @@ def add_sandboxes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--archives", type=Path, metavar="FOLDER", help="of tasks that are made from archives (archives beside the tasks)")
 
 
-def chat_policy(arguments: argparse.Namespace, model: str) -> OpenAIChat:
-    """A policy behind the endpoint."""
+def check_policy(arguments: argparse.Namespace, model: str) -> None:
+    """Raises SettingError for what names no model behind an endpoint."""
     if not str(arguments.policy).startswith(("http://", "https://")):
         raise SettingError(f"--policy is the address of an endpoint, http://… or https://…, not {arguments.policy!r}")
     if not model:
         raise SettingError("--model is missing", hint="name a model that the endpoint serves")
+
+
+def chat_policy(arguments: argparse.Namespace, model: str) -> OpenAIChat:
+    """A policy behind the endpoint."""
+    check_policy(arguments, model)
     return OpenAIChat(
         arguments.policy,
         model,

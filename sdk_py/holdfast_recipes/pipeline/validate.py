@@ -122,7 +122,7 @@ def _of_file(path: Path, totals: Totals, *, published: bool, ids: set[str] | Non
         try:
             run = from_json(row) if "format" in row else from_row(row)
         except (ValueError, KeyError, TypeError) as error:
-            yield f"{place}: cannot be read: {error}"
+            yield f"{place}: cannot be read: {f'there is no field {error}' if isinstance(error, KeyError) else error}"
             continue
         totals.add(run)
         yield from (f"{place}: {problem}" for problem in problems_of(run))

@@ -244,6 +244,24 @@ def test_an_endpoint_that_refuses_is_named(tasks: Path, tmp_path: Path, said: Sa
     assert error["code"] == "endpoint_error"
 
 
+def test_wrong_settings_are_not_kept_in_the_run(tasks: Path, tmp_path: Path, said: Said) -> None:
+    said("collect", tasks, "--out", tmp_path / "run", "--policy", "http://x", status=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_which_nothing_finished_has_failed(tasks: Path, tmp_path: Path, said: Said) -> None:
+    policy = ("--policy", "http://127.0.0.1:1/v1", "--model", "m", "--rollouts", 1, "--tries", 1)
+    done = said("collect", tasks, "--out", tmp_path / "run", *policy, *SMALL, status=125)
+    assert (done["finished"], done["given_up"]) == (0, 2)
+
+
+def test_a_file_of_other_records_is_told_what_it_lacks(tasks: Path, tmp_path: Path, said: Said) -> None:
+    others = tmp_path / "others.jsonl"
+    others.write_text('{"a": 1}\n')
+    assert "there is no field 'messages'" in said("eval", others, status=2)["error"]["message"]
+    assert "there is no field 'harness'" in said("eval", tasks, status=2)["error"]["message"]
+
+
 def test_training_is_handed_its_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Where PyTorch is, ``holdfast_recipes.training.commands`` reads them; here a module stands in for it."""
     given: list[list[str]] = []

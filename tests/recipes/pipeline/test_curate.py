@@ -13,7 +13,7 @@ from holdfast_recipes.core.credit import CreditRules
 from holdfast_recipes.core.template import render, text_of
 from holdfast_recipes.core.trajectory import Tokens, Trajectory
 from holdfast_recipes.pipeline.curate import Curation, Curator, curated, token_count
-from holdfast_recipes.pipeline.errors import DataError, MissingExtraError, SettingError
+from holdfast_recipes.pipeline.errors import DataError, SettingError
 
 from tests.recipes.pipeline.made import lost, made
 
@@ -112,7 +112,7 @@ def test_ways_of_counting_tokens(tmp_path: Path) -> None:
 
 
 def test_the_students_tokenizer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package ``tokenizers`` comes with the extra ``train``; here its three names stand in for it."""
+    """No extra brings the package ``tokenizers``; here its three names stand in for it."""
 
     class Words:
         @classmethod
@@ -128,5 +128,5 @@ def test_the_students_tokenizer_counts(tmp_path: Path, monkeypatch: pytest.Monke
     whole = text_of(render(made("a", 1).messages, made("a", 1).tools))
     assert token_count(str(tmp_path))(made("a", 1)) == len(whole.split())
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingExtraError, match="package tokenizers"):
+    with pytest.raises(SettingError, match="package tokenizers"):
         token_count(str(tmp_path))
