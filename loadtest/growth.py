@@ -7,6 +7,7 @@ FILE.csv`` judges a file again.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 from collections import defaultdict
@@ -154,7 +155,12 @@ def load(path: Path) -> list[Sample]:
 
 
 if __name__ == "__main__":
-    loaded = load(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(prog="python -m loadtest.growth", description="Judge the samples of a soak again.")
+    parser.add_argument("file", metavar="FILE.csv", type=Path, help="build/load/footprint.csv of a soak")
+    try:
+        loaded = load(parser.parse_args().file)
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"this is not the footprint.csv of a soak: {error}")
     print(table(loaded))
     sentences = broken(loaded)
     print("\n".join(f"threshold: {sentence}" for sentence in sentences))

@@ -166,3 +166,14 @@ def test_a_sampler_that_fails_fails_the_run(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Footprint, "read", broken_read)
     with pytest.raises(ValueError, match="not known"), watched(Footprint(tmp_path, {}, {}), tmp_path / "footprint.csv", 0.01):
         pass
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    for name in ("binary", "other.csv", "nothing", "."):
+        command = [sys.executable, "-m", "loadtest.growth", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert "this is not the footprint.csv of a soak" in done.stderr
+        assert "Traceback" not in done.stderr
