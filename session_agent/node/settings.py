@@ -127,7 +127,7 @@ def _bytes(text: str) -> int:
     try:
         size = parse_bytes(text, "HOLDFAST_DEFAULT_DISK")
     except HoldfastError as error:
-        raise ValueError(f"HOLDFAST_DEFAULT_DISK must be a size such as 10Gi, or none: {error.message}") from None
+        raise ValueError(f"{error.message}; write 10Gi or the like, or none for no limit") from None
     if size < 64 << 20:
         raise ValueError("HOLDFAST_DEFAULT_DISK must be at least 64Mi, or none")
     return size

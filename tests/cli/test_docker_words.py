@@ -258,6 +258,9 @@ def test_run_in_the_background(holdfast: Run, made: list[str]) -> None:
     assert (failed.returncode, "not found" in failed.stderr) == (127, True)
     unknown = holdfast("logs", "words-back", "never")
     assert (unknown.returncode, "exec -d" in unknown.stderr) == (125, True)
+    made.append("words-empty")
+    holdfast("create", "--name", "words-empty", "host")
+    assert "no command of `run`" in holdfast("logs", "words-empty").stderr
     made.append("words-gone")
     script = "until [ -e /tmp/go ]; do sleep 0.05; done"
     assert holdfast("run", "-d", "--rm", "--idle-timeout", "1", "--name", "words-gone", "host", "sh", "-c", script).returncode == 0

@@ -109,7 +109,7 @@ def _download(files: Files, path: str, local: str) -> TransferResult:
     place = target_path(name, is_directory=source.is_dir, contents=_wants_contents(path), target=local, there=there)
     parent = os.path.dirname(os.path.abspath(place))
     if not os.path.isdir(parent):
-        raise bad(f"there is no directory {parent}", hint="make it first: mkdir -p")
+        raise bad(f"there is no directory {parent}", hint=f"make it first: mkdir -p {parent}")
     if source.is_dir and os.path.lexists(place) and not os.path.isdir(place):
         raise bad(f"a directory cannot replace the file {place}", hint="remove it first")
     if not source.is_dir and os.path.isdir(place):

@@ -53,6 +53,8 @@ def _found(sandbox: Sandbox, command_id: str, *others: str) -> Process:
             raise
         if others:
             return _found(sandbox, *others)
+        if command_id == ENTRYPOINT:
+            why.message = "no command of `run` is in this sandbox"
         why.hint = "logs shows what `run` or `exec -d` started; of `exec -d`, give the id that it printed"
         raise
     except OutcomeUnknownError as why:
