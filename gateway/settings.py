@@ -255,6 +255,9 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
     if not value:
         return default
     try:
-        return int(value)
+        number = int(value)
     except ValueError:
         raise SettingsError(f"{name}={value!r} is not a whole number") from None
+    if number < 0:
+        raise SettingsError(f"{name}={number} is below 0")
+    return number

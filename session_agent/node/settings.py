@@ -93,6 +93,9 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
     fallback = environ.get("HOLDFAST_IMAGE_FALLBACK", "")
     if fallback not in ("", "host"):
         raise ValueError(f"HOLDFAST_IMAGE_FALLBACK must be host, or not set, not {fallback[:80]!r}")
+    mapping = environ.get("HOLDFAST_NODE_ID_MAPPING") or "on"
+    if mapping not in ("on", "off"):
+        raise ValueError(f"HOLDFAST_NODE_ID_MAPPING must be on or off, not {mapping[:80]!r}")
     disk = environ.get("HOLDFAST_DEFAULT_DISK", "")
     return NodeSettings(
         data_dir=data_dir,
@@ -103,7 +106,7 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         spares=_number(environ, "HOLDFAST_NODE_SPARES", 4, 0, 8),
         default_disk=None if disk == "none" else _bytes(disk) if disk else _share_of(data_dir),
         default_pids=_number(environ, "HOLDFAST_NODE_PIDS", 2048, 8, 1 << 20),
-        id_mapping=environ.get("HOLDFAST_NODE_ID_MAPPING", "on") != "off",
+        id_mapping=mapping == "on",
         id_slots=min(ID_SLOTS, (HIGH_BASE - first) // 65536),
     )
 

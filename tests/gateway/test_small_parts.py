@@ -121,6 +121,6 @@ def test_settings_come_from_the_environment() -> None:
         Path("/data/node.sock"),
         frozenset({"https://a", "https://b"}),
     )
-    for environment in ({"PORT": "x"}, {"HOLDFAST_RUNTIME": "moon"}):
+    for environment in ({"PORT": "x"}, {"HOLDFAST_RUNTIME": "moon"}, {"HOLDFAST_DRAIN_S": "-1"}):
         with pytest.raises(SettingsError):
             from_environment(environment)

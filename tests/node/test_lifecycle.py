@@ -200,6 +200,12 @@ def test_a_fallback_that_is_none_is_refused(tmp_path: Path) -> None:
         from_environment({"HOLDFAST_DATA": str(tmp_path), "HOLDFAST_IMAGE_FALLBACK": "hots"})
 
 
+def test_a_mapping_that_is_neither_on_nor_off_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="HOLDFAST_NODE_ID_MAPPING must be on or off"):
+        from_environment({"HOLDFAST_DATA": str(tmp_path), "HOLDFAST_NODE_ID_MAPPING": "no"})
+    assert from_environment({"HOLDFAST_DATA": str(tmp_path), "HOLDFAST_NODE_ID_MAPPING": ""}).id_mapping
+
+
 @requires("root")
 async def test_whoever_starts_a_node_may_have_closed_what_it_makes(tmp_path: Path) -> None:
     """A root whose umask is 077 is usual on servers: other users of a sandbox must find their way in it all the same."""
