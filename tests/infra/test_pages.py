@@ -1,0 +1,40 @@
+"""What the pages name is there: files and headings behind links, targets of make, and the number of compared commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docker.cases import load_cases
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("gateway", "infra", "loadtest", "schemas", "sdk_py", "session_agent", "tests")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
+
+
+def headings(page: Path) -> set[str]:
+    """The names that links give the headings of a page, as GitHub makes them."""
+    found = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not heading or heading in headings(target), link
+
+
+def test_every_target_of_make_that_a_page_names_is_there() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", page.read_text(), re.MULTILINE))
+        assert named <= targets, page
+
+
+def test_the_guide_has_the_number_of_compared_commands() -> None:
+    assert f"runs {len(load_cases())} everyday commands" in (ROOT / "sdk_py" / "README.md").read_text()
