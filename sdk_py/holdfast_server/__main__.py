@@ -1,7 +1,7 @@
 """`holdfast up`: reads the settings, reports what is wrong before anything starts, then runs the supervisor.
 
 Owns the command line and the exit status: 0 after an orderly end, 1 when something had to be killed, 2 when the stack
-could not be started (with what to do about it).
+could not be started (with what to do about it), 130 when it was interrupted before that.
 """
 
 from __future__ import annotations
@@ -160,6 +160,7 @@ def _supervise(plan: Plan) -> int:
 
 def main() -> int:
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the command line blocks it while this is imported
         return run(read_settings(sys.argv[1:], dict(os.environ)))
     except UpError as error:
         if "--json" in sys.argv[1:]:
@@ -168,6 +169,8 @@ def main() -> int:
         else:
             print(f"up: {error}\n    {error.hint}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the supervisor, which reads signals itself: nothing has been started
+        return 130
 
 
 if __name__ == "__main__":

@@ -340,6 +340,16 @@ def test_a_file_that_is_no_procfile_is_said_as_json(tmp_path: Path) -> None:
         assert "--procfile" in error["hint"]
 
 
+def test_an_interrupt_before_anything_has_started_ends_it_quietly(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        os.kill(os.getpid(), signal.SIGINT)  # waits until the server takes it
+
+    command = [sys.executable, "-m", "holdfast.cli", "up", "--data", str(tmp_path / "data"), "--port", str(free_port())]
+    result = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=_DEADLINE_S, preexec_fn=interrupted)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 def test_a_setting_that_is_empty_is_none(tmp_path: Path) -> None:
     assert read_settings([], {"PORT": "", "HOLDFAST_DATA": ""}) == read_settings([], {})
 

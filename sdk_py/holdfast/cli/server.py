@@ -6,6 +6,7 @@ The process is replaced by ``python -m holdfast_server``.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib.util import find_spec
 from typing import NoReturn
@@ -22,4 +23,5 @@ def up(arguments: Arguments) -> NoReturn:
     given = {"--with-parent": arguments.with_parent, "--no-ready": arguments.no_ready, "--json": arguments.json}
     switches = [name for name, on in given.items() if on]
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the server can answer it
     os.execv(sys.executable, [sys.executable, "-m", "holdfast_server", *words, *switches])
