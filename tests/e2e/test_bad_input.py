@@ -10,6 +10,7 @@ import math
 import socket
 import urllib.parse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -51,9 +52,10 @@ def test_unknown_key_on_a_session(stack: Stack, sandbox: Sandbox) -> None:
     is_clear(refused.value, "key_invalid")
 
 
-def test_no_key(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOLDFAST_API_KEY", "SANDBOX_API_KEY", "HOLDFAST_URL", "SANDBOX_BASE_URL"):
+def test_no_key(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_API_KEY", "SANDBOX_API_KEY", "HOLDFAST_URL", "SANDBOX_BASE_URL", "HOLDFAST_DATA"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)  # a `make up` leaves the address and key of its stack in the checkout
     with pytest.raises(ConfigurationError, match="HOLDFAST_API_KEY"):
         SandboxClient(stack.url)
     with pytest.raises(ConfigurationError, match="HOLDFAST_URL"):
