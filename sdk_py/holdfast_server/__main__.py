@@ -1,7 +1,7 @@
 """`holdfast up`: reads the settings, reports what is wrong before anything starts, then runs the supervisor.
 
 Owns the command line and the exit status: 0 after an orderly end, 1 when something had to be killed, 2 when the stack
-could not be started (with what to do about it), 130 when it was interrupted before that.
+could not be started or its settings cannot be used (with what to do about it), 130 when it was interrupted before that.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def run(settings: Settings) -> int:
     )
     try:
         status = subreaper.run_supervised(lambda: _supervise(plan), parent)
-        if status and "node" in names:  # it was killed: its control groups and folders are left
+        if status not in (0, 2) and "node" in names:  # it was killed: its control groups and folders are left
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 command = [sys.executable, "-m", "session_agent.node", "sweep"]
                 subprocess.run(command, cwd=TOP, env=plan.environment, stdin=subprocess.DEVNULL, check=False, timeout=60)

@@ -3,7 +3,7 @@
 Owns the life of each process: its group, its output pipe, its pid file, the back-off before it is started again
 (0.1 s doubling to 5 s, forgotten after 10 s of life) and the order of shutdown (SIGTERM, a bounded wait, SIGKILL, one
 process after the other). HOLDFAST_FAILED_STARTS is how often in a row it exited by itself, soon after its start. Knows nothing of
-what the processes do, but for the optional URL whose 200 means ready.
+what the processes do, but for the optional URL whose 200 means ready, and exit status 78 before that, which ends all: unusable settings.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _AGAIN_S = 0.1
 _REPORT_AFTER_S = 3.0
 """After this the parts that are not ready are listed."""
 _LONG_S = 3600.0
+_BAD_SETTINGS = 78
+"""EX_CONFIG: a restart would read the same. Once the stack was ready, files may have changed, and may again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,11 @@ class Supervisor:
         self._requested_at = 0.0
         self._hurried = False
         self._clean = True
+        self._ready = threading.Event()
+        self._refused = False
 
     def run(self) -> int:
-        """Return 0 once a signal has ended everything in order, 1 when something had to be killed."""
+        """Return 0 once a signal has ended everything in order, 1 when something had to be killed, 2 for settings that cannot be used."""
         signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         if self._plan.ready_url is not None:
             threading.Thread(target=self._announce_ready, args=(self._plan.ready_url,), name="ready", daemon=True).start()
@@ -151,6 +155,10 @@ class Supervisor:
         member.reader.join(_DRAIN_S)
         member.pid_file.unlink(missing_ok=True)
         how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+        if code == _BAD_SETTINGS and self._plan.ready_url is not None and not self._ready.is_set() and not self._stopping.is_set():
+            self._screen.note(f"up: stopping: {member.entry.name} cannot use its settings, see its line above")
+            self._refused = True
+            self._stopping.set()
         if self._stopping.is_set():
             member.lines.show(f"ended ({how})")
             return
@@ -185,7 +193,7 @@ class Supervisor:
             self._screen.note(f"up: killing {len(stray)} processes that were left behind")
         left = subreaper.kill_descendants()
         self._screen.note("up: everything has ended" if not left else f"up: these processes did not end: {left}")
-        return 0 if self._clean and not left else 1
+        return 2 if self._refused else 0 if self._clean and not left else 1
 
     def _announce_ready(self, url: str) -> None:
         since, reported = time.monotonic(), None
@@ -195,6 +203,7 @@ class Supervisor:
                 self._screen.note("\n".join(["up: not ready yet:", *(f"    {line}" for line in missing)]))
             if self._stopping.wait(0.05):
                 return
+        self._ready.set()
         self._screen.note(f"up: ready after {time.monotonic() - since:.1f} s: {url}")
 
 

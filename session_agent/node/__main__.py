@@ -43,7 +43,7 @@ async def _serve(config: NodeSettings) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """0 after a clean stop, 1 when sandboxes cannot be made here, 78 when the settings are invalid."""
+    """0 after a clean stop, 1 when sandboxes cannot be made here or another node makes them, 78 when the settings are invalid."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
     try:
         config = settings.from_environment(os.environ)
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             print(f"node: another node is using {config.data_dir}: stop it, or set HOLDFAST_DATA", file=sys.stderr)
-            return 78
+            return 1  # it may be about to end
         try:
             if argv[:1] == ["sweep"]:
                 recovery.sweep_all(config)

@@ -195,6 +195,14 @@ def test_what_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
         assert is_alive(a)
 
 
+def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path) -> None:
+    with up(tmp_path, f"a: {_SLEEPER}\nb: sh -c 'echo B is wrong; exit 78'\n", ready=True) as run:
+        assert run.process.wait(_DEADLINE_S) == 2
+        assert "b | B is wrong" in run.text()
+        assert "up: stopping: b cannot use its settings" in run.text()
+        assert "starts again" not in run.text()
+
+
 def test_what_gives_up_is_told_how_often(tmp_path: Path) -> None:
     with up(tmp_path, "a: sh -c 'n=$HOLDFAST_FAILED_STARTS; echo refusal $n; [ $n = 2 ] && exec sleep 600; exit 3'\n") as run:
         run.wait_text("a | refusal 2")
