@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SandboxNotReadyError, ServiceError, ServiceUnavailableError, SessionFencedError, SessionLostError, ShellLostError, SpawnError,
         UnsupportedError, UserNotFoundError, WaitTimeoutError, WorkingDirectoryError,
     )  # fmt: skip
+    from holdfast._requests import ClusterOptions
     from holdfast._results import (  # isort: skip
         STDERR, STDOUT, Address, Cause, Chunk, CommandResult, FileEntry, FileEvent, FileMatch, GroupInfo, ImageInfo, PatchResult,
         SandboxInfo, StreamCount, TransferResult,
@@ -48,11 +49,11 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncCommandStream", "AsyncFiles", "AsyncGroup",
     "AsyncImages", "AsyncProcess", "AsyncSandbox", "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch",
-    "AuthenticationError", "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "CommandFailedError", "CommandResult",
-    "CommandStream", "ConfigurationError", "ConflictError", "FileEntry", "FileEvent", "FileMatch", "Files", "Group", "GroupInfo",
-    "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images", "InputClosedError", "InvalidArgumentError",
-    "InvalidPathError", "NoSpaceError", "NotFoundError", "OutcomeUnknownError", "PatchError", "PatchResult", "PortUnreachableError",
-    "Process", "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
+    "AuthenticationError", "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClusterOptions", "CommandFailedError",
+    "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "FileEntry", "FileEvent", "FileMatch", "Files", "Group",
+    "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images", "InputClosedError",
+    "InvalidArgumentError", "InvalidPathError", "NoSpaceError", "NotFoundError", "OutcomeUnknownError", "PatchError", "PatchResult",
+    "PortUnreachableError", "Process", "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
     "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox",
     "SandboxClient", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
     "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount",
@@ -80,6 +81,7 @@ _ASYNC = {
 _HOMES = {
     **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
+    "ClusterOptions": "holdfast._requests",
 }
 
 

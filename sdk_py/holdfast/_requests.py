@@ -169,22 +169,34 @@ class ClusterOptions(TypedDict, total=False):
     """What ``create_sandbox`` passes on to a cluster, spelled as REST spells it (``POST /sandboxes`` of the OpenAPI document)."""
 
     gpu: int
-    """Short for ``resources={"nvidia.com/gpu": …}``."""
+    """Number of graphics cards. Short for ``resources={"nvidia.com/gpu": …}``."""
     resources: Mapping[str, int]
-    """Extended resources by name."""
+    """Number of each extended resource, by its name."""
     pids: int
+    """Most processes and threads at once."""
     volumes: Sequence[Mapping[str, Any]]
     """``{"kind": "empty"|"claim"|"secret"|"config", "path": …, "source": …, "size": …, "in_memory": …, "read_only": …}``."""
     node_selector: Mapping[str, str]
+    """Labels that its node must have."""
     tolerations: Sequence[Mapping[str, Any]]
     """``{"key": …, "operator": …, "value": …, "effect": …, "seconds": …}``."""
     runtime_class: str
+    """Name of a ``RuntimeClass`` of the cluster."""
     priority_class: str
+    """Name of a ``PriorityClass`` of the cluster."""
     service_account: str
+    """Name of the service account of its pod, whose token programs in it can read."""
     image_pull_secrets: Sequence[str]
+    """Names of secrets for a private registry."""
     user: int
+    """Numeric id of the user that its processes run as."""
     user_group: int
+    """Numeric id of that user's group."""
     architecture: Literal["amd64", "arm64"]
+    """Of its node."""
+
+
+ClusterOptions.__module__ = "holdfast"  # where it is imported from
 
 
 def cluster_body(options: ClusterOptions) -> dict[str, Any]:
