@@ -193,6 +193,17 @@ async def test_signals_before_the_exec_is_confirmed_are_sent_at_once(load: Path,
         assert (await channel.outcome()).result["signal"] == "TERM"
 
 
+async def test_a_live_command_reports_its_start_at_once(load: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_watch, "DELAY_S", 3600.0)
+    async with client(env={"PATH": PATH}, ulimits=STUBS) as sandbox:
+        channel = sandbox.command("sleep", "60", id="c", live=True)
+        await channel.until(lambda: channel.facts)
+        assert type(channel.facts[0]) is Started
+        again = sandbox.command("sleep", "60", id="c")
+        await again.until(lambda: again.facts)
+        assert type(again.facts[0]) is Started, "it is the same command"
+
+
 async def test_on_a_busy_machine_nothing_is_sent_before_the_end(load: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = 0
 

@@ -27,6 +27,9 @@ from session_agent.agent.session.delivery import CommandHandler
 from .launch import find_shell, launch_from, shell_words
 from .process import Process
 
+_READING = ("keep", "live")
+"""Parameters about reading the output: they do not make a different command."""
+
 
 def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
     """Get or create the command of this id. Raises ``HoldfastError`` for what cannot run."""
@@ -36,8 +39,7 @@ def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
 def begin(context: AgentContext, params: dict[str, Any]) -> Record:
     """Get or create the command of this id, also without a client. Raises ``HoldfastError`` for what cannot run."""
     command_id = check_id(params.get("id"))
-    # ``keep`` is about reading the output: it does not make a different command
-    print_ = fingerprint("command", {name: value for name, value in params.items() if name != "keep"})
+    print_ = fingerprint("command", {name: value for name, value in params.items() if name not in _READING})
     record = context.records.find(command_id, print_)
     if record is None:
         request = _Request(context, params)
@@ -89,6 +91,7 @@ class _Request:
         self.pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
         self.outlive = read.choice(params, "outlive", "adopt", ("adopt", "kill", "wait"))
         self.spool = spool_from(context, params)()
+        self.live = self.pipe_stdin or read.boolean(params, "live", False)
         self.one_stream = read.choice(params, "stderr", "pipe", ("pipe", "stdout")) == "stdout"
 
 
@@ -107,7 +110,7 @@ class Command(Process):
         record.owner = self
         record.info = {"pid": self.pid, "started_at": time.time()}
         context.commands.add(self)
-        self._go(request.timeout_s, watch=request.pipe_stdin)
+        self._go(request.timeout_s, watch=request.live)
 
     def _start(self, request: _Request) -> None:
         own_ends: list[int] = []
