@@ -123,8 +123,10 @@ def command_params(
     spool_bytes: int | None = None,
     detached: bool = False,
     stderr: Stderr = "pipe",
+    live: bool = False,
+    keep: bool = False,
 ) -> dict[str, Any]:
-    """Open params of a ``command`` channel."""
+    """Open params of a ``command`` channel. ``live`` and ``keep`` are about reading its output (CHANNELS.md)."""
     if stderr not in ("pipe", "stdout"):
         raise bad("stderr is 'pipe', or 'stdout' for one stream in the order of writing")
     if outlive not in ("adopt", "kill", "wait"):
@@ -149,6 +151,8 @@ def command_params(
                 spool_bytes=spool_bytes,
                 detached=detached or None,
                 stderr=None if stderr == "pipe" else stderr,
+                live=live or None,
+                keep=keep or None,
             ),
         },
         may_follow=True,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 from holdfast import ArgumentsTooLongError, ConflictError, HoldfastError, RequestTooLargeError, Sandbox, SandboxClient, Shell
+from holdfast.cli.execute import leave
 from holdfast_wire.limits import PARAMS_BYTES, WINDOW_BYTES
 
 from tests.e2e.error_checks import is_clear
@@ -25,6 +27,10 @@ WORDS = {
     "very many": [f"file-{number:06}.txt" for number in range(75_000)],
     "odd ones": ["", "é" * 60_000, "\n" * 120_000, *(str(number) for number in range(17_000))],
 }
+
+
+OPTIONS: dict[str, Any] = {"cwd": None, "user": None, "timeout": None, "login": False}
+"""What the command line gives every command."""
 
 
 def expected(words: list[str], variable: str = "") -> list[object]:
@@ -51,6 +57,13 @@ def test_empty_input_ends_behind_more_arguments_than_a_window_takes(sandbox: San
     assert sum(map(len, words)) > WINDOW_BYTES
     result = sandbox.exec(["sh", "-c", "wc -c", *words], input=b"", timeout=60)
     assert (result.exit_code, result.stdout.strip()) == (0, "0")
+
+
+def test_a_detached_command_takes_them(sandbox: Sandbox) -> None:
+    words = WORDS["a few long ones"]
+    process, status = leave(sandbox, ["sh", "-c", "echo $#", "sh", *words], OPTIONS, None)
+    assert status == 0
+    assert sandbox.follow(process.command_id).wait(60).stdout == f"{len(words)}\n"
 
 
 def test_variables_and_input_with_them(sandbox: Sandbox) -> None:

@@ -36,8 +36,6 @@ async def execute(sandbox: AsyncAttachable, params: dict[str, Any], data: bytes 
 
 async def begin(sandbox: AsyncAttachable, cls: type[InputT], kind: str, params: dict[str, Any], limit: int) -> InputT:
     """A process or terminal on a new channel of that kind, which has started."""
-    if kind == "command":
-        params = {**params, "live": True}
     driver = await sandbox._attached()
     call = new_command(driver.engine, params["id"], limit, collecting=False)
     begun = cls(driver, call)

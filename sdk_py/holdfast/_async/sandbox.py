@@ -198,6 +198,7 @@ class AsyncSandbox(AsyncAttachable):
             spool_bytes=spool_bytes,
             detached=detached,
             stderr=stderr,
+            live=True,
         )
         process = await begin(self, AsyncProcess, "command", params, self._limit(max_output_bytes, keep))
         if not stdin:

@@ -37,8 +37,6 @@ def execute(sandbox: Attachable, params: dict[str, Any], data: bytes | None, lim
 
 def begin(sandbox: Attachable, cls: type[InputT], kind: str, params: dict[str, Any], limit: int) -> InputT:
     """A process or terminal on a new channel of that kind, which has started."""
-    if kind == "command":
-        params = {**params, "live": True}
     driver = sandbox._attached()
     call = new_command(driver.engine, params["id"], limit, collecting=False)
     begun = cls(driver, call)

@@ -199,6 +199,7 @@ class Sandbox(Attachable):
             spool_bytes=spool_bytes,
             detached=detached,
             stderr=stderr,
+            live=True,
         )
         process = begin(self, Process, "command", params, self._limit(max_output_bytes, keep))
         if not stdin:

@@ -108,8 +108,8 @@ def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], argum
 def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_id: str | None) -> tuple[Process, int]:
     """Start it and leave it, with its output kept for ``logs``. The exit status is not 0 where it could not be started."""
     more = {"command_id": command_id, "env": None, "stdin": False, "outlive": "adopt", "spool": "tail", "detached": True}
-    params = command_params(command, **{**more, **options})
-    process = begin(sandbox, Process, "command", params | {"keep": True}, sandbox._options.max_output_bytes)
+    params = command_params(command, **{**more, "live": True, "keep": True, **options})
+    process = begin(sandbox, Process, "command", params, sandbox._options.max_output_bytes)
     if process.done:
         result = process.wait()
         if result.exit_code in (CANNOT_EXECUTE, NOT_FOUND) and not result.stdout_bytes:
