@@ -68,7 +68,7 @@ def find_program(names: tuple[str, ...], path: str = DEFAULT_PATH) -> str | None
     """The first of ``names`` that is an executable file on ``path``."""
     for name in names:
         for directory in path.split(":"):
-            candidate = directory + name if directory[-1:] == "/" else f"{directory}/{name}"
+            candidate = os.path.join(directory, name)
             if os.access(candidate, os.X_OK, effective_ids=True) and os.path.isfile(candidate):
                 return candidate
     return None
@@ -76,7 +76,7 @@ def find_program(names: tuple[str, ...], path: str = DEFAULT_PATH) -> str | None
 
 def find_shell(context: AgentContext, wanted: str) -> tuple[str, str]:
     """``(kind, path)`` of ``auto``, ``bash`` or ``sh``, on the image's own PATH first. Raises ``shell_unavailable``."""
-    named = [folder for folder in context.settings.env.get("PATH", "").split(":") if folder[:1] == "/"]
+    named = [folder for folder in context.settings.env.get("PATH", "").split(":") if folder.startswith("/")]
     search = ":".join([*named, DEFAULT_PATH])
     if wanted in {"auto", "bash"}:
         path = find_program(("bash",), search)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from holdfast_wire.records import dataclass
 
-from .stub import Call, prepared
+from .stub import Call
 
 _CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID, _SETPCAP = 0, 1, 3, 4, 5, 6, 7, 8
 _NET_BIND_SERVICE, _NET_RAW, _SYS_CHROOT, _MKNOD, _AUDIT_WRITE, _SETFCAP = 10, 13, 18, 27, 29, 31
@@ -55,7 +55,7 @@ class CommandNamespace:
 @functools.cache
 def drop_calls() -> tuple[Call, ...]:
     """The calls that drop capabilities. Computed once, by the node before it forks an agent (``warmup``)."""
-    return tuple(prepared("prctl", _PR_CAPBSET_DROP, number) for number in dropped_capabilities())
+    return tuple(Call("prctl", (_PR_CAPBSET_DROP, number)) for number in dropped_capabilities())
 
 
 def dropped_capabilities() -> list[int]:

@@ -65,15 +65,11 @@ _CODE = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One system call. ``bytes`` arguments are passed by address. If it is not ``essential``, the next call follows even if it fails.
-
-    ``row`` is its entry in the table of calls, where that was made in advance (``prepared``).
-    """
+    """One system call. ``bytes`` arguments are passed by address. If it is not ``essential``, the next call follows even if it fails."""
 
     name: str
     args: tuple[int | bytes, ...] = ()
     essential: bool = True
-    row: bytes = b""
 
 
 @dataclass(slots=True)
@@ -108,24 +104,14 @@ def execs(paths: Sequence[bytes]) -> list[Call]:
     return [Call("execve", (path,), essential=left == 0) for left, path in zip(range(len(paths))[::-1], paths, strict=True)]
 
 
-def prepared(name: str, *args: int) -> Call:
-    """An essential call with numbers only: its entry does not depend on its place in the image, and is the same in all of them."""
-    numbers = _NUMBERS.get(os.uname().machine, {name: 0})
-    return Call(name, args, row=_CALL.pack(numbers[name], *args, *[0] * (4 - len(args)), 0))
-
-
 def assemble(calls: Sequence[Call], report_fd: int, machine: str = "") -> bytes:
     """The ELF image that makes these calls and writes failures to ``report_fd``."""
-    own = not machine
     machine = machine or os.uname().machine
     numbers = _NUMBERS[machine]
     pool_at = _BASE + _TABLE + _CALL.size * len(calls)
     pool = bytearray()
     table = bytearray()
     for index, call in enumerate(calls, 1):
-        if own and call.row:
-            table += call.row
-            continue
         words = []
         for arg in call.args:
             if isinstance(arg, bytes):

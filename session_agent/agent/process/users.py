@@ -95,8 +95,6 @@ def check_ids_exist(user: User, *, ids: int = 0) -> None:
 
     The namespace has ids 0 to *ids* - 1; with *ids* 0 it is the agent's own namespace.
     """
-    if ids and max(user.uid, user.gid, *user.groups) < ids:
-        return
     for kind, wanted in (("uid", [user.uid]), ("gid", [user.gid, *user.groups])):
         ranges = [(0, ids - 1)] if ids else [(int(low), int(low) + int(count) - 1) for low, _, count in _fields(f"/proc/self/{kind}_map")]
         for number in wanted:
