@@ -32,8 +32,9 @@ class PlacementSettings:
     step_timeout_s: float = 0.6
     """HOLDFAST_REDIS_TIMEOUT_MS: time limit of one step; then the store counts as down."""
     connect_timeout_s: float = 0.4
+    """Of one server of a cluster: the step may then ask another."""
     connections: int = 32
-    """Most connections to Redis; further steps queue for one."""
+    """Most connections to Redis; further steps queue for one, which their time limit does not include."""
     rest_after_failure_s: float = 0.25
     """Pause after a failed connection, against retry storms."""
     tombstone_ttl_s: float = 3600.0

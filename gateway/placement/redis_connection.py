@@ -37,6 +37,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 from gateway.settings import PlacementSettings
 
 from .errors import PlacementUnavailableError, UnreadableError
+from .turn_limit import TurnLimit
 
 Argument = str | bytes | int | float
 
@@ -121,21 +122,26 @@ class RedisConnection:
             await self._cluster.aclose()
 
     async def _answers(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
-        """The answers to commands that are sent at once, within the time limit of a step. Raises the first error among them."""
+        """The answers to commands that are sent at once, within the time limit of a step once a connection is free.
+
+        Raises the first error among them.
+        """
         clock = asyncio.get_running_loop().time
         if clock() < self._retry_at:
             raise PlacementUnavailableError
         try:
-            async with asyncio.timeout(self._settings.step_timeout_s):
-                if self._cluster is not None:
+            if self._cluster is not None:
+                async with TurnLimit(self._settings.step_timeout_s):
                     return [await self._cluster.execute_command(*parts) for parts in commands]
-                await self._free.acquire()
+            async with self._free:
+                if clock() < self._retry_at:  # a step that had the connection before found the store down
+                    raise PlacementUnavailableError
                 connection = self._idle.pop() if self._idle else self._pool.make_connection()
                 try:
-                    return await _exchange(connection, b"".join([pack_command(parts) for parts in commands]), len(commands))  # type: ignore[arg-type]
+                    async with TurnLimit(self._settings.step_timeout_s):
+                        return await _exchange(connection, b"".join([pack_command(parts) for parts in commands]), len(commands))  # type: ignore[arg-type]
                 finally:
                     self._idle.append(connection)
-                    self._free.release()
         except NoScriptError:
             raise
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
@@ -187,10 +193,10 @@ def _refusal(error: ResponseError) -> str | None:
 def _client(settings: PlacementSettings) -> tuple[Any, Any]:
     """The client of a cluster, or what makes connections to one server."""
     # No time limit of the client's own per command: it would use asyncio.wait_for, which on Python 3.11 can swallow a cancellation
-    # that comes in the moment the inner call ends (python/cpython#86296). `_answers` limits the whole step instead.
+    # that comes in the moment the inner call ends (python/cpython#86296). `_answers` limits the whole step instead. In a cluster
+    # another server may answer in time when the first one asked cannot be reached.
     options: dict[str, Any] = {
         "socket_timeout": None,
-        "socket_connect_timeout": settings.connect_timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "decode_responses": True,
         "encoding_errors": "replace",
@@ -198,7 +204,7 @@ def _client(settings: PlacementSettings) -> tuple[Any, Any]:
     }
     scheme, clustered, rest = settings.redis_url.partition("+cluster://")
     if clustered:
-        cluster = RedisCluster.from_url(f"{scheme}://{rest}", **options)
+        cluster = RedisCluster.from_url(f"{scheme}://{rest}", socket_connect_timeout=settings.connect_timeout_s, **options)
         for command in ("HGETALL", "ZSCAN", "ZPOPMIN"):
             cluster.set_response_callback(command, lambda answer, **_: answer)  # type: ignore[arg-type]  # as one server
         return cluster, None

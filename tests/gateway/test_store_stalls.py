@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -103,3 +104,30 @@ async def test_a_store_that_runs_somebody_elses_long_script_is_away(redis_url: s
                 await running
             await client.config_set("lua-time-limit", "5000")
         await store.ping()
+
+
+async def test_a_gateway_that_was_too_busy_to_read_an_answer_does_not_report_an_outage(redis_url: str) -> None:
+    async def busy() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            time.sleep(0.5)  # noqa: ASYNC251  the event loop does other work for longer than a step may take
+
+    async with opened(redis_url, 0.3) as store:
+        await asyncio.gather(busy(), *[store.get(f"sb-{number}") for number in range(100)])
+
+
+async def test_steps_that_wait_for_a_connection_fail_as_soon_as_the_store_is_known_to_be_down(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    clock = asyncio.get_running_loop().time
+    async with opened(redis_url, 0.3) as store:
+        await store.get("sb-1")
+        os.kill(redis_server.pid, signal.SIGSTOP)
+        try:
+            begun = clock()
+            outcomes = await asyncio.gather(*[store.get(f"sb-{number}") for number in range(200)], return_exceptions=True)
+            spent = clock() - begun
+        finally:
+            os.kill(redis_server.pid, signal.SIGCONT)
+    assert {type(outcome) for outcome in outcomes} == {PlacementUnavailableError}
+    assert 0.3 <= spent < 10
