@@ -17,12 +17,14 @@ from starlette.requests import HTTPConnection
 
 from gateway.admission import Admission, Quotas
 from gateway.agents.dial import Dialled, dial
+from gateway.agents.dial_queue import DialQueue
 from gateway.model.records import Entry, Record, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
 from gateway.runtimes.base import Runtime
 from gateway.sessions.registry import AttachedSessions
+from gateway.sessions.tickets import Ticket
 
 from .auth import Keys, key_of
 from .memory_reservation import MemoryReservations, reserve_for
@@ -87,6 +89,7 @@ class Gateway:
         self.metrics = Metrics()
         self.memory = MemoryReservations(settings.rest.reserved_bytes)
         self.attached = AttachedSessions(settings.relay)
+        self.dials = DialQueue()
         self.agents: AgentCalls
         """Set by ``app.Application``: the relay shares this class and must not import the session core."""
         self.background = BackgroundTasks()
@@ -103,9 +106,10 @@ class Gateway:
         self.removal_retries: set[asyncio.Task[None]] = set()
         """Removals that wait because the runtime was down."""
 
-    async def dial(self, record: Record) -> Dialled:
-        """Reach the sandbox's agent. Raises ``DialError``."""
-        return await dial(record.endpoint, self.secrets, record.sandbox_id, record.incarnation, self.settings.relay.dial_timeout_s)
+    async def dial(self, placed: Record | Ticket) -> Dialled:
+        """Reach the sandbox's agent, in turn. Raises ``DialError``."""
+        async with self.dials.place():
+            return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
 
     async def check(self, record: Record) -> None:
         """Raise the reason for which the sandbox of ``record`` cannot be reached, if placement has recorded one."""

@@ -12,7 +12,7 @@ import time
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 
-from gateway.agents.dial import Dialled, accept_key, dial
+from gateway.agents.dial import Dialled, accept_key
 from gateway.http.bounded_protocol import TAKE_OVER
 from gateway.http.origin import check_origin
 from gateway.model.records import Record
@@ -75,12 +75,11 @@ async def _attach(gateway: Gateway, owner: str, sandbox_id: str, request: Reques
 
 async def _reach(gateway: Gateway, owner: str, sandbox_id: str, ticket_text: str | None) -> tuple[Ticket, Dialled]:
     """A connection to the sandbox's agent, by a valid ticket, else by placement."""
-    timeout_s = gateway.settings.relay.dial_timeout_s
     if ticket_text:
         ticket = tickets.read(gateway.secrets, ticket_text, time.time())
         if ticket is not None and ticket.sandbox_id == sandbox_id and ticket.owner == owner:
             try:
-                return ticket, await _dial(gateway, ticket, timeout_s)
+                return ticket, await gateway.dial(ticket)
             except HoldfastError as error:
                 # Placement has the reason of the sandbox's end; if placement is down too, the dial's own error is raised.
                 try:
@@ -88,11 +87,7 @@ async def _reach(gateway: Gateway, owner: str, sandbox_id: str, ticket_text: str
                 except PlacementUnavailableError:
                     raise error from None
     ticket = _ticket(gateway, await gateway.ready(owner, sandbox_id))
-    return ticket, await _dial(gateway, ticket, timeout_s)
-
-
-async def _dial(gateway: Gateway, ticket: Ticket, timeout_s: float) -> Dialled:
-    return await dial(ticket.endpoint, gateway.secrets, ticket.sandbox_id, ticket.incarnation, timeout_s)
+    return ticket, await gateway.dial(ticket)
 
 
 def _ticket(gateway: Gateway, record: Record) -> Ticket:

@@ -36,7 +36,7 @@ class Options:
 
     url: str
     api_key: str = field(repr=False)
-    connect_timeout_s: float = 10.0
+    connect_timeout_s: float = 30.0
     resume_timeout_s: float = 120.0
     request_timeout_s: float = 60.0
     command_timeout_s: float | None = None

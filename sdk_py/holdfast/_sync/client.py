@@ -52,7 +52,7 @@ class SandboxClient:
         api_key: str | None = None,
         *,
         transport: TransportChoice = "auto",
-        connect_timeout_s: float = 10.0,
+        connect_timeout_s: float = 30.0,
         resume_timeout_s: float = 120.0,
         request_timeout_s: float = 60.0,
         command_timeout_s: float | None = None,

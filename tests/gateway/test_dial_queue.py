@@ -1,0 +1,65 @@
+"""Dials in turn: no more at once than there are places, first come first served, and none waits for agents that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.agents.dial_queue import DialQueue
+
+
+async def run(queue: DialQueue, count: int) -> tuple[list[int], int]:
+    """The order in which quick dials ran, and how many at once."""
+    order, most, now = list[int](), 0, 0
+
+    async def dial(number: int) -> None:
+        nonlocal most, now
+        async with queue.place():
+            order.append(number)
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+
+    await asyncio.gather(*[dial(number) for number in range(count)])
+    return order, most
+
+
+async def test_dials_run_in_order_and_no_more_at_once_than_there_are_places() -> None:
+    assert await run(DialQueue(at_once=3, place_s=60), 20) == (list(range(20)), 3)
+
+
+async def test_agents_that_do_not_answer_give_up_their_place() -> None:
+    queue, never = DialQueue(at_once=2, place_s=0.05), asyncio.Event()
+
+    async def hang() -> None:
+        async with queue.place():
+            await never.wait()
+
+    hanging = [asyncio.ensure_future(hang()) for _ in range(6)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30), queue.place():
+        never.set()
+    await asyncio.gather(*hanging)
+
+
+@pytest.mark.parametrize("place_s", [0.01, 60.0])
+async def test_each_place_is_free_again_exactly_once(place_s: float) -> None:
+    queue = DialQueue(at_once=2, place_s=place_s)
+
+    async def dial(fails: bool) -> None:
+        async with queue.place():
+            await asyncio.sleep(0.01)
+            if fails:
+                raise ConnectionError
+
+    for _ in range(5):
+        await asyncio.gather(*[dial(number % 2 == 0) for number in range(4)], return_exceptions=True)
+    cancelled = [asyncio.ensure_future(dial(False)) for _ in range(5)]
+    await asyncio.sleep(0)
+    for task in cancelled:
+        task.cancel()
+    await asyncio.gather(*cancelled, return_exceptions=True)
+    await asyncio.sleep(0.05)
+    assert (await run(queue, 20))[1] == 2
