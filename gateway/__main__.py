@@ -5,11 +5,13 @@ Owns the choice of server and its limits. SIGTERM drains and ends it.
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 
 import uvicorn
 from holdfast_wire.limits import MESSAGE_BYTES
+from holdfast_wire.logs import configure_logging
 
 from gateway.app import Application
 from gateway.http.bounded_protocol import BoundedHttpProtocol
@@ -17,7 +19,6 @@ from gateway.http.bounded_websocket import BoundedWebSocketProtocol
 from gateway.placement.store import PlacementStore
 
 from .auth import Keys, read_other_secrets, read_secret
-from .logs import configure_logging
 from .runtime_choice import runtime_of
 from .service import Gateway
 from .settings import Settings, SettingsError, from_environment
@@ -66,6 +67,7 @@ def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
 def main() -> int:
     """0 after SIGTERM; 78 when the settings cannot be used."""
     configure_logging()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # without its access log, whose URLs may contain a terminal's key
     try:
         settings = from_environment()
         gateway = build_gateway(settings)

@@ -8,9 +8,10 @@ import secrets
 import signal
 import sys
 
+from holdfast_wire.logs import configure_logging
+
 from gateway.agents.idle_time import AgentIdleTime
 from gateway.auth import read_other_secrets, read_secret
-from gateway.logs import configure_logging
 from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile

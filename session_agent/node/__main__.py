@@ -11,6 +11,7 @@ import signal
 import sys
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.logs import configure_logging
 
 from session_agent.node import doctor, recovery, settings
 from session_agent.node.images.store import ImageStore
@@ -37,14 +38,14 @@ async def _serve(config: NodeSettings) -> None:
     except BaseException:
         await server.stop()
         raise
-    logging.getLogger(__name__).info("serving on %s", config.socket_path)
+    logging.getLogger("session_agent.node").info("serving on %s", config.socket_path)
     await ended.wait()
     await server.stop()
 
 
 def main(argv: list[str]) -> int:
     """0 after a clean stop, 1 when sandboxes cannot be made here or another node makes them, 78 when the settings are invalid."""
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
+    configure_logging()
     try:
         config = settings.from_environment(os.environ)
     except ValueError as error:

@@ -11,6 +11,8 @@ import logging
 import os
 from collections import deque
 
+from holdfast_wire.logs import escape
+
 log = logging.getLogger("session_agent.node.agents")
 LIMIT = 64 << 10
 
@@ -45,7 +47,7 @@ class AgentLog:
             return
         self._left -= len(data)
         for line in data.decode("utf-8", "backslashreplace").splitlines():
-            clean = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line[:2000])
+            clean = escape(line[:2000])
             self._lines.append(clean)
             log.info("%s: %s", self.name, clean)
         if not data or self._left <= 0:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.logs import LineFormatter
 
 from gateway.auth import Keys, key_of, read_secret
-from gateway.logs import LineFormatter
 from gateway.metrics import Metrics
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.settings import PlacementSettings, SettingsError, from_environment

