@@ -67,7 +67,7 @@ CASES = (
     case(
         "process-vm-readv",
         _PY.format(
-            "import ctypes,os; l=ctypes.CDLL(None,use_errno=True); r=l.syscall(310,os.getpid(),None,0,None,0,0); print(r,ctypes.get_errno())"
+            "import ctypes,os; l=ctypes.CDLL(None,use_errno=True); r=l.syscall(310,os.getpid(),None,0,None,0,ctypes.c_long(0)); print(r,ctypes.get_errno())"
         ),
     ),
     case(
