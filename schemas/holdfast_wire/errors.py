@@ -61,6 +61,7 @@ TABLE: dict[str, ErrorKind] = _table(
        "check HOLDFAST_API_KEY; `holdfast up` writes the current one to .holdfast/env ($HOLDFAST_DATA/env)"),
     _K("origin_refused", 403, 4403, "AuthenticationError", False, "caller",
        "list the page's origin in HOLDFAST_ALLOWED_ORIGINS of the gateway, or use the SDK"),
+    _K("client_closed", 409, 0, "ClientClosedError", False, "caller", "make another client, or close this one later"),
     # sandboxes
     _K("sandbox_not_found", 404, 4404, "SandboxNotFoundError", False, "caller", "list yours with `holdfast list`"),
     _K("sandbox_exists", 409, 0, "ConflictError", False, "caller", "choose another sandbox_id, or leave it out"),

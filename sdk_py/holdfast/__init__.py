@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from holdfast._async.tunnel import AsyncTunnel
     from holdfast._async.watch import AsyncWatch
     from holdfast._errors import (  # isort: skip
-        ArchiveError, ArgumentsTooLongError, AuthenticationError, CancelledRemotelyError, ChecksumError, CommandFailedError,
-        ConfigurationError, ConflictError, HoldfastError, ImageNotFoundError, ImagePullError, InputClosedError, InvalidArgumentError,
-        InvalidPathError, NoSpaceError, NotFoundError, OutcomeUnknownError, PatchError, PortUnreachableError, ProtocolError,
-        QuotaError, RemoteFileError, RemoteFileExistsError, RemoteFileNotFoundError, RemoteIsADirectoryError,
-        RemoteNotADirectoryError, RemotePermissionError, RequestTooLargeError, SandboxLostError, SandboxNotFoundError,
-        SandboxNotReadyError, ServiceError, ServiceUnavailableError, SessionFencedError, SessionLostError, ShellLostError, SpawnError,
-        UnsupportedError, UserNotFoundError, WaitTimeoutError, WorkingDirectoryError,
+        ArchiveError, ArgumentsTooLongError, AuthenticationError, CancelledRemotelyError, ChecksumError, ClientClosedError,
+        CommandFailedError, ConfigurationError, ConflictError, HoldfastError, ImageNotFoundError, ImagePullError,
+        InputClosedError, InvalidArgumentError, InvalidPathError, NoSpaceError, NotFoundError, OutcomeUnknownError, PatchError,
+        PortUnreachableError, ProtocolError, QuotaError, RemoteFileError, RemoteFileExistsError, RemoteFileNotFoundError,
+        RemoteIsADirectoryError, RemoteNotADirectoryError, RemotePermissionError, RequestTooLargeError, SandboxLostError,
+        SandboxNotFoundError, SandboxNotReadyError, ServiceError, ServiceUnavailableError, SessionFencedError, SessionLostError,
+        ShellLostError, SpawnError, UnsupportedError, UserNotFoundError, WaitTimeoutError, WorkingDirectoryError,
     )  # fmt: skip
     from holdfast._requests import ClusterOptions
     from holdfast._results import (  # isort: skip
@@ -49,16 +49,16 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncCommandStream", "AsyncFiles", "AsyncGroup",
     "AsyncImages", "AsyncProcess", "AsyncSandbox", "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch",
-    "AuthenticationError", "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClusterOptions", "CommandFailedError",
-    "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "FileEntry", "FileEvent", "FileMatch", "Files", "Group",
-    "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images", "InputClosedError",
-    "InvalidArgumentError", "InvalidPathError", "NoSpaceError", "NotFoundError", "OutcomeUnknownError", "PatchError", "PatchResult",
-    "PortUnreachableError", "Process", "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
-    "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox",
-    "SandboxClient", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
-    "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount",
-    "Terminal", "TransferResult", "Tunnel", "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch",
-    "WorkingDirectoryError",
+    "AuthenticationError", "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions",
+    "CommandFailedError", "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "FileEntry", "FileEvent",
+    "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
+    "InputClosedError", "InvalidArgumentError", "InvalidPathError", "NoSpaceError", "NotFoundError", "OutcomeUnknownError",
+    "PatchError", "PatchResult", "PortUnreachableError", "Process", "ProtocolError", "QuotaError", "RemoteFileError",
+    "RemoteFileExistsError", "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError",
+    "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError",
+    "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell",
+    "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel", "UnsupportedError", "UserNotFoundError",
+    "WaitTimeoutError", "Watch", "WorkingDirectoryError",
 ]  # fmt: skip
 
 _ASYNC = {

@@ -8,6 +8,7 @@
     │   └── RequestTooLargeError
     │       └── ArgumentsTooLongError
     ├── AuthenticationError             key missing or refused
+    ├── ClientClosedError               (a RuntimeError) the client was closed before
     ├── QuotaError · ConflictError · UnsupportedError
     ├── NotFoundError
     │   ├── SandboxNotFoundError
@@ -84,6 +85,10 @@ class ArgumentsTooLongError(RequestTooLargeError):
 
 class AuthenticationError(HoldfastError):
     """The API key is missing or refused, or the secret of a session does not match."""
+
+
+class ClientClosedError(HoldfastError, RuntimeError):
+    """The client was closed, and with it the connections of its sandboxes, groups and images."""
 
 
 class QuotaError(HoldfastError):

@@ -25,12 +25,12 @@ from infra.scripts import generate_sync
 OBJECTS = ["SandboxClient", "Sandbox", "Files", "Images", "Group", "Shell", "CommandStream", "Process", "Terminal", "Tunnel", "Watch"]
 ERRORS = frozenset(
     """
-    ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError CommandFailedError ConfigurationError
-    ConflictError HoldfastError ImageNotFoundError ImagePullError InputClosedError InvalidArgumentError InvalidPathError NoSpaceError
-    NotFoundError OutcomeUnknownError PatchError PortUnreachableError ProtocolError QuotaError RemoteFileError RemoteFileExistsError
-    RemoteFileNotFoundError RemoteIsADirectoryError RemoteNotADirectoryError RemotePermissionError RequestTooLargeError
-    SandboxLostError SandboxNotFoundError SandboxNotReadyError ServiceError ServiceUnavailableError SessionFencedError
-    SessionLostError ShellLostError SpawnError UnsupportedError UserNotFoundError WaitTimeoutError
+    ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError ClientClosedError CommandFailedError
+    ConfigurationError ConflictError HoldfastError ImageNotFoundError ImagePullError InputClosedError InvalidArgumentError
+    InvalidPathError NoSpaceError NotFoundError OutcomeUnknownError PatchError PortUnreachableError ProtocolError QuotaError
+    RemoteFileError RemoteFileExistsError RemoteFileNotFoundError RemoteIsADirectoryError RemoteNotADirectoryError RemotePermissionError
+    RequestTooLargeError SandboxLostError SandboxNotFoundError SandboxNotReadyError ServiceError ServiceUnavailableError
+    SessionFencedError SessionLostError ShellLostError SpawnError UnsupportedError UserNotFoundError WaitTimeoutError
     WorkingDirectoryError
     """.split()  # noqa: SIM905  as text it can be read
 )

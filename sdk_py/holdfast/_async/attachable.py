@@ -59,6 +59,7 @@ class AsyncAttachable:
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
             return driver
+        self._rest.check_open()
         if self._by_rest:
             raise UnsupportedError(
                 "unsupported", "this needs a session, and only REST is in use", hint="WebSockets must reach the service for it"
@@ -78,6 +79,9 @@ class AsyncAttachable:
             if driver is None:
                 token, self._token = self._token, None
                 driver = await self._begun(token)
+                if self._rest.closed:  # during the attach: closing the client did not find this driver
+                    await driver.close()
+                    self._rest.check_open()
                 self._driver = driver
                 self._client._in_use.add(self)
         return driver

@@ -15,7 +15,7 @@ from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, 
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
-from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
+from holdfast._errors import ClientClosedError, ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._public import public
 from holdfast._results import SandboxInfo
@@ -42,7 +42,8 @@ class AsyncSandboxClient:
     ``connect_timeout_s``: how long the first attach and each attempt may take. ``resume_timeout_s``: how long a connection that was
     lost is tried again before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``:
     the ``timeout`` of commands that name none (``float("inf")`` there lifts it). ``max_output_bytes``: what is kept of each stream.
-    Raises ``ConfigurationError`` when there is no address or key.
+    Raises ``ConfigurationError`` when there is no address or key. Once it is closed, it and its sandboxes, groups and images raise
+    ``ClientClosedError`` where they would need a connection.
     """
 
     def __init__(
@@ -71,9 +72,12 @@ class AsyncSandboxClient:
         self._rest = AsyncRest(self._options)
         self._in_use: set[AsyncSandbox] = set()
         self._groups: set[AsyncGroup] = set()
-        self._closed = False
         self.images = AsyncImages(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
+
+    @property
+    def _closed(self) -> bool:
+        return self._rest.closed
 
     @property
     def url(self) -> str:
@@ -149,10 +153,11 @@ class AsyncSandboxClient:
             shm_size=shm_size,
             cluster=cluster,
         )
+        self._rest.check_open()
         key = new_id()
         try:
             info = await self._rest.create(body, key)
-        except Cancelled:
+        except (Cancelled, ClientClosedError):  # closed during this request
             await self._forget(chosen, key)
             raise
         except HoldfastError as why:
@@ -244,7 +249,7 @@ class AsyncSandboxClient:
 
     async def close(self) -> None:
         """Close the sessions and connections. The sandboxes stay, those of a group until its lease expires."""
-        self._closed = True
+        self._rest.closed = True
         for group in list(self._groups):
             await group.close()
         for sandbox in list(self._in_use):
@@ -259,15 +264,21 @@ class AsyncSandboxClient:
     async def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
         """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
 
-        The create may still be on its way on another connection: it makes nothing then.
+        The create may still be on its way on another connection: it makes nothing then. Where the client was closed meanwhile, this has a
+        connection of its own.
         """
+        rest = AsyncRest(self._options) if self._closed else self._rest
         try:
-            if not status or (await self._rest.get(sandbox_id)).status == status:
-                await self._rest.delete(sandbox_id, key)
+            if not status or (await rest.get(sandbox_id)).status == status:
+                await rest.delete(sandbox_id, key)
         except HoldfastError:
             pass
+        finally:
+            if rest is not self._rest:
+                await rest.http.close()
 
     async def __aenter__(self) -> Self:
+        self._rest.check_open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:

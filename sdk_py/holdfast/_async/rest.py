@@ -14,7 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
 from holdfast._async.http import AsyncHttp
-from holdfast._errors import error
+from holdfast._errors import ClientClosedError, error
 from holdfast._options import Options
 from holdfast._results import CommandResult, FileEntry, PatchResult, SandboxInfo, cut, read_patch, take
 from holdfast._transport.aio.events import sleep
@@ -41,6 +41,13 @@ class AsyncRest:
         self.http = AsyncHttp(options)
         self._answered = False
         """Whether the service ever answered: then it is being restarted where it does not."""
+        self.closed = False
+        """Whether the client was closed: requests raise ``ClientClosedError`` then."""
+
+    def check_open(self) -> None:
+        """Raise ``ClientClosedError`` where the client was closed."""
+        if self.closed:
+            raise ClientClosedError("client_closed", f"the client of {self._options.url} is closed")
 
     async def request(
         self,
@@ -59,6 +66,7 @@ class AsyncRest:
     async def _send(self, retry: Retry, method: str, path: str, timeout_s: float, **more: Any) -> Answer:
         """The first good answer. Raises the typed error of the last attempt."""
         while True:
+            self.check_open()
             sent = time.monotonic()
             try:
                 answer = await self.http.send(method, path, timeout_s=retry.attempt_s(timeout_s, sent), **more)

@@ -36,7 +36,7 @@ from holdfast._async.rest import AsyncRest
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import SandboxLostError, UnsupportedError, from_map
+from holdfast._errors import ClientClosedError, SandboxLostError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._public import PACKAGE, public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
@@ -375,7 +375,7 @@ class AsyncSandbox(AsyncAttachable):
             key = new_id()
             try:
                 self._info = await self._rest.create(body | {"exist_ok": False}, key)
-            except Cancelled:
+            except (Cancelled, ClientClosedError):  # closed during this request
                 await self._client._forget(self.id, key)
                 raise
             if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
@@ -399,6 +399,8 @@ class AsyncSandbox(AsyncAttachable):
         """Delete it with everything in it; False when it was gone already."""
         self._deleted = True
         await self._let_go()
+        if self._owns_client:
+            self._rest.closed = False  # an earlier delete, which may have failed, closed it
         try:
             return await self._rest.delete(self.id)
         finally:

@@ -16,7 +16,7 @@ from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, 
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
-from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
+from holdfast._errors import ClientClosedError, ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._public import public
 from holdfast._results import SandboxInfo
@@ -43,7 +43,8 @@ class SandboxClient:
     ``connect_timeout_s``: how long the first attach and each attempt may take. ``resume_timeout_s``: how long a connection that was
     lost is tried again before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``:
     the ``timeout`` of commands that name none (``float("inf")`` there lifts it). ``max_output_bytes``: what is kept of each stream.
-    Raises ``ConfigurationError`` when there is no address or key.
+    Raises ``ConfigurationError`` when there is no address or key. Once it is closed, it and its sandboxes, groups and images raise
+    ``ClientClosedError`` where they would need a connection.
     """
 
     def __init__(
@@ -72,9 +73,12 @@ class SandboxClient:
         self._rest = Rest(self._options)
         self._in_use: set[Sandbox] = set()
         self._groups: set[Group] = set()
-        self._closed = False
         self.images = Images(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
+
+    @property
+    def _closed(self) -> bool:
+        return self._rest.closed
 
     @property
     def url(self) -> str:
@@ -150,10 +154,11 @@ class SandboxClient:
             shm_size=shm_size,
             cluster=cluster,
         )
+        self._rest.check_open()
         key = new_id()
         try:
             info = self._rest.create(body, key)
-        except Cancelled:
+        except (Cancelled, ClientClosedError):  # closed during this request
             self._forget(chosen, key)
             raise
         except HoldfastError as why:
@@ -245,7 +250,7 @@ class SandboxClient:
 
     def close(self) -> None:
         """Close the sessions and connections. The sandboxes stay, those of a group until its lease expires."""
-        self._closed = True
+        self._rest.closed = True
         for group in list(self._groups):
             group.close()
         for sandbox in list(self._in_use):
@@ -260,15 +265,21 @@ class SandboxClient:
     def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
         """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
 
-        The create may still be on its way on another connection: it makes nothing then.
+        The create may still be on its way on another connection: it makes nothing then. Where the client was closed meanwhile, this has a
+        connection of its own.
         """
+        rest = Rest(self._options) if self._closed else self._rest
         try:
-            if not status or (self._rest.get(sandbox_id)).status == status:
-                self._rest.delete(sandbox_id, key)
+            if not status or (rest.get(sandbox_id)).status == status:
+                rest.delete(sandbox_id, key)
         except HoldfastError:
             pass
+        finally:
+            if rest is not self._rest:
+                rest.http.close()
 
     def __enter__(self) -> Self:
+        self._rest.check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:

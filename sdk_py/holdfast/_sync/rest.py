@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
 from holdfast._sync.http import Http
-from holdfast._errors import error
+from holdfast._errors import ClientClosedError, error
 from holdfast._options import Options
 from holdfast._results import CommandResult, FileEntry, PatchResult, SandboxInfo, cut, read_patch, take
 from holdfast._transport.threads.events import sleep
@@ -42,6 +42,13 @@ class Rest:
         self.http = Http(options)
         self._answered = False
         """Whether the service ever answered: then it is being restarted where it does not."""
+        self.closed = False
+        """Whether the client was closed: requests raise ``ClientClosedError`` then."""
+
+    def check_open(self) -> None:
+        """Raise ``ClientClosedError`` where the client was closed."""
+        if self.closed:
+            raise ClientClosedError("client_closed", f"the client of {self._options.url} is closed")
 
     def request(
         self,
@@ -60,6 +67,7 @@ class Rest:
     def _send(self, retry: Retry, method: str, path: str, timeout_s: float, **more: Any) -> Answer:
         """The first good answer. Raises the typed error of the last attempt."""
         while True:
+            self.check_open()
             sent = time.monotonic()
             try:
                 answer = self.http.send(method, path, timeout_s=retry.attempt_s(timeout_s, sent), **more)

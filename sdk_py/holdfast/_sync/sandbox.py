@@ -37,7 +37,7 @@ from holdfast._sync.rest import Rest
 from holdfast._sync.shell import Shell
 from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
-from holdfast._errors import SandboxLostError, UnsupportedError, from_map
+from holdfast._errors import ClientClosedError, SandboxLostError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._public import PACKAGE, public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
@@ -376,7 +376,7 @@ class Sandbox(Attachable):
             key = new_id()
             try:
                 self._info = self._rest.create(body | {"exist_ok": False}, key)
-            except Cancelled:
+            except (Cancelled, ClientClosedError):  # closed during this request
                 self._client._forget(self.id, key)
                 raise
             if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
@@ -400,6 +400,8 @@ class Sandbox(Attachable):
         """Delete it with everything in it; False when it was gone already."""
         self._deleted = True
         self._let_go()
+        if self._owns_client:
+            self._rest.closed = False  # an earlier delete, which may have failed, closed it
         try:
             return self._rest.delete(self.id)
         finally:

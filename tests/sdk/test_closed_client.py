@@ -1,0 +1,90 @@
+"""A client that was closed says so: it opens no new connections, and neither do its sandboxes, groups and images."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from holdfast import ClientClosedError, Sandbox
+
+from tests.sdk.support.fake_agent import FakeAgent
+from tests.sdk.test_rest import Service
+from tests.support.until import until
+
+RECORD = {
+    "sandbox_id": "sb",
+    "namespace": "",
+    "status": "running",
+    "ready": True,
+    "image": "host",
+    "block_network": True,
+    "cpu": "1",
+    "memory": "1Gi",
+    "timeout": 60,
+}
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as service:
+        service.answers = [(200, {**RECORD, "sandboxes": [], "existed": True})]
+        yield service
+
+
+async def test_every_request_says_that_the_client_is_closed(service: Service, face: Any) -> None:
+    client = face.client(service.url, "k")
+    sandbox, group = client.get_sandbox("sb"), client.group("run")
+    assert await client.list_sandboxes() == []
+    await client.close()
+    await client.close()
+    sent = len(service.requests)
+    for use in (
+        client.list_sandboxes,
+        client.doctor,
+        lambda: client.create_sandbox("host"),
+        client.images.list,
+        group.begin,
+        sandbox.refresh,
+        sandbox.delete,
+        lambda: sandbox.exec("true"),
+        sandbox.shell,
+        lambda: sandbox.files.read("/etc/hostname"),
+        lambda: client.get_sandbox("other").refresh(),
+        client.__aenter__,
+    ):
+        with pytest.raises(ClientClosedError, match="closed") as caught:
+            await use()
+        assert isinstance(caught.value, RuntimeError)  # what httpx and aiohttp raise
+        assert (caught.value.code, caught.value.fault, caught.value.retryable) == ("client_closed", "caller", False)
+    await sandbox.close()
+    assert len(service.requests) == sent
+
+
+async def test_a_session_that_was_attached_is_not_attached_again(agent: FakeAgent, face: Any) -> None:
+    client = face.client(agent.url, "k")
+    sandbox = client.get_sandbox("sb-1")
+    assert (await sandbox.exec("echo here")).ok
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await sandbox.exec("echo here")
+
+
+async def test_a_create_that_the_close_interrupts_leaves_no_sandbox(service: Service, face: Any) -> None:
+    service.answers = [(503, {"code": "no_capacity", "message": "full", "hint": "", "retryable": True}), (200, {"existed": True})]
+    client = face.client(service.url, "k")
+    create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
+    await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await create
+    assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
+
+
+def test_a_sandbox_with_a_client_of_its_own_can_be_deleted_twice(service: Service) -> None:
+    with Sandbox.create("host", url=service.url, api_key="k") as sandbox:
+        sandbox.delete()
+        with pytest.raises(ClientClosedError):
+            sandbox.refresh()
+    assert sandbox.client._closed
