@@ -141,7 +141,7 @@ output was read to the end, for five more minutes.
     "list": lambda name: Command(
         name, "list sandboxes", "sandboxes:list_", "",
         _label("only those with this label"), Option("-q --quiet", "print ids only"),
-        Option("-f --filter", "label=NAME=VALUE, status=..., ancestor=IMAGE, id=..., name=...", "WHAT=VALUE", many=True),
+        Option("-f --filter", "label=NAME=VALUE, status=pending|ready|failed, ancestor=IMAGE, id=ID, name=ID", "WHAT=VALUE", many=True),
         Option("-a --all", "no effect; accepted as docker's"), Option("--no-trunc", "no effect; accepted as docker's"),
     ),
     "inspect": lambda name: Command(name, "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),

@@ -9,7 +9,9 @@ import re
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+
+from holdfast_wire.rest import Status
 
 from holdfast import ConflictError, HoldfastError, NotFoundError, SandboxClient, SandboxInfo, SandboxLostError
 from holdfast.cli.finding import asked, whole_id
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _DOCKER_UNITS = {"k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
 _FILTERS = ("label", "status", "ancestor", "id", "name")
+_STATUSES = (*get_args(Status), "running")
+"""``running`` is docker's word for ``ready``."""
 _ASK_FROM = 2
 """From how many on `rm --all` asks first, on a terminal."""
 
@@ -83,14 +87,11 @@ def create(arguments: Arguments) -> None:
 
 
 def list_(arguments: Arguments) -> None:
-    filters = [word.partition("=")[::2] for word in arguments.filter]
-    for what, _ in filters:
-        if what not in _FILTERS:
-            raise bad(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID, name=NAME")
-    labels = pairs([*arguments.label, *(value for what, value in filters if what == "label")], "--label")
+    filters = _filters(arguments.filter)
+    labels = pairs([*arguments.label, *filters.pop("label", ())], "--label")
     with SandboxClient() as client:
         found = sorted(client.list_sandboxes(labels), key=lambda info: info.created_at)
-    found = [info for info in found if all(_passes(info, what, value) for what, value in filters)]
+    found = [info for info in found if all(any(_passes(info, what, value) for value in values) for what, values in filters.items())]
     if arguments.json:
         print_json([info.to_map() for info in found])
     elif arguments.quiet:
@@ -101,9 +102,22 @@ def list_(arguments: Arguments) -> None:
         table(("SANDBOX", "IMAGE", "STATUS", "AGE", "CPU", "MEMORY", "LABELS"), (_row(info, now) for info in found))
 
 
+def _filters(words: list[str]) -> dict[str, list[str]]:
+    """The values of each filter: one of them has to match, as in docker. Raises ``UsageError``."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        what, _, value = word.partition("=")
+        if what not in _FILTERS:
+            raise bad(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID, name=NAME")
+        if what == "status" and value not in _STATUSES:
+            raise bad(f"the filter status is one of {', '.join(_STATUSES)}, not {value!r}")
+        if not value:  # an empty one would match every sandbox
+            raise bad(f"the filter {what} needs a value: {what}={'NAME=' * (what == 'label')}VALUE")
+        found.setdefault(what, []).append(value)
+    return found
+
+
 def _passes(info: SandboxInfo, what: str, value: str) -> bool:
-    if what == "label":
-        return True  # the service has selected by labels
     if what == "status":
         return value == info.status or (value == "running" and info.status == "ready")
     if what == "ancestor":

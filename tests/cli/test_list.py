@@ -1,0 +1,54 @@
+"""``holdfast list``: which filters there are, and what they select."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast.cli.app import run
+
+from tests.sdk.test_rest import Service
+
+RECORD = {"namespace": "", "block_network": True, "cpu": "1", "memory": "1Gi", "timeout": 60}
+
+
+@pytest.mark.parametrize(
+    ("filter_", "said"),
+    [
+        ("status=bogus", "the filter status is one of pending, ready, failed, running, not 'bogus'"),
+        ("status=", "the filter status is one of pending, ready, failed, running, not ''"),
+        ("status", "the filter status is one of"),
+        ("id", "the filter id needs a value: id=VALUE"),
+        ("name=", "the filter name needs a value: name=VALUE"),
+        ("ancestor=", "the filter ancestor needs a value: ancestor=VALUE"),
+        ("label", "the filter label needs a value: label=NAME=VALUE"),
+        ("label=a", "is written NAME=VALUE, not 'a'"),
+        ("colour=red", "there is no filter 'colour'"),
+    ],
+)
+def test_a_filter_that_selects_nothing_ever_is_refused(filter_: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "-f", filter_]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("filters", "selected"),
+    [
+        ("status=ready", "one two"),
+        ("status=running", "one two"),
+        ("status=failed status=pending", "three"),
+        ("status=ready status=failed", "one two three"),
+        ("status=ready id=two id=three", "two"),
+        ("ancestor=python name=o", "two"),
+        ("ancestor=ruby", ""),
+    ],
+)
+def test_one_value_of_each_filter_has_to_match(
+    filters: str, selected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("one", "host", "ready"), ("two", "python:3.12", "ready"), ("three", "python:3.12", "failed")]
+    records = [RECORD | {"sandbox_id": name, "image": image, "status": status, "ready": True} for name, image, status in rows]
+    with Service() as service:
+        service.answers = [(200, {"sandboxes": records})]
+        monkeypatch.setenv("HOLDFAST_URL", service.url)
+        monkeypatch.setenv("HOLDFAST_API_KEY", "key")
+        assert run(["ps", "-q", *(word for filter_ in filters.split() for word in ("-f", filter_))]) == 0
+    assert capsys.readouterr().out.split() == selected.split()
