@@ -18,7 +18,16 @@ from holdfast.cli.words import Arguments, UsageError
 EXIT_USAGE = 2
 EXIT_SERVICE = 125
 EXIT_INTERRUPTED = 130
-_WRONG_ARGUMENTS = ("InvalidArgumentError", "InvalidPathError", "UserNotFoundError", "WorkingDirectoryError")
+_WRONG_ARGUMENTS = frozenset(
+    {
+        "InvalidArgumentError",
+        "InvalidPathError",
+        "UserNotFoundError",
+        "WorkingDirectoryError",
+        "RequestTooLargeError",
+        "ArgumentsTooLongError",
+    }
+)
 
 
 def parse(words: Sequence[str], *, as_json: bool = False) -> Arguments:

@@ -28,7 +28,12 @@ GROUPS = ("container", "sandbox")
 """Docker's words that may precede a command; they have no effect."""
 
 EPILOG = """\
-exit codes: 0 done; 2 wrong usage or arguments; 125 the service, session or sandbox failed; 130 interrupted.
+exit codes:
+  0    done
+  1    `rm --all` was answered with no, `up` had to kill a process, or a check of `recipes` failed
+  2    wrong usage, arguments, settings or local files; no service is configured
+  125  the service does not answer, refuses or fails; the sandbox or session failed or is not there; `doctor` misses something
+  130  interrupted
 `run`, `exec` and `shell` end with the exit code of what they ran: 126 cannot be executed, 127 not found, 124 after a time-out,
 128+n after signal n.
 

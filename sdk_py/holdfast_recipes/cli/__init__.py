@@ -1,7 +1,8 @@
 """The command line of the recipes: ``holdfast recipes COMMAND``, or ``python -m holdfast_recipes COMMAND``.
 
 Owns the list of commands, and what errors look like; each command's module is imported when it is used. ``main(words)`` returns an exit
-code: 0 done, 1 something that was checked is not right, 2 wrong arguments or files, 125 a service failed, 130 interrupted.
+code, with the meanings of ``holdfast``'s: 0 done, 1 something that was checked is not right, 2 wrong arguments, settings or files,
+125 a service failed or does not answer, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -134,15 +135,16 @@ def _run(words: list[str]) -> int:
 
 def _reported(error: Exception, command: str, *, as_json: bool) -> int:
     """Print a known error; raise any other again, which is a defect."""
-    from holdfast import HoldfastError, InvalidArgumentError
+    import holdfast
 
     from holdfast_recipes.core.errors import ConfigurationError
     from holdfast_recipes.pipeline.errors import RecipeError
 
     if isinstance(error, RecipeError):
         code, message, hint, status = error.code, str(error), error.hint, error.exit_code
-    elif isinstance(error, HoldfastError):
-        code, message, hint, status = error.code, error.message, error.hint, 2 if isinstance(error, InvalidArgumentError) else 125
+    elif isinstance(error, holdfast.HoldfastError):
+        wrong = isinstance(error, holdfast.InvalidArgumentError | holdfast.ConfigurationError)
+        code, message, hint, status = error.code, error.message, error.hint, 2 if wrong else 125
     elif isinstance(error, ConfigurationError):
         code, message, hint, status = "invalid_setting", str(error), "", 2
     elif isinstance(error, OSError):

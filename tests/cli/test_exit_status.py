@@ -1,0 +1,56 @@
+"""Every command ends with the same exit status where no service is named, its address is wrong, or none answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import holdfast
+import pytest
+from holdfast import InvalidArgumentError
+from holdfast.cli.app import _WRONG_ARGUMENTS, run
+from holdfast_recipes.pipeline import files
+
+from tests.recipes.swe.conftest import small_task
+
+CLASSES = [value for name in holdfast.__all__ if isinstance(value := getattr(holdfast, name), type)]
+COMMANDS = [
+    "list", "ps -q", "exec sb true", "exec -d sb true", "run host true", "create host", "shell sb", "cp sb:/x -", "logs sb",
+    "rm sb", "rm --all", "stop sb", "inspect sb", "stats", "top sb", "port sb 80", "image list", "image pull x", "image rm x",
+]  # fmt: skip
+RECIPES = [
+    "recipes collect TASKS --out OUT --policy gold --rollouts 1 --no-pull",
+    "recipes annotate TASKS --out OUT --estimator monte-carlo --tasks TASKS --policy http://127.0.0.1:1 --model m",
+    "recipes equivalence TASKS --most 1",
+]
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    files.write_lines(path, [small_task(tmp_path / "archives").task.to_json()])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "typed"),
+    [
+        *((url, 2, typed) for url in (None, "nonsense") for typed in COMMANDS + RECIPES),
+        *(("http://127.0.0.1:1", 125, typed) for typed in ("exec sb true", "ps -q", "create host", "rm sb", "image list", *RECIPES)),
+    ],
+)
+def test_without_a_service(
+    url: str | None, status: int, typed: str, tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tasks.parent)
+    monkeypatch.delenv("HOLDFAST_API_KEY", raising=False)
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    if url is not None:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        monkeypatch.setenv("HOLDFAST_API_KEY", "key")
+    words = [str(tasks) if word == "TASKS" else word for word in typed.split()]
+    assert run(words) == status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cls", [each for each in CLASSES if issubclass(each, InvalidArgumentError)])
+def test_every_wrong_argument_is_wrong_usage(cls: type[InvalidArgumentError]) -> None:
+    assert cls.__name__ in _WRONG_ARGUMENTS
