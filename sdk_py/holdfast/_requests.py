@@ -272,7 +272,7 @@ def create_body(
             disk=disk,
             env=environment(env) or None,
             labels=labels_of(labels) or None,
-            lifetime_s=seconds(lifetime_s, "lifetime_s"),
+            lifetime_s=seconds(lifetime_s, "lifetime_s", "leave it out for the service's default"),
             idle_timeout_s=seconds(idle_timeout_s, "idle_timeout_s"),
             heartbeat_timeout_s=seconds(heartbeat_timeout_s, "heartbeat_timeout_s"),
             group=None if group is None else group_name_of(group),

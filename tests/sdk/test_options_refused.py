@@ -83,3 +83,20 @@ def test_more_words_than_travel_are_refused_and_cost_no_session() -> None:
 
 def _command(argv: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
     return command_params(argv, command_id=None, cwd=None, env=env, user=None, timeout=None, login=False, stdin=False, outlive="kill")
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "60", float("inf"), float("nan"), 367 * 86400, None])
+async def test_times_of_lives_have_hints_of_their_own(face: Any, wrong: Any) -> None:
+    client = face.client("http://127.0.0.1:1", "k", resume_timeout_s=0)
+    sandbox = client.get_sandbox("sb")
+    for call, said, hint in (
+        (sandbox.extend, "seconds is a number of seconds above 0", "to end it sooner, call set_lifetime(), which counts from now"),
+        (sandbox.set_lifetime, "lifetime_s is a number of seconds above 0", "to end it now, call delete()"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said) as refused:
+            await call(wrong)
+        assert refused.value.hint == hint
+    with pytest.raises(InvalidArgumentError, match="ttl_s is a number of seconds above 0") as refused:
+        client.group("run", ttl_s=wrong)
+    assert "leave it out for a minute" in refused.value.hint
+    await client.close()

@@ -333,12 +333,14 @@ class AsyncSandbox(AsyncAttachable):
 
     async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
         """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
-        self._info = await self._rest.change(self.id, "lifetime", {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
+        given_s = lifetime_of(lifetime_s, "lifetime_s", "to end it now, call delete()")
+        self._info = await self._rest.change(self.id, "lifetime", {"lifetime_s": given_s})
         return self._info
 
     async def extend(self, seconds: float) -> SandboxInfo:
         """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
-        self._info = await self._rest.change(self.id, "lifetime", {"extend_s": lifetime_of(seconds, "seconds")})
+        given_s = lifetime_of(seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
+        self._info = await self._rest.change(self.id, "lifetime", {"extend_s": given_s})
         return self._info
 
     async def session_token(self) -> str:

@@ -334,12 +334,14 @@ class Sandbox(Attachable):
 
     def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
         """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
-        self._info = self._rest.change(self.id, "lifetime", {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
+        given_s = lifetime_of(lifetime_s, "lifetime_s", "to end it now, call delete()")
+        self._info = self._rest.change(self.id, "lifetime", {"lifetime_s": given_s})
         return self._info
 
     def extend(self, seconds: float) -> SandboxInfo:
         """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
-        self._info = self._rest.change(self.id, "lifetime", {"extend_s": lifetime_of(seconds, "seconds")})
+        given_s = lifetime_of(seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
+        self._info = self._rest.change(self.id, "lifetime", {"extend_s": given_s})
         return self._info
 
     def session_token(self) -> str:
