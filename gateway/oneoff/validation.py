@@ -25,7 +25,7 @@ _SERVICE_CODES: Final = frozenset((
     "key_missing", "key_invalid", "origin_refused", "method_not_allowed", "sandbox_not_found", "sandbox_exists", "sandbox_not_ready",
     "sandbox_failed", "image_not_found", "image_in_use", "image_invalid", "image_pull_failed", "quota_exceeded", "overloaded",
     "group_not_found", "group_lapsed", "group_freeing", "no_capacity", "idempotency_conflict", "create_timeout", "wait_timeout",
-    "placement_unavailable", "runtime_unavailable", "service_unreachable", "agent_identity",
+    "placement_unavailable", "runtime_unavailable", "service_unreachable", "agent_identity", "client_closed", "in_use",
 ))  # fmt: skip
 """Codes of the table that only the service may use."""
 

@@ -55,6 +55,7 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("not_found", 404, 0, "NotFoundError", False, "caller", "look at /openapi.json for the routes"),
     _K("unsupported", 501, 0, "UnsupportedError", False, "caller",
        "this service or sandbox cannot do it: `holdfast doctor` says what it can"),
+    _K("in_use", 409, 0, "ConflictError", True, "caller", "end what uses it, or choose another"),
     # who is asking
     _K("key_missing", 401, 4401, "AuthenticationError", False, "caller", "set HOLDFAST_API_KEY, or send the header X-API-Key"),
     _K("key_invalid", 403, 4403, "AuthenticationError", False, "caller",

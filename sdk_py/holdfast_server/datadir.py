@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast_server.errors import UpError
+from holdfast_server.errors import UpError, system_code
 from holdfast_server.layout import python_path
 
 _SOCKET_PATH_LIMIT = 100  # Linux takes 107 bytes; the rest is room for a suffix
@@ -52,12 +52,15 @@ def open_data_dir(path: Path) -> DataDir:
             raise UpError(
                 f"{root} is no data folder of a stack, and it is not empty: it holds {some}",
                 hint="set HOLDFAST_DATA to a folder that is empty or not there yet",
+                code="directory_not_empty",
             )
         for name in _FOLDERS:
             (root / name).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
         raise UpError(
-            f"cannot make the data folder {root}: {error.strerror}", hint="set HOLDFAST_DATA to a folder you may write"
+            f"cannot make the data folder {root}: {error.strerror}",
+            hint="set HOLDFAST_DATA to a folder you may write",
+            code=system_code(error),
         ) from error
     return DataDir(root)
 
@@ -78,6 +81,7 @@ def writing(data: DataDir) -> Iterator[None]:
         raise UpError(
             f"cannot write in the data folder {data.root}: {error.strerror}",
             hint="make room there or make it yours, or set HOLDFAST_DATA to another folder",
+            code=system_code(error),
         ) from error
 
 
@@ -87,10 +91,15 @@ def _socket_dir(root: Path) -> Path:
         return root
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
     short = base / f"holdfast-{hashlib.sha256(os.fsencode(root)).hexdigest()[:12]}"
-    short.mkdir(mode=0o700, exist_ok=True)
-    status = short.lstat()
+    shorter = "set HOLDFAST_DATA to a folder with a shorter path"
+    try:
+        short.mkdir(mode=0o700, exist_ok=True)
+        status = short.lstat()
+    except OSError as error:
+        message = f"cannot make the folder of the sockets {short}: {error.strerror}"
+        raise UpError(message, hint=f"{shorter}, or XDG_RUNTIME_DIR to one you may write", code=system_code(error)) from error
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise UpError(f"{short} belongs to another user", hint="set HOLDFAST_DATA to a folder with a shorter path")
+        raise UpError(f"{short} belongs to another user", hint=shorter, code="permission_denied")
     return short
 
 
@@ -105,6 +114,7 @@ def lock(data: DataDir) -> int:
         raise UpError(
             f"another stack (process {holder}) runs in {data.root}",
             hint="end that one first, or choose another folder: holdfast up --data .holdfast-2 --port 8766",
+            code="in_use",
         ) from error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

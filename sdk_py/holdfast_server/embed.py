@@ -38,7 +38,8 @@ class EmbeddedStack:
     def is_ready(self) -> bool:
         """Whether /readyz answers 200 now. Raises UpError when the runner has ended."""
         if self.runner.poll() is not None:
-            raise UpError(f"the stack ended with status {self.runner.returncode}:\n{self.logs()}", hint="see the log lines above")
+            message = f"the stack ended with status {self.runner.returncode}:\n{self.logs()}"
+            raise UpError(message, hint="see the log lines above", code="internal")
         return missing_parts(self.url) is None
 
     def logs(self, lines: int = 40) -> str:
@@ -83,10 +84,11 @@ def running_stack(
         _wait(lambda: (data / "env").exists() or runner.poll() is not None)
         known = read_env(data / "env")
         if "HOLDFAST_API_KEY" not in known:
-            raise UpError(f"the stack did not start:\n{log.read_text().strip()}", hint="follow the message above")
+            raise UpError(f"the stack did not start:\n{log.read_text().strip()}", hint="follow the message above", code="internal")
         stack = EmbeddedStack(known["HOLDFAST_URL"], known["HOLDFAST_API_KEY"], data, runner)
         if wait and not _wait(stack.is_ready):
-            raise UpError(f"the stack was not ready after {_READY_DEADLINE_S:g} s:\n{stack.logs()}", hint="see the logs above")
+            message = f"the stack was not ready after {_READY_DEADLINE_S:g} s:\n{stack.logs()}"
+            raise UpError(message, hint="see the logs above", code="service_unreachable")
         yield stack
     finally:
         runner.terminate()

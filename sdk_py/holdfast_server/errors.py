@@ -5,10 +5,30 @@ Owns the one exception of the runner. `__main__` prints it and exits with status
 
 from __future__ import annotations
 
+import errno
+
+_CODES = {
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EROFS: "read_only",
+    errno.ENOSPC: "no_space",
+    errno.EDQUOT: "no_space",
+    errno.ENOENT: "file_not_found",
+    errno.EEXIST: "file_exists",
+    errno.EISDIR: "is_a_directory",
+    errno.ENOTDIR: "not_a_directory",
+}
+
 
 class UpError(Exception):
-    """Starting is not possible; `hint` is what to do about it."""
+    """Starting is not possible; `hint` is what to do about it, `code` one of the project's error table."""
 
-    def __init__(self, message: str, *, hint: str) -> None:
+    def __init__(self, message: str, *, hint: str, code: str = "invalid_argument") -> None:
         super().__init__(message)
         self.hint = hint
+        self.code = code
+
+
+def system_code(error: OSError) -> str:
+    """The code for what the system refused."""
+    return _CODES.get(error.errno or 0, "io_error")

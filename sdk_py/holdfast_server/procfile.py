@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_server.errors import UpError
+from holdfast_server.errors import UpError, system_code
 
 _PYTHON = re.compile(r"^python(?=\s)")
 _LINE = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)\s*:\s*(\S.*)$")
@@ -33,7 +33,8 @@ def read_procfile(path: Path) -> list[Entry]:
     try:
         text = path.read_text()
     except OSError as error:
-        raise UpError(f"cannot read {path}: {error.strerror}", hint="give the path of a Procfile, or leave out --procfile") from error
+        hint = "give the path of a Procfile, or leave out --procfile"
+        raise UpError(f"cannot read {path}: {error.strerror}", hint=hint, code=system_code(error)) from error
     except UnicodeDecodeError as error:
         raise UpError(f"{path} is not a Procfile: it is not text", hint="give the path of a Procfile, or leave out --procfile") from error
     entries: dict[str, Entry] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import holdfast
@@ -54,3 +55,10 @@ def test_without_a_service(
 @pytest.mark.parametrize("cls", [each for each in CLASSES if issubclass(each, InvalidArgumentError)])
 def test_every_wrong_argument_is_wrong_usage(cls: type[InvalidArgumentError]) -> None:
     assert cls.__name__ in _WRONG_ARGUMENTS
+
+
+def test_up_without_the_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("holdfast.cli.server.find_spec", lambda _: None)
+    assert run(["up", "--json"]) == 2
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert (error["code"], error["hint"]) == ("unsupported", "pip install 'holdfast[server]'")

@@ -9,19 +9,24 @@ import os
 import signal
 import sys
 from importlib.util import find_spec
-from typing import NoReturn
 
-from holdfast.cli.words import Arguments, bad
+from holdfast import UnsupportedError
+from holdfast.cli.output import report
+from holdfast.cli.words import Arguments
 
 
-def up(arguments: Arguments) -> NoReturn:
-    """``holdfast up``."""
+def up(arguments: Arguments) -> int:
+    """``holdfast up``. Returns where it cannot start."""
     if find_spec("holdfast_server") is None:
-        raise bad("the server is not installed here", "pip install 'holdfast[server]'")
+        report(
+            UnsupportedError("unsupported", "the server is not installed here", hint="pip install 'holdfast[server]'"),
+            as_json=arguments.json,
+        )
+        return 2  # as for all that keeps it from starting
     options = {"--port": arguments.port, "--data": arguments.data, "--procfile": arguments.procfile, "--stop-grace": arguments.stop_grace}
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     given = {"--with-parent": arguments.with_parent, "--no-ready": arguments.no_ready, "--json": arguments.json}
     switches = [name for name, on in given.items() if on]
     sys.stdout.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the server can answer it
-    os.execv(sys.executable, [sys.executable, "-m", "holdfast_server", *words, *switches])
+    return os.execv(sys.executable, [sys.executable, "-m", "holdfast_server", *words, *switches])
