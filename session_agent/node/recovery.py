@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import logging
@@ -27,6 +28,8 @@ from session_agent.node.settings import NodeSettings
 log = logging.getLogger(__name__)
 _DEATH_MS = 10_000
 _DATA_LINK = "data"
+_REMOVED = ".removed"
+"""The end of the name of a ``run_dir`` that is being removed: it belongs to no node, so any node of its user may finish that."""
 _LOST = {"state": "failed", "reason": "node-lost", "fault": "infrastructure", "message": "the node that ran the sandbox was killed"}
 
 
@@ -77,11 +80,25 @@ def claim_run_dir(settings: NodeSettings) -> int | None:
 
 
 def remove_run_dir(settings: NodeSettings) -> None:
-    """Remove ``run_dir`` if nothing is left in it. Raises ``OSError``."""
-    if settings.run_dir != settings.sandboxes_dir:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{settings.run_dir}/{_DATA_LINK}")
-        os.rmdir(settings.run_dir)
+    """Remove ``run_dir`` if nothing is left in it. Raises ``OSError``.
+
+    Where this ends early, ``sweep_abandoned`` of a later node finds the folder, by its link or by its name.
+    """
+    if settings.run_dir == settings.sandboxes_dir:
+        return
+    if set(os.listdir(settings.run_dir)) - {_DATA_LINK}:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), settings.run_dir)
+    removed = settings.run_dir + _REMOVED
+    if os.path.lexists(removed):  # of an earlier time
+        _remove_folder(removed)
+    os.rename(settings.run_dir, removed)
+    _remove_folder(removed)
+
+
+def _remove_folder(path: str) -> None:
+    for name in os.listdir(path):
+        os.unlink(os.path.join(path, name))
+    os.rmdir(path)
 
 
 def sweep_abandoned(settings: NodeSettings) -> None:
@@ -102,6 +119,11 @@ def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
         return
     try:
         if os.fstat(fd).st_uid != os.geteuid():
+            return
+        if path.endswith(_REMOVED):
+            with contextlib.suppress(BlockingIOError):  # its node is removing it
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove_folder(path)
             return
         try:
             data_dir = os.readlink(_DATA_LINK, dir_fd=fd)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import glob
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from holdfast_wire.errors import HoldfastError
@@ -255,3 +259,54 @@ def test_a_node_that_starts_finds_its_folder_in_memory_unlocked(tmp_path: Path, 
         for config in (starting, sweeping):
             recovery.remove_run_dir(config)
     assert refused == []
+
+
+@requires("root", "memory file system")
+@pytest.mark.parametrize("step", ["rename", "unlink", "rmdir"])
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_a_folder_in_memory_whose_removal_ends_early_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, done: bool
+) -> None:
+    ending, later = (NodeSettings(str(tmp_path / name), "") for name in ("ending", "later"))
+    for config in (ending, later):
+        recovery.make_directories(config)
+    claimed = recovery.claim_run_dir(ending)
+    assert claimed is not None
+    real = getattr(os, step)
+
+    def killed(*args: Any, **more: Any) -> None:
+        if done:
+            real(*args, **more)
+        raise OSError(errno.EIO, "the node is killed here")
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, killed)
+            with pytest.raises(OSError, match="killed here"):
+                recovery.remove_run_dir(ending)
+        left = glob.glob(f"{ending.run_dir}*")
+        recovery.sweep_abandoned(later)
+        assert glob.glob(f"{ending.run_dir}*") == left  # its node has the lock
+        os.close(claimed)
+        shutil.rmtree(ending.data_dir)
+        recovery.sweep_abandoned(later)
+        assert glob.glob(f"{ending.run_dir}*") == []
+    finally:
+        for path in glob.glob(f"{ending.run_dir}*"):
+            shutil.rmtree(path)
+        recovery.remove_run_dir(later)
+
+
+@requires("root", "memory file system")
+def test_a_folder_in_memory_that_is_not_empty_keeps_its_link(tmp_path: Path) -> None:
+    config = NodeSettings(str(tmp_path / "data"), "")
+    recovery.make_directories(config)
+    os.close(recovery.claim_run_dir(config) or -1)
+    state = Path(config.state_file("box"))
+    state.write_text("{}")
+    with pytest.raises(OSError, match="not empty"):
+        recovery.remove_run_dir(config)
+    assert os.readlink(f"{config.run_dir}/data") == config.data_dir
+    state.unlink()
+    recovery.remove_run_dir(config)
+    assert glob.glob(f"{config.run_dir}*") == []
