@@ -64,15 +64,27 @@ def raised_on_exit_signals() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def run_on(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
-    """Run ``action`` in a thread after each signal of this number."""
+    """Run ``action`` in a thread after each signal of this number. When the block is left, none runs and none begins any more."""
+    running, left = threading.Lock(), False
+
+    def unless_left() -> None:
+        with running:
+            if not left:
+                action()
+
     with _follower() as steps:
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             if steps.empty():
-                steps.put(action)
+                steps.put(unless_left)
 
-        with _handled(on_signal, number):
-            yield
+        try:
+            with _handled(on_signal, number):
+                yield
+        finally:
+            left = True  # before the wait: what is queued behind a running action must not begin in between
+            with running:
+                pass
 
 
 @contextlib.contextmanager
