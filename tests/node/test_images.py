@@ -22,6 +22,7 @@ from session_agent.node.images.store import ImageStore
 from tests.node.harness import NodeClient, RefusedError, ask
 from tests.node.harness import node as running_node
 from tests.node.ociimages import (
+    Member,
     archive_of,
     directory,
     docker_archive,
@@ -102,12 +103,15 @@ async def test_a_layer_may_come_twice(tmp_path: Path, client: NodeClient) -> Non
     assert await ask(endpoint, "read", path="/data/kept") == "kept"
 
 
+DEVICE = special("d", tarfile.CHRTYPE, devmajor=1, devminor=3)
 WHITEOUTS = {
     "whiteout first": [file(".wh.d"), directory("d"), file("d/new")],
     "whiteout last": [directory("d"), file("d/new"), file(".wh.d")],
     "directory only in a path": [file(".wh.d"), file("d/new")],
     "directory through a link": [symlink("l", "d"), file(".wh.d"), file("l/new")],
-    "device first": [special("d", tarfile.CHRTYPE, devmajor=1, devminor=3), directory("d"), file("d/new")],
+    "whiteout before a device": [file(".wh.d"), DEVICE, directory("d"), file("d/new")],
+    "whiteout behind a device": [DEVICE, file(".wh.d"), directory("d"), file("d/new")],
+    "whiteout last, behind a device": [DEVICE, directory("d"), file("d/new"), file(".wh.d")],
 }
 
 
@@ -119,6 +123,26 @@ async def test_a_whiteout_beside_a_new_directory_hides_the_old_one(tmp_path: Pat
     await client.call("image_import", path=str(layout), name="replaced")
     endpoint = (await client.create("replaced", image="replaced"))["endpoint"]
     assert await ask(endpoint, "list", path="/d") == ["new"]
+
+
+@requires("namespaces")
+@pytest.mark.parametrize(
+    "upper",
+    [
+        [DEVICE, directory("d"), file("d/new")],
+        [DEVICE, file("d/new")],
+        [directory("d"), DEVICE, directory("d"), file("d/new")],
+        [special("other", tarfile.BLKTYPE, devmajor=8), hard_link("d", "other"), directory("d"), file("d/new")],
+        [file("d"), directory("d"), file("d/new")],
+    ],
+    ids=["entry", "only in a path", "between two", "hard link", "file"],
+)
+async def test_a_directory_in_the_place_of_an_earlier_entry_is_merged(tmp_path: Path, client: NodeClient, upper: list[Member]) -> None:
+    """As on overlay2 of docker and containerd, which unpack a layer by itself: only whiteouts and marks are about lower layers."""
+    layout = oci_layout(tmp_path / "layout", [tar([directory("d"), file("d/old")]), tar(upper)])
+    await client.call("image_import", path=str(layout), name="merged")
+    endpoint = (await client.create("merged", image="merged"))["endpoint"]
+    assert sorted(await ask(endpoint, "list", path="/d")) == ["new", "old"]
 
 
 @requires("namespaces")

@@ -44,6 +44,8 @@ _LATEST_S = 4_000_000_000
 _PAX_TIME = re.compile(r"(\d{1,10})(?:\.(\d{1,9})\d*)?")
 _MAX_HEADER = 1 << 20
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_DEVICE_MODE = 0o600
+"""Permissions of a whiteout that stands for a device of the layer. Overlay looks at none; those of a whiteout file's are 0."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -206,20 +208,22 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late:
             _own(member, parent, name)
             os.chmod(name, member.mode & 0o777, dir_fd=parent)
             _times(member, parent, name)
-        elif member.ischr() or member.isblk():
+        elif (member.ischr() or member.isblk()) and not _hides_lower_directory(name, parent):
             # A sandbox has its own /dev, and could use no other device: only what a lower layer has by this name is hidden.
             _clear(name, parent)
-            _whiteout(name, parent)
+            _whiteout(name, parent, _DEVICE_MODE)
     finally:
         os.close(parent)
 
 
-def _whiteout(name: str, parent: int) -> None:
+def _whiteout(name: str, parent: int, mode: int = 0) -> None:
     """Hide what lower layers have by this name. What this layer itself brings by it, before or after, stays."""
     if name in ("", ".", ".."):
         raise invalid("a whiteout of nothing")
+    if mode == 0 and _is_whiteout(name, parent):
+        os.unlink(name, dir_fd=parent)  # it may stand for a device
     try:
-        os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent)
+        os.mknod(name, stat.S_IFCHR | mode, os.makedev(0, 0), dir_fd=parent)
     except FileExistsError:
         if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
             _make_opaque(name, parent)
@@ -234,8 +238,18 @@ def _mark_whiteouts(directory: int) -> None:
 
 
 def _is_whiteout(name: str, parent: int) -> bool:
-    status = os.lstat(name, dir_fd=parent)
+    """Whether it is one, of a whiteout file or of a device."""
+    try:
+        status = os.lstat(name, dir_fd=parent)
+    except FileNotFoundError:
+        return False
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def _hides_lower_directory(name: str, parent: int) -> bool:
+    """Whether it is of a whiteout file: a directory of this layer in its place is not merged with those of lower layers. One in the place
+    of a device is, as of any other entry: docker's overlay2 and containerd's overlayfs unpack a layer by itself."""
+    return _is_whiteout(name, parent) and stat.S_IMODE(os.lstat(name, dir_fd=parent).st_mode) == 0
 
 
 def _make_opaque(name: str, parent: int) -> None:
@@ -247,13 +261,13 @@ def _make_opaque(name: str, parent: int) -> None:
 
 
 def _make_directory(name: str, parent: int, mode: int) -> None:
-    """Have a directory of this name; in the place of a whiteout one that shows nothing of the lower layers."""
+    """Have a directory of this name; in the place of a whiteout file one that shows nothing of the lower layers."""
     try:
         os.mkdir(name, mode, dir_fd=parent)
     except FileExistsError:
         if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
             return
-        hides = _is_whiteout(name, parent)
+        hides = _hides_lower_directory(name, parent)
         os.unlink(name, dir_fd=parent)
         os.mkdir(name, mode, dir_fd=parent)
         if hides:
