@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from holdfast import Chunk, SandboxClient
 from holdfast.cli.app import parse
+from holdfast.cli.app import run as run_words
 from holdfast.cli.guesses import COMMANDS, OPTIONS
 from holdfast.cli.logs import last_lines
 from holdfast.cli.words import UsageError
 
 from tests.node.ociimages import oci_layout
 from tests.package.roots import debian
+from tests.sdk.test_rest import Service
 from tests.support.requires import requires
 from tests.support.stack import running_stack
 from tests.support.until import until
@@ -87,6 +89,30 @@ def test_the_first_line_names_what_does(typed: str, named: str) -> None:
     words = typed.split()
     if words[0] in ("exec", "run", "create", "cp", "list", "port", "rm"):
         assert f"holdfast {words[0]} " in why.usage, "the usage of that very command"
+
+
+def test_a_word_that_is_no_network_is_named() -> None:
+    why = refusal("create --network foo host")
+    assert "'host' is an unexpected argument" in str(why)
+    assert why.hint == "--network is one of none, bridge, internet, and internet where it stands alone: 'foo' was taken for what follows it"
+    assert refusal("create host more").hint == ""
+    assert refusal("create --network none host more").hint == ""
+
+
+@pytest.mark.parametrize("typed", ["run --net foo host true", "create --net foo"])
+def test_an_image_that_is_no_network_either_is_named(
+    typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Service() as service:
+        service.answers = [(404, {"code": "image_not_found", "detail": "there is no image foo", "hint": "check the name"})]
+        monkeypatch.setenv("HOLDFAST_URL", service.url)
+        monkeypatch.setenv("HOLDFAST_API_KEY", "key")
+        assert run_words(typed.split()) == 125
+        first, second = capsys.readouterr().err.splitlines()
+        assert "there is no image foo" in first
+        assert "--net is one of none, bridge, internet" in second
+        assert run_words(["create", "foo"]) == 125
+        assert "check the name" in capsys.readouterr().err
 
 
 def test_nothing_that_is_there_is_guessed_at() -> None:

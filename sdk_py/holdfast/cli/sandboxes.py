@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from holdfast_wire.rest import Status
 
-from holdfast import ConflictError, HoldfastError, NotFoundError, SandboxClient, SandboxInfo, SandboxLostError
+from holdfast import (
+    ConflictError,
+    HoldfastError,
+    ImageNotFoundError,
+    ImagePullError,
+    NotFoundError,
+    SandboxClient,
+    SandboxInfo,
+    SandboxLostError,
+)
 from holdfast.cli.finding import asked, whole_id
 from holdfast.cli.output import age, pairs, print_json, print_line, report, table, variables
 from holdfast.cli.words import Arguments, bad
@@ -51,6 +60,9 @@ def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = Fals
     except ConflictError as why:
         if arguments.id and why.code == "sandbox_exists":
             why.hint = f"holdfast rm {arguments.id} deletes it; or choose another --name"
+        raise
+    except (ImageNotFoundError, ImagePullError) as why:
+        why.hint = arguments.not_values.get(arguments.image, why.hint)
         raise
 
 

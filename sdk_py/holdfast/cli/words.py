@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 Arguments = SimpleNamespace
-"""What was read: one attribute an option or position, ``argv`` (the sandbox's command, or None), ``entry`` and ``command``."""
+"""What was read: one attribute an option or position, ``argv`` (the sandbox's command, or None), ``entry``, ``command`` and ``not_values``,
+a hint for each word that follows an option which may stand alone and that is none of its values."""
 
 
 class UsageError(Exception):
@@ -106,7 +107,7 @@ class Command:
 
     def read(self, words: Sequence[str]) -> Arguments:
         """The values of a command line. Raises ``UsageError``."""
-        found = Arguments(entry=self.entry, argv=None, command=self)
+        found = Arguments(entry=self.entry, argv=None, command=self, not_values={})
         for option in self.options:
             setattr(found, option.dest, [] if option.many else None if option.metavar else False)
         bare: list[str] = []
@@ -152,6 +153,9 @@ class Command:
 
     def _take_next(self, found: Arguments, option: Option, name: str, following: Sequence[str]) -> int:
         takes = option.takes(following)
+        if option.bare and following and not takes:
+            alone = f"{name} is one of {', '.join(option.values)}, and {option.bare} where it stands alone"
+            found.not_values[following[0]] = f"{alone}: {following[0]!r} was taken for what follows it"
         self._set(found, option, name, following[0] if takes else None)
         return int(takes)
 
@@ -200,7 +204,7 @@ class Command:
             else:
                 raise self.wrong(f"{place} is missing")
         if left:
-            raise self.wrong(f"{left[0]!r} is an unexpected argument")
+            raise self.wrong(f"{left[0]!r} is an unexpected argument", next(iter(found.not_values.values()), ""))
 
     def help_text(self) -> str:
         """What ``--help`` prints."""
