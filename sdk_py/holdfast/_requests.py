@@ -265,7 +265,7 @@ def create_body(
         **({"block_network": bool(block_network)} if network is None else {"network": network_body(network)}),
         **({} if exist_ok else {"exist_ok": False}),
         "wait": True,
-        "timeout": seconds(ready_timeout_s, "ready_timeout_s") or READY_TIMEOUT_S,
+        "timeout": seconds(ready_timeout_s, "ready_timeout_s", "leave it out to wait for an hour") or READY_TIMEOUT_S,
         **given(
             cpu=cpu,
             memory=memory,

@@ -45,7 +45,12 @@ _NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
 
 def copy(arguments: Arguments) -> None:
     source, target = remote(arguments.source), remote(arguments.target)
-    if (source is None) == (target is None):
+    if source is not None and target is not None:
+        raise bad(
+            "nothing is copied from one sandbox to another",
+            hint="holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path, through this machine",
+        )
+    if source is None and target is None:
         raise bad(
             "either SOURCE or TARGET must be SANDBOX:PATH", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL"
         )

@@ -55,7 +55,7 @@ def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = Fals
             block_network=arguments.network in (None, "none"),
             entrypoint=entrypoint,
             ulimits=_ulimits(arguments.ulimit),
-            shm_size=arguments.shm_size,
+            shm_size=_size("--shm-size", arguments.shm_size),
         )
     except ConflictError as why:
         if arguments.id and why.code == "sandbox_exists":

@@ -1,0 +1,29 @@
+"""Command lines that are nearly right: copies between sandboxes, sizes and times that are none."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast.cli.app import run
+
+
+@pytest.fixture(autouse=True)
+def _no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("HOLDFAST_API_KEY", "key")
+
+
+@pytest.mark.parametrize(
+    ("typed", "first", "second"),
+    [
+        ("cp a:/x b:/y", "nothing is copied from one sandbox to another", "holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path"),
+        ("cp x y", "either SOURCE or TARGET must be SANDBOX:PATH", "holdfast cp LOCAL SANDBOX:/path"),
+        ("create host --shm-size x", "--shm-size is a size, not 'x'", "512m"),
+        ("create host --ready-timeout 0", "ready_timeout_s is a positive number of seconds", "leave it out to wait for an hour"),
+        ("create host --lifetime 0", "lifetime_s is a positive number of seconds", "leave it out for the service's default"),
+    ],
+)
+def test_the_error_says_what_to_write(typed: str, first: str, second: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(typed.split()) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert first in lines[0]
+    assert second in lines[1]
