@@ -1,4 +1,4 @@
-"""Command lines that are nearly right: copies between sandboxes, sizes and times that are none."""
+"""Command lines that are nearly right: groups of commands, copies between sandboxes, sizes and times that are none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,21 @@ def _no_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_API_KEY", "key")
 
 
+@pytest.mark.parametrize("typed", ["image --help", "image -h", "help image"])
+def test_a_group_of_commands_has_its_help(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(typed.split()) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: holdfast image COMMAND")
+    assert "image pull NAME" in said
+    assert "exec" not in said
+
+
 @pytest.mark.parametrize(
     ("typed", "first", "second"),
     [
+        ("image", "holdfast image: image needs a command", "usage: holdfast image COMMAND"),
+        ("sandbox", "holdfast sandbox: sandbox needs a command", "usage: holdfast sandbox COMMAND"),
+        ("container crate host", "there is no command crate; did you mean `holdfast create`?", "usage"),
         ("cp a:/x b:/y", "nothing is copied from one sandbox to another", "holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path"),
         ("cp x y", "either SOURCE or TARGET must be SANDBOX:PATH", "holdfast cp LOCAL SANDBOX:/path"),
         ("create host --shm-size x", "--shm-size is a size, not 'x'", "512m"),

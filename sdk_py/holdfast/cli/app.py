@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from holdfast.cli.commands import NAMES, help_text, named
+from holdfast.cli.commands import GROUPS, NAMES, group_help_text, help_text, named
 from holdfast.cli.words import Arguments, UsageError
 
 EXIT_USAGE = 2
@@ -37,6 +37,9 @@ def parse(words: Sequence[str], *, as_json: bool = False) -> Arguments:
         raise SystemExit(0)
     command, used = named(words)
     if command is None:
+        if any(word in ("-h", "--help") for word in words[1:2]) and (text := group_help_text(words[0])):
+            sys.stdout.write(text)
+            raise SystemExit(0)
         raise _no_command(words)
     found = command.read(words[used:])
     if found.help:
@@ -52,6 +55,10 @@ def _no_command(words: Sequence[str]) -> UsageError:
         return UsageError("no command is given", usage=usage)
     if words[0].startswith("-"):
         return UsageError(f"there is no option {words[0]}; a command comes first", usage=usage)
+    if len(words) == 1 and (text := group_help_text(words[0])):
+        return UsageError(f"{words[0]} needs a command", usage=text.partition("\n")[0], program=f"holdfast {words[0]}")
+    if words[0] in GROUPS:
+        words = words[1:]
     from holdfast.cli.guesses import suggest_command
 
     name = " ".join(words[:2]) if words[0] == "image" else words[0]

@@ -239,6 +239,15 @@ def help_text() -> str:
     return f"{head}{columns(rows)}\noptions:\n{top}\n{EPILOG}"
 
 
+def group_help_text(group: str) -> str:
+    """What ``holdfast GROUP --help`` prints, where that is the first word of several commands; else nothing."""
+    rows = [_overview(name, made(name)) for name, made in _COMMANDS.items() if group in GROUPS or name.startswith(f"{group} ")]
+    if not rows or group in _COMMANDS:
+        return ""
+    more = f"{group} may stand before a command and changes nothing.\n\n" if group in GROUPS else ""
+    return f"usage: holdfast {group} COMMAND ...\n\n{more}commands (COMMAND --help for details):\n{columns(rows)}"
+
+
 def _overview(name: str, command: Command) -> tuple[str, str]:
     others = ", ".join(other for other, meant in ALIASES.items() if meant == name)
     positions = command.positions.replace(command.inner, "COMMAND") if command.inner else command.positions
