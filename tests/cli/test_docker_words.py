@@ -77,7 +77,7 @@ def refusal(typed: str) -> UsageError:
         ("cp a", "TARGET is missing"),
         ("rm -l", "-l needs a value"),
         ("list extra", "'extra' is an unexpected argument"),
-        ("exec --timeout soon sb ls", "--timeout is seconds"),
+        ("exec --timeout soon sb ls", "--timeout is a number of seconds from 0"),
         ("run --network=host host ls", "--network is one of none, bridge, internet"),
         ("list --quiet=yes", "--quiet takes no value"),
     ],

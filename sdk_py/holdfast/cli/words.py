@@ -16,6 +16,9 @@ Arguments = SimpleNamespace
 a hint for each word that follows an option which may stand alone and that is none of its values."""
 
 
+_MOST = 999_999_999
+
+
 class UsageError(Exception):
     """The command line is wrong. ``usage`` is the right form, where it is known."""
 
@@ -34,15 +37,15 @@ def bad(message: str, hint: str = "") -> UsageError:
 def number(text: str) -> float:
     """Seconds, or another quantity from 0."""
     value = float(text)
-    if not 0 <= value < 1e9:
+    if not 0 <= value <= _MOST:
         raise ValueError
     return value
 
 
 class Option:
-    """An option by its names. With a ``metavar`` it takes a value, that ``read`` reads; ``many``: again and again; ``bare``: the value
-    where none is given, which then has to be written ``--name=VALUE`` or be one of ``values``; ``closes``: where it is given, options
-    after the first position are the sandbox's command's too."""
+    """An option by its names. With a ``metavar`` it takes a value, that ``read`` reads (``ValueError`` for what is no number); ``many``:
+    again and again; ``bare``: the value where none is given, which then has to be written ``--name=VALUE`` or be one of ``values``;
+    ``closes``: where it is given, options after the first position are the sandbox's command's too."""
 
     __slots__ = ("bare", "closes", "dest", "help", "many", "metavar", "names", "read", "values")
 
@@ -172,7 +175,7 @@ class Command:
         try:
             read = option.read(value)
         except ValueError:
-            raise self.wrong(f"{name} is {option.metavar.lower()}, not {value!r}") from None
+            raise self.wrong(f"{name} is a number of {option.metavar.lower()} from 0 to {_MOST}, not {value!r}") from None
         if option.many:
             getattr(found, option.dest).append(read)
         else:
