@@ -51,7 +51,7 @@ def open_data_dir(path: Path) -> DataDir:
             some = f"{', '.join(unknown[:3])}{', …' if unknown[3:] else ''}"
             raise UpError(
                 f"{root} is no data folder of a stack, and it is not empty: it holds {some}",
-                hint="set HOLDFAST_DATA to a folder that is empty or not there yet",
+                hint="set --data or HOLDFAST_DATA to a folder that is empty or not there yet",
                 code="directory_not_empty",
             )
         for name in _FOLDERS:
@@ -59,7 +59,7 @@ def open_data_dir(path: Path) -> DataDir:
     except OSError as error:
         raise UpError(
             f"cannot make the data folder {root}: {error.strerror}",
-            hint="set HOLDFAST_DATA to a folder you may write",
+            hint="set --data or HOLDFAST_DATA to a folder you may write",
             code=system_code(error),
         ) from error
     return DataDir(root)
@@ -80,7 +80,7 @@ def writing(data: DataDir) -> Iterator[None]:
     except OSError as error:
         raise UpError(
             f"cannot write in the data folder {data.root}: {error.strerror}",
-            hint="make room there or make it yours, or set HOLDFAST_DATA to another folder",
+            hint="make room there or make it yours, or set --data or HOLDFAST_DATA to another folder",
             code=system_code(error),
         ) from error
 
@@ -91,7 +91,7 @@ def _socket_dir(root: Path) -> Path:
         return root
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
     short = base / f"holdfast-{hashlib.sha256(os.fsencode(root)).hexdigest()[:12]}"
-    shorter = "set HOLDFAST_DATA to a folder with a shorter path"
+    shorter = "set --data or HOLDFAST_DATA to a folder with a shorter path"
     try:
         short.mkdir(mode=0o700, exist_ok=True)
         status = short.lstat()
