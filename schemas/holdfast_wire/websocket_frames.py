@@ -2,7 +2,7 @@
 
 ``FrameHeaders`` follows where frames begin and end, for the gateway's relay: payloads are neither unmasked nor read, because a client's
 masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts one side's bytes into frames, for the
-agent. Both check the size limit. Neither reads messages or the handshake.
+agent and the SDK. Both check the size limit. Neither reads messages or the handshake.
 """
 
 from __future__ import annotations

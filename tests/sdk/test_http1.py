@@ -13,8 +13,8 @@ import pytest
 from holdfast._async.http import AsyncHttp
 from holdfast._options import Options
 from holdfast._sync.http import Http
+from holdfast._transport.http1 import AnswerError, AnswerReader, request_head
 from holdfast._transport.rest.answer import Answer, UnreachableError
-from holdfast._transport.rest.http1 import AnswerError, AnswerReader, request_head
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,8 +8,12 @@ from holdfast._transport.session.websocket import CloseInfo, Refusal, WebSocket
 from holdfast_wire.limits import MESSAGE_BYTES
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus
 from websockets.frames import Close, Frame, Opcode
+from websockets.http11 import Response
 from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
 
 
 def shake(websocket: WebSocket) -> tuple[ServerProtocol, bytes]:
@@ -38,7 +42,7 @@ def test_messages_right_behind_the_handshake_are_read() -> None:
     data = answer + b"".join(server.data_to_send())
     for cut in (len(answer), len(answer) + 1, len(answer) - 1):
         fresh = WebSocket("ws://127.0.0.1:1/x", {})
-        fresh._protocol.key = websocket._protocol.key
+        fresh._key = websocket._key
         fresh.greeting()
         assert fresh.feed(data[:cut]) + fresh.feed(data[cut:]) == [b"first"]
 
@@ -111,6 +115,10 @@ def test_a_flood_of_pings_waits_as_one_pong() -> None:
         b"\xc2\x01x",  # compressed, which was not agreed
         b"\x80\x01x",  # a continuation of nothing
         b"\x81\x01x",  # text
+        b"\x02\x01x\x02\x01x",  # a message within a message
+        b"\x02\x01x\x82\x01x",
+        b"\x02\x7f" + MESSAGE_BYTES.to_bytes(8, "big") + bytes(MESSAGE_BYTES) + b"\x80\x01x",
+        b"\x09\x00",  # a fragment of a ping
     ],
 )
 def test_breaches_close(data: bytes) -> None:
@@ -189,27 +197,30 @@ def test_delays_grow_to_a_cap_and_jitter() -> None:
 def test_an_answer_is_judged_as_the_library_judges_it(old: str, new: str) -> None:
     websocket = WebSocket("ws://127.0.0.1:1/x", {})
     answer = shake(websocket)[1].replace(old.encode(), new.encode(), 1)
-    library = WebSocket("ws://127.0.0.1:1/x", {})
-    library._protocol.key = websocket._key
-    library._protocol.send_request(library._protocol.connect())
-    for one in (websocket, library):
-        assert one.feed(answer) == []
-        one.feed_eof()
-    assert (websocket.open, websocket.headers, websocket.refusal, websocket.closed) == (
-        library.open,
-        library.headers,
-        library.refusal,
-        library.closed,
-    )
+    assert websocket.feed(answer) == []
+    websocket.feed_eof()
+    library = ClientProtocol(parse_uri("ws://127.0.0.1:1/x"))
+    library.key = websocket._key
+    library.send_request(library.connect())
+    library.receive_data(answer)
+    library.receive_eof()
+    responses = [event for event in library.events_received() if isinstance(event, Response)]
+    assert websocket.open == (library.handshake_exc is None)
+    if websocket.open:
+        assert websocket.headers == {name.lower(): value for name, value in responses[0].headers.raw_items()}
+        assert websocket.closed == CloseInfo(1006)
+    else:
+        refused = isinstance(library.handshake_exc, InvalidStatus)
+        assert websocket.refusal is not None
+        assert websocket.refusal.status == (responses[0].status_code if refused else 0)
 
 
-def test_nothing_usual_loads_the_library() -> None:
+def test_a_usual_exchange_ends_with_a_sound_close() -> None:
     websocket, server = opened()
     server.receive_data(websocket.pack([b"x" * 100]))
     server.send_binary(b"answer")
     server.send_ping(b"there?")
     assert websocket.feed(b"".join(server.data_to_send())) == [b"answer"]
     server.receive_data(websocket.reply() + websocket.close(1000, "done"))
-    assert websocket._library is None
     assert server.close_rcvd == Close(1000, "done")
     assert websocket.closed == CloseInfo(1000, "done")

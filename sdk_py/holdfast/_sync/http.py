@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast._options import Options
 from holdfast._transport.threads.http import Connection, abort_all, connect, home
+from holdfast._transport.http1 import AnswerError
 from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer
-from holdfast._transport.rest.http1 import AnswerError
 from holdfast._transport.rest.request import LocalFailureError, Service, body_of, no_answer
 
 

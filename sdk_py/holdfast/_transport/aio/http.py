@@ -1,6 +1,6 @@
 """One connection of the asynchronous API for HTTP requests to the service. ``threads.http`` has the same names.
 
-Owns the socket and the sending of a request; ``rest.http1`` reads the answer. ``_async.http`` owns idle connections.
+Owns the socket and the sending of a request; ``http1`` reads the answer. ``_async.http`` owns idle connections.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import cast
 
+from holdfast._transport.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
 from holdfast._transport.rest.answer import KEEPALIVE, is_readable
-from holdfast._transport.rest.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
 from holdfast._transport.rest.request import LocalFailureError, Service
 
 

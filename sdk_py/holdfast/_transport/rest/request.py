@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
+from holdfast._transport.http1 import request_head
 from holdfast._transport.rest.answer import UnreachableError
-from holdfast._transport.rest.http1 import request_head
 from holdfast._urls import address_of, query_of
 
 if TYPE_CHECKING:

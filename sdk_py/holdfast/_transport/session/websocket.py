@@ -1,8 +1,7 @@
 """One WebSocket connection without I/O: bytes in, messages out, and the reverse.
 
-Owns the handshake, framing, and what a refusal or a close means. What every session does is done here: a handshake that is accepted, whole
-binary frames, pings, and our own close. Refusals, fragments, breaches and the peer's close are left to the
-``websockets`` library, which is imported then: that takes a third of the time in which a command line starts. Called by both APIs.
+Owns the handshake, the fragments of a message, and what a refusal or a close means. ``http1`` reads the answer to the handshake,
+``websocket_frames`` cuts and writes frames. Called by both APIs.
 """
 
 from __future__ import annotations
@@ -10,44 +9,35 @@ from __future__ import annotations
 import binascii
 import hashlib
 import os
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from types import NoneType
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.records import dataclass
+from holdfast_wire.websocket_frames import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    TOO_LARGE,
+    MessageReader,
+    apply_mask,
+    client_frame,
+    control_breach,
+)
 
+from holdfast._transport.http1 import AnswerError, AnswerReader
 from holdfast._urls import address_of, quoted
-
-if TYPE_CHECKING:
-    from websockets.client import ClientProtocol
-    from websockets.frames import Frame
-    from websockets.http11 import Response
 
 ABNORMAL = 1006
 BAD_DATA = 1003
 REFUSAL_BYTES = 64 * 1024
+_NO_CODE = 1005
+_BEGUN, _CONTINUED, _COMPLETED = 0x02, 0x00, 0x80
+"""First bytes of the fragments of a binary message."""
+_TEXT = frozenset({0x01, 0x81})
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _SMALL_BYTES = 1024
 """Up to here masking by integers is as good as the library's C code, which has to be loaded first."""
-
-
-def apply_mask(data: bytes, mask: bytes) -> bytes:
-    """``data`` masked (RFC 6455 §5.3)."""
-    size = len(data)
-    if size > _SMALL_BYTES:
-        return _fast_mask()(data, mask)
-    repeated = mask * (size // 4 + 1)
-    return (int.from_bytes(data, sys.byteorder) ^ int.from_bytes(repeated[:size], sys.byteorder)).to_bytes(size, sys.byteorder)
-
-
-def _fast_mask() -> Callable[[bytes, bytes], bytes]:
-    try:
-        from websockets.speedups import apply_mask
-    except ImportError:  # the wheel for this machine has no C extension
-        from websockets.utils import apply_mask
-    return apply_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +63,12 @@ class WebSocket:
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
         self._key = binascii.b2a_base64(os.urandom(16), newline=False).decode()
-        self._library: ClientProtocol | None = None
         self._headers = dict(headers)
+        self._answer = AnswerReader(upgrades=True)
+        self._frames = MessageReader(masked=False)
+        self._fragments: bytearray | None = None
+        """Of the message that has begun."""
         self._goodbye = b""
-        self._buffer = bytearray()
-        self._needed = 0
-        self._shaken = False
-        self._in_fragments = False
-        self._fragments: list[bytes] = []
         self._pong: bytes | None = None
         self.has_reply = False
         """Whether ``reply`` may have something to send."""
@@ -108,186 +96,111 @@ class WebSocket:
         lines = [f"GET {resource} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()], "", ""]
         return "\r\n".join(lines).encode()
 
-    @property
-    def _protocol(self) -> ClientProtocol:
-        """The library, in the state that the connection is in."""
-        self.has_reply = True
-        if self._library is None:
-            from websockets.client import ClientProtocol
-            from websockets.protocol import CONNECTING, OPEN
-            from websockets.uri import parse_uri
-
-            state = OPEN if self.open else CONNECTING
-            self._library = ClientProtocol(parse_uri(self._url), max_size=MESSAGE_BYTES, state=state)
-            self._library.key = self._key
-        return self._library
-
     def feed(self, data: bytes) -> list[bytes]:
         """Whole messages in ``data`` and what came before it. Look at ``open``, ``refusal`` and ``closed`` afterwards."""
         messages: list[bytes] = []
         if not self.open:
-            rest = self._shake(data)
-            if not rest:
+            data = self._shake(data)
+        if not self.open or self.over:
+            return messages
+        for first, payload in self._frames.feed(data):
+            if first == BINARY and self._fragments is None:
+                messages.append(payload)
+                continue
+            self._take_other(first, payload, messages)
+            if self.closed is not None:
                 return messages
-            data = rest
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._needed:
-                return messages
-            data = bytes(self._buffer)
-            self._buffer.clear()
-        position, end = 0, len(data)
-        self._needed = 0
-        while end - position >= 2 and self.closed is None:
-            first, size = data[position], data[position + 1]
-            start = position + 2
-            masked = size >= 128
-            if size == 126 or size == 127:
-                start += 2 if size == 126 else 8
-                if start > end:
-                    self._needed = start - position
-                    break
-                size = int.from_bytes(data[position + 2 : start], "big")
-            if masked or size > MESSAGE_BYTES:
-                self._feed_library(data[position:end], messages)  # a breach: the library names it and closes
-                return messages
-            stop = start + size
-            if stop > end:
-                self._needed = stop - position  # until then bytes are only collected: no copy for each piece of a large frame
-                break
-            if first == 0x82 and not self._in_fragments:
-                messages.append(data[start:stop])
-            elif first == 0x89 and size < 126:
-                self.has_reply = True
-                self._pong = data[start:stop]  # only the last is answered, so that unread pongs do not accumulate
-            else:
-                self._feed_library(data[position:stop], messages)
-            position = stop
-        if position < end and self.closed is None:
-            self._buffer += memoryview(data)[position:]
+        if self._frames.breach:
+            self._end(self._frames.breach, "the connection broke the WebSocket protocol")
         return messages
 
     def feed_eof(self) -> None:
         """The socket has ended."""
-        if self._library is not None:
-            if self._library.reader.eof:
-                return
-            self._library.receive_eof()
-            self._read_events([])
+        if not self.open:
+            self._shake(b"")
         if not self.over:
-            if self.open:
-                self.closed = CloseInfo(ABNORMAL)
-            else:
-                self.refusal = Refusal(0, {}, b"")
+            self.closed = CloseInfo(ABNORMAL)
 
     def pack(self, messages: Iterable[bytes]) -> bytes:
         """``messages`` as masked binary frames (RFC 6455 §5.3)."""
-        parts: list[bytes] = []
-        for message in messages:
-            size = len(message)
-            mask = os.urandom(4)
-            if size < 126:
-                parts.append(bytes((0x82, 0x80 | size)) + mask)
-            elif size < 65536:
-                parts.append(b"\x82\xfe" + size.to_bytes(2, "big") + mask)
-            else:
-                parts.append(b"\x82\xff" + size.to_bytes(8, "big") + mask)
-            parts.append(apply_mask(message, mask))
-        return b"".join(parts)
+        return b"".join([client_frame(BINARY, message, os.urandom(4), _mask) for message in messages])
 
     def reply(self) -> bytes:
-        """What the protocol itself has to send (a pong, the echo of a close)."""
+        """What the protocol itself has to send: a pong, a close or its echo."""
         self.has_reply = False
-        library = self._library
-        reply = b"".join(library.data_to_send()) if library is not None and library.writes else b""
-        reply += self._goodbye
-        self._goodbye = b""
-        pong, self._pong = self._pong, None
-        if pong is not None and self.closed is None:
-            mask = os.urandom(4)
-            reply = bytes((0x8A, 0x80 | len(pong))) + mask + apply_mask(pong, mask) + reply
-        return reply
+        reply, pong = self._goodbye, self._pong
+        self._goodbye, self._pong = b"", None
+        return reply if pong is None or self.closed is not None else _frame(PONG, pong)
 
     def close(self, code: int, reason: str = "") -> bytes:
         """The closing frame; nothing is received afterwards."""
-        if self._library is not None:
-            from websockets.protocol import OPEN
-
-            if self._library.state is OPEN:
-                self._library.send_close(code, reason[:100])
-        elif self.open and self.closed is None:
-            body = code.to_bytes(2, "big") + reason[:100].encode()[:123]
-            mask = os.urandom(4)
-            self._goodbye = bytes((0x88, 0x80 | len(body))) + mask + apply_mask(body, mask)
-        self.closed = self.closed or CloseInfo(code, reason)
+        self._end(code, reason)
         return self.reply()
 
-    # Inside -----------------------------------------------------------------------------------------------------
+    # Inside ---------------------------------------------------------------------------------------------------------
 
     def _shake(self, data: bytes) -> bytes:
-        """Feed the handshake; returns the bytes after its headers once they are complete and good."""
-        self._buffer += data
-        end = self._buffer.find(b"\r\n\r\n")
-        if self._shaken or end < 0:
-            data, rest = bytes(self._buffer), b""
-        else:
-            data, rest = bytes(self._buffer[: end + 4]), bytes(self._buffer[end + 4 :])
-            self._shaken = True
-        if end < 0 and not self._shaken and len(data) <= REFUSAL_BYTES:
+        """Read the answer to the handshake; none are the end of the connection. Returns what came behind it."""
+        answer = self._answer
+        if self.over:
             return b""
-        self._buffer.clear()
-        if self._library is None and self._shaken and (headers := accepted(data, self._key)) is not None:
-            self.open, self.headers = True, headers
-            return rest
-        self._feed_library(data, [])
-        if rest and not self.open and self.refusal is None:
-            self._feed_library(rest, [])
-        return rest if self.open else b""
-
-    def _feed_library(self, data: bytes, messages: list[bytes]) -> None:
-        """A refusal, or a frame that is not one whole binary message: control, fragments, or an error that the library reports."""
-        self._protocol.receive_data(data)
-        self._read_events(messages)
-
-    def _read_events(self, messages: list[bytes]) -> None:
-        from websockets.exceptions import InvalidStatus
-        from websockets.frames import Frame
-        from websockets.http11 import Response
-
-        for event in self._protocol.events_received():
-            if isinstance(event, Response):
-                self._read_response(event)
-            elif isinstance(event, Frame):
-                self._read_frame(event, messages)
-        protocol = self._protocol
-        if self.refusal is None and not isinstance(protocol.handshake_exc, (InvalidStatus, NoneType)):
+        try:
+            answer.feed(data)
+        except AnswerError:
             self.refusal = Refusal(0, {}, b"")
-        if self.open and self.closed is None and protocol.parser_exc is not None:
-            sent = protocol.close_sent
-            self.closed = CloseInfo(sent.code, "the connection broke the WebSocket protocol") if sent else CloseInfo(ABNORMAL)
+            return b""
+        if answer.status == 101 and answer.done and _accepts(answer.headers, self._key):
+            self.open, self.headers = True, answer.headers
+            return answer.rest
+        if answer.status == 101 and answer.done:
+            self.refusal = Refusal(0, {}, b"")
+        elif answer.done or len(answer.body) > REFUSAL_BYTES:
+            self.refusal = Refusal(answer.status, answer.headers, answer.body[:REFUSAL_BYTES])
+        return b""
 
-    def _read_response(self, response: Response) -> None:
-        headers = {name.lower(): value for name, value in response.headers.raw_items()}
-        if response.status_code == 101 and self._protocol.handshake_exc is None:
-            self.open = True
-            self.headers = headers
-        else:
-            status = response.status_code if response.status_code != 101 else 0
-            self.refusal = Refusal(status, headers, bytes(response.body)[:REFUSAL_BYTES])
+    def _take_other(self, first: int, payload: bytes, messages: list[bytes]) -> None:
+        """A control frame, a fragment, or a breach."""
+        if first == PING and not control_breach(first, payload):
+            self.has_reply = True
+            self._pong = payload  # only the last is answered, so that unread pongs do not accumulate
+        elif first in (_BEGUN, _CONTINUED, _COMPLETED) and (first == _BEGUN) == (self._fragments is None):
+            if self._fragments is None:
+                self._fragments = bytearray()
+            self._fragments += payload
+            if len(self._fragments) > MESSAGE_BYTES:
+                self._end(TOO_LARGE, "the message is too large")
+            elif first == _COMPLETED:
+                messages.append(bytes(self._fragments))
+                self._fragments = None
+        elif first in _TEXT:
+            self._end(BAD_DATA, "binary messages only")
+        elif breach := control_breach(first, payload):
+            self._end(breach, "the connection broke the WebSocket protocol")
+        elif first == CLOSE:
+            self._end(int.from_bytes(payload[:2], "big") or _NO_CODE, payload[2:].decode(), payload)
 
-    def _read_frame(self, frame: Frame, messages: list[bytes]) -> None:
-        from websockets.frames import Opcode
+    def _end(self, code: int, reason: str, body: bytes | None = None) -> None:
+        """Close, for this reason; ``body`` is what the Close frame holds, if it is the echo of another."""
+        if self.open and self.closed is None:
+            self._goodbye = _frame(CLOSE, code.to_bytes(2, "big") + reason[:100].encode()[:123] if body is None else body)
+            self.has_reply = True
+        self.closed = self.closed or CloseInfo(code, reason)
 
-        if frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
-            self._fragments.append(bytes(frame.data))
-            self._in_fragments = not frame.fin
-            if frame.fin:
-                messages.append(b"".join(self._fragments))
-                self._fragments.clear()
-        elif frame.opcode is Opcode.TEXT:
-            self.close(BAD_DATA, "binary messages only")
-        elif self._protocol.close_rcvd is not None and self.closed is None:
-            self.closed = CloseInfo(self._protocol.close_rcvd.code, self._protocol.close_rcvd.reason)
+
+def _frame(first: int, payload: bytes) -> bytes:
+    return client_frame(first, payload, os.urandom(4), _mask)
+
+
+def _mask(data: bytes, mask: bytes) -> bytes:
+    """``data`` masked (RFC 6455 §5.3), by the library's C code where that is worth loading it."""
+    if len(data) > _SMALL_BYTES:
+        try:
+            from websockets.speedups import apply_mask as fast_mask
+
+            return fast_mask(data, mask)
+        except ImportError:  # the wheel for this machine has no C extension
+            pass
+    return apply_mask(data, mask)
 
 
 def _place(url: str) -> tuple[str, str]:
@@ -300,22 +213,14 @@ def _place(url: str) -> tuple[str, str]:
     return host, "/".join([quoted(part, ":@!$&'()*+,;=~%-._") for part in (address.path or "/").split("/")])
 
 
-def accepted(head: bytes, key: str) -> dict[str, str] | None:
-    """The headers of an answer that accepts the handshake; None for any other, and for one that is unusual in any way."""
-    lines = head[:-4].split(b"\r\n")
-    if not lines[0].startswith(b"HTTP/1.1 101 ") or len(head) > REFUSAL_BYTES:
-        return None
-    headers: dict[str, str] = {}
-    for line in lines[1:]:
-        name, colon, value = line.decode("ascii", "replace").partition(":")
-        name = name.lower()
-        if not colon or not name.replace("-", "").isalnum() or name in headers or not value.replace("\t", " ").isprintable():
-            return None
-        headers[name] = value.strip(" \t")
+def _accepts(headers: Mapping[str, str], key: str) -> bool:
+    """Whether an answer accepts the handshake (RFC 6455 §4.1), without what was not asked for."""
     digest = binascii.b2a_base64(hashlib.sha1(key.encode() + _ACCEPT_GUID, usedforsecurity=False).digest(), newline=False).decode()
-    good = headers.get("upgrade", "").lower() == "websocket" and headers.get("connection", "").lower() == "upgrade"
-    if not good or headers.get("sec-websocket-accept") != digest:
-        return None
-    if "sec-websocket-extensions" in headers or "sec-websocket-protocol" in headers:
-        return None
-    return headers
+    options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
+    return (
+        headers.get("upgrade", "").lower() == "websocket"
+        and "upgrade" in options
+        and headers.get("sec-websocket-accept") == digest
+        and "sec-websocket-extensions" not in headers
+        and "sec-websocket-protocol" not in headers
+    )

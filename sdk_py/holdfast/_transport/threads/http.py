@@ -1,6 +1,6 @@
 """One connection of the blocking API for HTTP requests to the service: ``aio.http``'s names.
 
-Owns the socket and the sending of a request; ``rest.http1`` reads the answer. ``_sync.http`` owns idle connections.
+Owns the socket and the sending of a request; ``http1`` reads the answer. ``_sync.http`` owns idle connections.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import socket
 from collections.abc import Iterator
 
+from holdfast._transport.http1 import AnswerReader, chunked
 from holdfast._transport.rest.answer import KEEPALIVE, is_readable
-from holdfast._transport.rest.http1 import AnswerReader, chunked
 from holdfast._transport.rest.request import LocalFailureError, Service
 from holdfast._transport.threads.loop_warning import warn_in_loop
 from holdfast._transport.threads.net import connection_to

@@ -1,7 +1,7 @@
 """HTTP/1.1 without I/O, as much as requests to one service need: a request as bytes, and one answer from the bytes that come.
 
 Pure. Owns framing (lengths, chunks, answers that end with their connection) and when a connection may carry the next request. Does not own
-sockets (``threads.http``, ``aio.http``) nor what an answer means (``http``). Reference: RFC 9112.
+sockets (``threads.http``, ``aio.http``) nor what an answer means (``rest.answer``, ``session.websocket``). Reference: RFC 9112.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 _LINE_BYTES = 4096
 _DIGITS = frozenset(b"0123456789")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
-_NO_BODY = frozenset({204, 304})
+_NO_BODY = frozenset({101, 204, 304})
 
 
 class AnswerError(ValueError):
@@ -45,7 +45,9 @@ def chunk(piece: bytes) -> bytes:
 class AnswerReader:
     """Feed it what the socket gives until it is ``done``. Raises ``AnswerError``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, upgrades: bool = False) -> None:
+        """``upgrades``: the request asked for another protocol, and 101 is its answer (RFC 9110 §7.8)."""
+        self._upgrades = upgrades
         self.status = 0
         self.headers: dict[str, str] = {}
         self.done = False
@@ -61,6 +63,11 @@ class AnswerReader:
     @property
     def body(self) -> bytes:
         return b"".join(self._body)
+
+    @property
+    def rest(self) -> bytes:
+        """What came behind the answer."""
+        return bytes(self._buffer) if self.done else b""
 
     @property
     def reusable(self) -> bool:
@@ -89,7 +96,7 @@ class AnswerReader:
         yield
         while True:
             yield from self._head()
-            if self.status >= 200:
+            if self.status >= 200 or (self._upgrades and self.status == 101):
                 break
         if self.status in _NO_BODY:
             return
@@ -122,10 +129,12 @@ class AnswerReader:
         if version not in (b"HTTP/1.1", b"HTTP/1.0") or len(status) != 3 or not set(status) <= _DIGITS or rest[3:4] not in (b"", b" "):
             raise AnswerError("the response is not HTTP/1.1")
         self.status = int(status)
+        if self.status == 101 and version == b"HTTP/1.0":
+            raise AnswerError("HTTP/1.0 cannot change the protocol")
         self.headers = {}
         for line in lines:
             name, colon, value = line.decode("latin-1").partition(":")
-            if not colon or not name or name != name.strip():
+            if not colon or name.split() != [name]:
                 raise AnswerError("the answer has a malformed header")
             name, value = name.lower(), value.strip(" \t")
             if name in self.headers and name == "content-length" and self.headers[name] != value:
