@@ -24,9 +24,10 @@ from holdfast._transport.session.failures import GONE
 class AsyncAttachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, client: Any, rest: AsyncRest, options: Options, sandbox_id: str, token: SessionToken | None) -> None:
+    def __init__(self, in_use: set[Any], rest: AsyncRest, options: Options, sandbox_id: str, token: SessionToken | None) -> None:
+        """``in_use``: the sandboxes that are closed with their client."""
         self.id = sandbox_id
-        self._client = client
+        self._in_use = in_use
         self._rest = rest
         self._options = options
         self._token = token
@@ -39,7 +40,7 @@ class AsyncAttachable:
         return AsyncLifetime(self._rest, self.id, lambda: self._fenced)
 
     def _heartbeat(self, interval_s: float) -> None:
-        self._client._in_use.add(self)  # closing the client closes this too
+        self._in_use.add(self)
         self._life.beat(interval_s)
 
     def _start_over(self) -> None:
@@ -83,7 +84,7 @@ class AsyncAttachable:
                     await driver.close()
                     self._rest.check_open()
                 self._driver = driver
-                self._client._in_use.add(self)
+                self._in_use.add(self)
         return driver
 
     async def _begun(self, token: SessionToken | None) -> SessionDriver:

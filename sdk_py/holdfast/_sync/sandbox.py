@@ -7,7 +7,6 @@ what has to end with the session (``lifetime``) or REST routes (``rest``). Made 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
@@ -39,7 +38,7 @@ from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import ClientClosedError, SandboxLostError, UnsupportedError, from_map
 from holdfast._options import Options
-from holdfast._public import PACKAGE, public
+from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, ending, read_patch
 from holdfast._session_token import SessionToken
@@ -47,7 +46,7 @@ from holdfast._transport.threads.events import Cancelled
 from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
-    SandboxClient = Any  # it makes sandboxes, so its module imports this one
+    from holdfast import SandboxClient  # by its public name: its module imports this one
 
 
 @public
@@ -67,7 +66,8 @@ class Sandbox(Attachable):
         info: SandboxInfo | None,
         token: SessionToken | None = None,
     ) -> None:
-        super().__init__(client, rest, options, sandbox_id, token)
+        super().__init__(client._in_use, rest, options, sandbox_id, token)
+        self._client = client
         self.files = Files(self)
         """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
         self._info = info
@@ -86,10 +86,11 @@ class Sandbox(Attachable):
         client for all of them is quicker.
         ``image`` as for ``create_sandbox``.
         """
-        # By its public name: its module imports this one.
-        client = getattr(sys.modules[PACKAGE], Sandbox.__name__ + "Client")(url, api_key)
+        from holdfast import SandboxClient
+
+        client = SandboxClient(url, api_key)
         try:
-            sandbox: Sandbox = client.create_sandbox(image, **options)
+            sandbox = client.create_sandbox(image, **options)
         except BaseException:
             client.close()
             raise
@@ -423,7 +424,7 @@ class Sandbox(Attachable):
 
     def _let_go(self) -> None:
         self._made_here = False
-        self._client._in_use.discard(self)
+        self._in_use.discard(self)
         driver = self._driver
         if not self._fenced:  # the error stays: a new session from here would disturb the client that took over
             self._driver = None
