@@ -27,7 +27,7 @@ _INTERFERING = re.compile(rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|
 _DOUBLE_FREE = re.compile(rb"\beval: line \d+: unexpected EOF while looking for matching `\)'\n\Z")
 """Bash 5.2 prints this for an unterminated `$(` or `<(`. It frees some memory twice then, possibly during a later run."""
 _NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"noexec", b"onecmd"})
-_RESCUED = "builtin command eval source printf unset return set exec trap declare alias umask"
+_RESCUED = b"builtin command eval source printf unset return set exec trap declare alias umask"
 
 
 class Report(NamedTuple):
@@ -106,31 +106,108 @@ def quote(text: bytes) -> bytes:
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
-def _terminal(descriptor: int) -> tuple[bytes, bytes, bytes]:
-    """The redirections of input and output of a run on a terminal, and the line by which the shell makes it its controlling terminal.
+class _Dialect:
+    """What the dialects share: runs, reports and dumps."""
 
-    Each run opens the terminal again, so a program that makes its descriptor non-blocking affects no other run.
-    """
-    return b" <>/proc/self/fd/%d" % descriptor, b" >&0 2>&0\n", b"\\: </proc/self/fd/%d\n" % descriptor
+    _word = b"\\"
+    """Before the name of a builtin, so that neither an alias nor, where that is possible, a function replaces it."""
+    _source = b"\\."
+    _printf = b"\\command printf"
+    _no_errors = b""
+    _rescue = b"\\unset -f command printf\n"
+    _loaded = b""
+
+    def __init__(self, private: Private, *, tty: bool) -> None:
+        """``tty``: the inherited output descriptors are a terminal, which becomes the shell's controlling terminal."""
+        self.private = private
+        self.token = os.urandom(8).hex().encode()
+        self._input = b" </dev/null"
+        self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
+        self._set_terminal = b""
+        if tty:  # each run opens the terminal again, so a program that makes its descriptor non-blocking affects no other run
+            self._input = b" <>/proc/self/fd/%d" % private.out
+            self._streams = b" >&0 2>&0\n"
+            self._set_terminal = b"\\: </proc/self/fd/%d\n" % private.out
+
+    def exit_trap(self) -> bytes:
+        """Set a trap that writes the state when the shell ends."""
+        return self._word + b"trap %s EXIT\n" % self._exit_action()
+
+    def _exit_action(self) -> bytes:
+        target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
+        return quote(b"{ %s%s%s}%s" % (self._mark(b"exit-begin"), self._state(), self._mark(b"exit-end"), target))
+
+    def is_plain(self, dump: bytes) -> bool:
+        """Whether a shell in this state has no functions, aliases, traps, prompts or options that change what commands do."""
+        return False
+
+    def may_crash_after(self, stderr: bytes) -> bool:
+        """Whether a run whose stderr ends like this has left a shell that may crash at any time."""
+        return False
+
+    def run(self, number: int, slot: int) -> bytes:
+        """Control lines for a run whose text is in memory file ``slot``."""
+        return b"%s /proc/self/fd/%d\n" % (self._source, self.private.files[slot]) + self.report(number)
+
+    def report(self, number: int) -> bytes:
+        """Ask for a report."""
+        return b"%s '%s%%s\\0' \"%d $? $- ${PWD-}\"\n" % (self._printf, self.token, number)
+
+    def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
+        """The memory file of a run. ``$?`` begins as the previous run left it."""
+        word = self._word
+        prefix = b"" if tag is None else word + b"ulimit -SR %d\n" % tag
+        if last_status:
+            status = b"__holdfast_status() { %sunset -f __holdfast_status; %sreturn %d; }; __holdfast_status\n"
+            prefix += status % (word, word, last_status)
+        run = self._evaluate(script)
+        if stdin is None:
+            return prefix + run + self._input + self._streams
+        opened = self.report(number + OPENED)
+        return prefix + b"{\n" + opened + run + self._streams + b"} <" + quote(stdin) + b"\n"
+
+    def snapshot(self, number: int, slot: int) -> bytes:
+        """Write the shell's state to memory file ``slot``."""
+        target = b" >|/proc/self/fd/%d%s\n" % (self.private.files[slot], self._no_errors)  # also under ``set -C``
+        return b"{ " + self._state() + self._mark(b"end %d" % number) + b"}" + target
+
+    def rescue(self, number: int) -> bytes:
+        """Report although functions may have replaced what control lines use."""
+        return self._rescue + self.report(number)
+
+    def load(self, number: int, slot: int) -> bytes:
+        """Control lines that load the state in memory file ``slot`` and report."""
+        source = b"%s /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % (self._source, self.private.files[slot])
+        return source + self._loaded + self.report(number)
+
+    def _evaluate(self, script: bytes) -> bytes:
+        """Evaluate a command with all private descriptors closed."""
+        raise NotImplementedError
+
+    def _state(self) -> bytes:
+        raise NotImplementedError
+
+    def _mark(self, what: bytes) -> bytes:
+        """Print a line that separates the parts of a dump."""
+        return b"%s '\\n#%%s\\n' '%s %s'; " % (self._printf, self.token, what)
 
 
-class BashDialect:
+class BashDialect(_Dialect):
     """Bash, started as interactive so that it reads control lines again after an interrupt, but set up like a non-interactive one."""
 
     kind = "bash"
+    _word = b"\\builtin "
+    _source = b"\\builtin source"
+    _printf = b"\\builtin printf"
+    _rescue = b"POSIXLY_CORRECT=y\n\\unset -f %s\n\\unset POSIXLY_CORRECT\n\\enable builtin printf eval source\n" % _RESCUED
+    """In POSIX mode special builtins are found before functions."""
+    _loaded = b"\\builtin set +o history +o histexpand\n"
 
     def __init__(self, path: str, inherited: Private, *, tty: bool = False) -> None:
-        """``tty``: the inherited output descriptors are a terminal, which becomes the shell's controlling terminal."""
+        super().__init__(inherited.above(), tty=tty)
         self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
         self._inherited = inherited
         self._seen: set[int] = set()
-        self.private = inherited.above()
-        self.token = os.urandom(8).hex().encode()
-        self._input = b" </dev/null"
-        self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (self.private.out, self.private.err)
-        self._set_terminal = b""
-        if tty:
-            self._input, self._streams, self._set_terminal = _terminal(self.private.out)
 
     def prepare(self) -> bytes:
         """The first control lines."""
@@ -152,16 +229,7 @@ class BashDialect:
         plain = b"".join(b" %d<&%d" % (new, old) for old, new in pairs)
         return b"{ \\exec%s; }%s\n[[ %s ]] || \\exec%s\n\\exec%s\n" % (moved, closed, same, plain, closed)
 
-    def exit_trap(self) -> bytes:
-        """Set a trap that writes the state when the shell ends."""
-        return b"\\builtin trap %s EXIT\n" % self._exit_action()
-
-    def _exit_action(self) -> bytes:
-        target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
-        return quote(b"{ %s%s%s}%s" % (self._mark(b"exit-begin"), self._state(), self._mark(b"exit-end"), target))
-
     def is_plain(self, dump: bytes) -> bool:
-        """Whether a shell in this state has no functions, aliases, traps, prompts or options that change what commands do."""
         variables, _, rest = dump.partition(b"\n#%s rest\n" % self.token)
         return (
             _PLAIN_REST.fullmatch(rest.removesuffix(b"trap -- %s EXIT\n" % self._exit_action())) is not None
@@ -170,37 +238,11 @@ class BashDialect:
         )
 
     def may_crash_after(self, stderr: bytes) -> bool:
-        """Whether a run whose stderr ends like this has left a shell that may crash at any time."""
         return _DOUBLE_FREE.search(stderr[-200:]) is not None
 
-    def run(self, number: int, slot: int) -> bytes:
-        """Control lines for a run whose text is in memory file ``slot``."""
-        return b"\\builtin source /proc/self/fd/%d\n" % self.private.files[slot] + self.report(number)
-
-    def report(self, number: int) -> bytes:
-        """Ask for a report."""
-        return b"\\builtin printf '%s%%s\\0' \"%d $? $- ${PWD-}\"\n" % (self.token, number)
-
-    def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
-        """The memory file of a run. ``$?`` begins as the previous run left it."""
-        prefix = b""
-        if last_status:
-            prefix = (
-                b"__holdfast_status() { \\builtin unset -f __holdfast_status; \\builtin return %d; }; __holdfast_status\n" % last_status
-            )
-        mark = b"" if tag is None else b"\\builtin ulimit -SR %d\n" % tag
+    def _evaluate(self, script: bytes) -> bytes:
         run = b"\\builtin eval " + quote(script)
-        if self._seen:
-            run = b"{ " + run + b"".join(b" %d<&-" % fd for fd in sorted(self._seen)) + b"\n}"
-        if stdin is None:
-            return mark + prefix + run + self._input + self._streams
-        opened = self.report(number + OPENED)
-        return mark + prefix + b"{\n" + opened + run + self._streams + b"} <" + quote(stdin) + b"\n"
-
-    def snapshot(self, number: int, slot: int) -> bytes:
-        """Write the shell's state to memory file ``slot``."""
-        target = b" >|/proc/self/fd/%d\n" % self.private.files[slot]  # also under ``set -C``
-        return b"{ " + self._state() + self._mark(b"end %d" % number) + b"}" + target
+        return b"{ " + run + b"".join(b" %d<&-" % fd for fd in sorted(self._seen)) + b"\n}" if self._seen else run
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
         """Replace the private output pipes by the named pipes at these paths."""
@@ -212,13 +254,6 @@ class BashDialect:
                 new += b" %d<%s" % (descriptor, quote(path))
                 self._seen.add(descriptor)  # a descriptor that is opened like this is not close-on-exec
         return b"\\exec%s\n\\exec%s\n" % (old, new) + self.report(number)
-
-    def rescue(self, number: int) -> bytes:
-        """Report although functions may have replaced builtins: in POSIX mode special builtins are found before functions."""
-        names = b" ".join(word.encode() for word in _RESCUED.split())
-        return b"POSIXLY_CORRECT=y\n\\unset -f %s\n\\unset POSIXLY_CORRECT\n\\enable builtin printf eval source\n" % names + self.report(
-            number
-        )
 
     def restore(self, dump: bytes, old_token: bytes) -> bytes:
         """The text of the memory file that restores the state ``dump`` in a new shell."""
@@ -241,29 +276,18 @@ class BashDialect:
         lines += [b"set -o " + option for option in shell_options]
         return b"\n".join(lines) + b"\n"
 
-    def load(self, number: int, slot: int) -> bytes:
-        """Control lines that load the state in memory file ``slot`` and report."""
-        return (
-            b"\\builtin source /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[slot]
-            + b"\\builtin set +o history +o histexpand\n"
-            + self.report(number)
-        )
-
     def _state(self) -> bytes:
         # If a builtin was disabled the mask is printed twice, which ``is_plain`` does not accept.
         mask = b"\\builtin umask -p; "
         others = b"\\builtin declare -f; \\builtin alias -p || %s%s\\builtin trap -p || %s" % (mask, mask, mask)
         return b"\\builtin declare -p; " + self._mark(b"rest") + others
 
-    def _mark(self, what: bytes) -> bytes:
-        """Print a line that separates the parts of a dump."""
-        return b"\\builtin printf '\\n#%%s\\n' '%s %s'; " % (self.token, what)
 
-
-class ShDialect:
+class ShDialect(_Dialect):
     """A POSIX shell (dash, busybox). It cannot print its functions, so they are lost in a rebuild."""
 
     kind = "sh"
+    _no_errors = b" 2>/dev/null"
 
     def __init__(self, path: str, private: Private, feed: int | None = None, *, tty: bool = False) -> None:
         """``feed``: the descriptor from which a *fed* shell sources control lines; a line on its standard input makes it do so.
@@ -272,17 +296,11 @@ class ShDialect:
         takes for the end of the input, and applets that run without an exec read the lines that it has read ahead. Sourcing has neither.
         """
         applet = ["sh"] if path.endswith("/busybox") else []
+        super().__init__(private, tty=tty)
         self.argv = [path, *applet, "-i"]
-        self.private = private
         self._feed = feed
-        self.token = os.urandom(8).hex().encode()
         hidden = private.all if feed is None else (*private.all, feed)
         self._closed = b"".join(b" %d>&-" % fd for fd in hidden) + b"\n"
-        self._input = b" </dev/null"
-        self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
-        self._set_terminal = b""
-        if tty:
-            self._input, self._streams, self._set_terminal = _terminal(private.out)
 
     def feed_line(self) -> bytes:
         """The line on the standard input of a fed shell. Its report has the status of the error that ended the last run."""
@@ -293,44 +311,9 @@ class ShDialect:
         """The first control lines. The prompt is kept: it shows that an error has discarded control lines."""
         return self._set_terminal + b"\\set +m; PS1='$ ' PS2=\n" + self.exit_trap()
 
-    def exit_trap(self) -> bytes:
-        """Set a trap that writes the state when the shell ends."""
-        target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
-        body = b"{ %s%s%s}%s" % (self._mark(b"exit-begin"), self._state(), self._mark(b"exit-end"), target)
-        return b"\\trap %s EXIT\n" % quote(body)
-
-    def is_plain(self, dump: bytes) -> bool:
-        """False: this shell cannot print its functions."""
-        return False
-
-    def may_crash_after(self, stderr: bytes) -> bool:
-        """False: none of these shells has the fault of bash 5.2."""
-        return False
-
-    def run(self, number: int, slot: int) -> bytes:
-        """Control lines for a run whose text is in memory file ``slot``."""
-        return b"\\. /proc/self/fd/%d\n" % self.private.files[slot] + self.report(number)
-
-    def report(self, number: int) -> bytes:
-        """Ask for a report."""
-        return b"\\command printf '%s%%s\\0' \"%d $? $- ${PWD-}\"\n" % (self.token, number)
-
-    def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
-        """The memory file of a run. ``$?`` begins as the previous run left it."""
-        prefix = b""
-        if last_status:
-            prefix = b"__holdfast_status() { \\unset -f __holdfast_status; \\return %d; }; __holdfast_status\n" % last_status
+    def _evaluate(self, script: bytes) -> bytes:
         # two levels of redirection: if the inner one cannot be undone (after ``ulimit -n 20``), the outer one still is
-        run = b"{ \\eval " + quote(script) + self._closed
-        if stdin is None:
-            return prefix + run + b"}" + self._input + self._streams
-        opened = self.report(number + OPENED)
-        return prefix + b"{\n" + opened + run + b"}" + self._streams + b"} <" + quote(stdin) + b"\n"
-
-    def snapshot(self, number: int, slot: int) -> bytes:
-        """Write the shell's state to memory file ``slot``."""
-        target = b" >|/proc/self/fd/%d 2>/dev/null\n" % self.private.files[slot]
-        return b"{ " + self._state() + self._mark(b"end %d" % number) + b"}" + target
+        return b"{ \\eval " + quote(script) + self._closed + b"}"
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
         """Replace the private output pipes by the named pipes at these paths."""
@@ -341,10 +324,6 @@ class ShDialect:
             new += b" %d<%s" % (self.private.err, quote(err))
         return b"\\exec%s; " % new + self.report(number)
 
-    def rescue(self, number: int) -> bytes:
-        """Report although functions may have replaced utilities."""
-        return b"\\unset -f command printf\n" + self.report(number)
-
     def restore(self, dump: bytes, old_token: bytes) -> bytes:
         """The text of the memory file that restores the state ``dump`` in a new shell."""
         trap = self.exit_trap() if old_token in dump else b""
@@ -353,18 +332,10 @@ class ShDialect:
         dump += b"\n" + _prefix_words(aliases, b"alias ") + b"\numask " + (mask.strip() or b"022")
         return dump + b'\n__holdfast=${OLDPWD-}\ncd -- "$PWD"\nOLDPWD=$__holdfast; unset __holdfast\n' + trap
 
-    def load(self, number: int, slot: int) -> bytes:
-        """Control lines that load the state in memory file ``slot`` and report."""
-        return b"\\. /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[slot] + self.report(number)
-
     def _state(self) -> bytes:
         return (
             b"\\set; \\export -p; \\readonly -p; " + self._mark(b"alias")[:-2] + b"; \\alias; " + self._mark(b"umask")[:-2] + b"; \\umask; "
         )
-
-    def _mark(self, what: bytes) -> bytes:
-        """Print a line that separates the parts of a dump."""
-        return b"\\command printf '\\n#%%s\\n' '%s %s'; " % (self.token, what)
 
 
 Dialect = BashDialect | ShDialect
