@@ -17,6 +17,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import texts
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
@@ -24,7 +25,7 @@ from session_agent.agent.session.channels import Channel, Handler
 from .file_user import acting
 from .safe_path import SafeRoot
 from .tar_format import END, Kind, Member, header, padding
-from .transfers import Outgoing, TransferContext
+from .transfers import Outgoing
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -32,7 +33,7 @@ _MOST_NAMED = 20  # names of skipped and changed files that the result spells ou
 _JOIN_BYTES = 64 * 1024
 
 
-def open_download(context: TransferContext, channel: Channel) -> Handler:
+def open_download(context: AgentContext, channel: Channel) -> Handler:
     """``download {path, exclude?: [glob], user?}``: Opened{type}, a tar stream, Closed{entries, bytes, skipped, changed, …_names}.
 
     A directory's members are named from inside it, its own first as ``./``; a file is one member of its own name. A glob is for

@@ -17,6 +17,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
@@ -26,7 +27,7 @@ from .ownership import AGENT, Ownership
 from .safe_path import Resolver, SafeRoot
 from .tar_format import Member
 from .tar_reader import TarLimits, TarReader
-from .transfers import Incoming, TransferContext
+from .transfers import Incoming
 from .write import make_parents, write_all
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,7 +44,7 @@ class ExtractOptions:
     special_bits: bool = False
 
 
-def open_upload(context: TransferContext, channel: Channel) -> Handler:
+def open_upload(context: AgentContext, channel: Channel) -> Handler:
     """``upload {path, user?, special_bits?, limit_entries?, limit_bytes?}`` + a tar: Opened{}, Closed{entries, bytes, skipped, …}."""
     params = channel.params
     path = absolute(context.workdir, path_param(params))

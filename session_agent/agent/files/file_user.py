@@ -15,9 +15,10 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.process.users import User, check_ids_exist, find_user
 
-from .ownership import AGENT, OwnerContext, Ownership, owner_param
+from .ownership import AGENT, Ownership, owner_param
 
 _NUMBERS = {
     "x86_64": {"setgroups": 116, "setfsuid": 122, "setfsgid": 123, "capget": 125, "capset": 126, "prctl": 157},
@@ -96,7 +97,7 @@ class _Switched:
             os._exit(_CANNOT_RESTORE)  # else this thread would do other clients' work with the wrong user
 
 
-def acting(context: OwnerContext, params: dict[str, Any]) -> tuple[Actor | None, Ownership]:
+def acting(context: AgentContext, params: dict[str, Any]) -> tuple[Actor | None, Ownership]:
     """The user that ``user`` of ``params`` names (None: the agent itself), and the ownership of new files.
 
     Raises ``user_not_found``, ``invalid_argument``, and ``permission_denied`` if the agent cannot switch users.

@@ -17,6 +17,7 @@ import msgpack
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import PATH_BYTES
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import boolean, choice, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_fields, path_param, shown, start_of, wire
 from session_agent.agent.session.channels import Channel, Handler
@@ -25,7 +26,7 @@ from .copying import Copying
 from .file_user import acting
 from .ownership import Ownership
 from .search import Search, search_params
-from .transfers import Outgoing, TransferContext
+from .transfers import Outgoing
 from .tree_operations import move_across, remove_tree
 from .write import make_parents
 
@@ -38,7 +39,7 @@ _PIECE_BYTES = 32 * 1024
 _OPERATIONS = ("list", "stat", "exists", "mkdir", "move", "copy", "remove", "chmod", "search")
 
 
-def open_fs(context: TransferContext, channel: Channel) -> Handler:
+def open_fs(context: AgentContext, channel: Channel) -> Handler:
     """``fs {op, path, …}``: Opened{}, for list and search Output(1) = entry or match maps, Closed{…}.
 
     list {depth?: 1, recursive?, limit?} → Closed{entries, truncated, errors}; stat {follow?: true} → Closed{entry};
@@ -178,7 +179,7 @@ class _Answer:
         """Nothing is held."""
 
 
-def _action(context: TransferContext, operation: str, path: str, params: dict[str, Any], owner: Ownership) -> Callable[[], dict[str, Any]]:
+def _action(context: AgentContext, operation: str, path: str, params: dict[str, Any], owner: Ownership) -> Callable[[], dict[str, Any]]:
     if operation == "stat":
         follow = boolean(params, "follow", True)
         return lambda: {"entry": _stat(path, follow)}

@@ -7,11 +7,12 @@ error only if the client requested an owner. Called by everything that creates f
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.process.users import find_user
 
 
@@ -63,22 +64,7 @@ AGENT = Ownership()
 """New files belong to the agent's own user."""
 
 
-class _Settings(Protocol):
-    @property
-    def user(self) -> str: ...
-
-    @property
-    def command_ids(self) -> int: ...
-
-
-class OwnerContext(Protocol):
-    """The parts of ``AgentContext`` that are used here."""
-
-    @property
-    def settings(self) -> _Settings: ...
-
-
-def owner_param(context: OwnerContext, params: dict[str, Any], key: str = "user") -> Ownership:
+def owner_param(context: AgentContext, params: dict[str, Any], key: str = "user") -> Ownership:
     """The ownership that ``key`` requests: a name or uid, optionally with ``:group``; without it the sandbox's default user."""
     value = params.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int) or value == ""):

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
@@ -23,7 +24,7 @@ from .diff_parser import parse
 from .file_user import acting
 from .ownership import AGENT, Ownership
 from .safe_path import SafeRoot
-from .transfers import Incoming, TransferContext
+from .transfers import Incoming
 from .unified_diff import FilePatch, PatchError, apply, prefix_depth
 
 DIFF_BYTES = 32 * 1024 * 1024
@@ -34,7 +35,7 @@ FILES_BYTES = 128 * 1024 * 1024
 _MOST_COMPLAINTS = 20
 
 
-def open_patch(context: TransferContext, channel: Channel) -> Handler:
+def open_patch(context: AgentContext, channel: Channel) -> Handler:
     """``patch {cwd?, strip?, check?, user?}`` + a diff: Opened{}, Closed{success, exit_code, stdout, stderr, files}.
 
     ``exit_code`` is 0, or 1 if the diff does not apply, or 128 if it is malformed. ``strip`` is determined from the diff by default.

@@ -15,19 +15,20 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.request.params import integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import acting
-from .transfers import Outgoing, TransferContext
+from .transfers import Outgoing
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PRETENDED_BYTES = 2**40  # a file without blocks that reports a larger size is a view of memory, such as /proc/kcore
 
 
-def open_read(context: TransferContext, channel: Channel) -> Handler:
+def open_read(context: AgentContext, channel: Channel) -> Handler:
     """``read {path, offset?, length?, user?}``: Opened{size, mode, mtime}, the bytes, Closed{size, sha256} of what was sent."""
     params = channel.params
     path = absolute(context.workdir, path_param(params))

@@ -25,7 +25,6 @@ from session_agent.agent.output.read_ahead import ReadAheadQuota
 from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import Actor
-from .ownership import OwnerContext
 
 log = logging.getLogger("session_agent.agent.files.transfers")
 
@@ -33,20 +32,6 @@ AHEAD_BYTES = 512 * 1024
 """Most bytes read from a source and not yet taken by the channel."""
 
 _T = TypeVar("_T")
-
-
-class TransferContext(OwnerContext, Protocol):
-    """What file channels need of the agent."""
-
-    @property
-    def workdir(self) -> str:
-        """The directory that relative paths start from."""
-        ...
-
-    @property
-    def read_ahead(self) -> ReadAheadQuota:
-        """The limit on bytes that all transfers have read and not sent."""
-        ...
 
 
 class Work(Protocol):

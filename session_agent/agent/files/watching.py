@@ -10,16 +10,17 @@ from collections import deque
 
 from holdfast_wire.frames import Closed, Failed
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.files.file_user import Actor, acting
 from session_agent.agent.request.params import boolean
 from session_agent.agent.request.paths import absolute, path_param, start_of
 from session_agent.agent.session.channels import Channel, Handler
 
-from .transfers import Transfer, TransferContext
+from .transfers import Transfer
 from .watched_tree import WatchedTree
 
 
-def open_watch(context: TransferContext, channel: Channel) -> Handler:
+def open_watch(context: AgentContext, channel: Channel) -> Handler:
     """``watch {path, recursive?: false, user?}``: Opened{directories}, Output(1) = event maps, back to back; Closed{} when it is gone."""
     params = channel.params
     path = absolute(context.workdir, path_param(params))

@@ -17,6 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 from holdfast_wire.records import dataclass
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.request.params import boolean, integer, text
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown
@@ -24,7 +25,7 @@ from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import acting
 from .ownership import AGENT, Ownership
-from .transfers import Incoming, TransferContext
+from .transfers import Incoming
 
 NEW_MODE = 0o644
 """Mode of a new file if the request has none."""
@@ -55,7 +56,7 @@ class WriteOptions:
     writer: int | None = None
 
 
-def open_write(context: TransferContext, channel: Channel) -> Handler:
+def open_write(context: AgentContext, channel: Channel) -> Handler:
     """``write {path, mode?, offset?, size?, sha256?, parents?, atomic?, append?, user?}``: Opened{}, Closed{size, sha256} of the file."""
     params = channel.params
     path = absolute(context.workdir, path_param(params))

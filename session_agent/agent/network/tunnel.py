@@ -13,7 +13,7 @@ import os
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
 
-from session_agent.agent.files.transfers import TransferContext
+from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import integer, text
 from session_agent.agent.session.channels import Channel, Handler
 
@@ -22,7 +22,7 @@ CONNECT_S = 10.0
 _READ_BYTES = 64 * 1024
 
 
-def open_tunnel(context: TransferContext, channel: Channel) -> Handler:
+def open_tunnel(context: AgentContext, channel: Channel) -> Handler:
     """``tunnel {port, host?}``: Opened{host, port}, Write and Output both ways, Closed{sent, received}.
 
     The default host is loopback, first IPv4 and then IPv6, because some servers listen on only one of them.
