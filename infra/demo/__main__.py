@@ -78,8 +78,11 @@ def run(options: Options) -> None:
         compared = None
         if options.rest and options.model is None:
             print("\nnow the same commands over REST, one call each …", flush=True)
-            with client.create_sandbox(options.image, ready_timeout_s=120) as sandbox:
-                compared = play_over_rest(sandbox, url, key, turns)
+            with (
+                client.create_sandbox(options.image, ready_timeout_s=120) as sandbox,
+                SandboxClient(url, key, transport="rest") as caller,
+            ):
+                compared = play_over_rest(sandbox, caller, turns)
         print(f"\n{'─' * 78}\n{policy.TARGET} failed and passes now.\n")
         print(summary(episode.played, created_s, total_s, compared), flush=True)
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast import Sandbox, Shell
+from holdfast import CommandResult, Sandbox, Shell
 
 from infra.demo.errors import DemoError
 from infra.demo.policy import Turn
 
 _SHOWN_LINES = 8
 _WIDTH = 150
-_TURN_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +60,25 @@ class Episode:
 
     def _run(self, turn: Turn) -> None:
         self._say(textwrap.indent(shortened(turn.command), "    $ ", lambda line: True))
-        started = time.perf_counter()
-        result = self.shell.run(turn.command, timeout=_TURN_TIMEOUT_S)
-        wall_s = time.perf_counter() - started
+        played, result = play(turn, self.shell.run, turn.command)
         output = result.stdout + result.stderr
         self._say(textwrap.indent(shortened(output), "    | ", lambda line: True), end="")
-        self._say(f"\n    exit {result.exit_code}  ({wall_s * 1e3:.1f} ms)")
-        received = len(result.stdout_bytes) + len(result.stderr_bytes)
-        self.played.append(Played(turn, wall_s, result.duration_s, len(turn.command.encode()), received))
+        self._say(f"\n    exit {result.exit_code}  ({played.wall_s * 1e3:.1f} ms)")
+        self.played.append(played)
         check(turn, result.exit_code, f"{output}\n{result}")
 
     def _say(self, text: str, end: str = "\n") -> None:
         if not self.quiet and text:
             print(text, end=end, flush=True)
+
+
+def play(turn: Turn, run: Callable[..., CommandResult], command: str, timeout_s: float = 60.0) -> tuple[Played, CommandResult]:
+    """Run a turn's command by ``run``, a method of a shell or a sandbox."""
+    started = time.perf_counter()
+    result = run(command, timeout=timeout_s)
+    wall_s = time.perf_counter() - started
+    received = len(result.stdout_bytes) + len(result.stderr_bytes)
+    return Played(turn, wall_s, result.duration_s, len(command.encode()), received), result
 
 
 def check(turn: Turn, exit_code: int | None, output: str) -> None:

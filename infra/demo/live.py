@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from infra.demo.episode import Episode, Played, shortened
+from infra.demo.episode import Episode, play, shortened
 from infra.demo.errors import DemoError
 from infra.demo.policy import TARGET, TREE, Turn
 
@@ -88,14 +87,10 @@ def _run(episode: Episode, number: int, call: dict[str, Any]) -> str:
     except (ValueError, KeyError, TypeError) as error:
         return f"that call was not understood: {error}"
     print(f"\n[{number}] $ {shortened(command)}", flush=True)
-    started = time.perf_counter()
-    result = episode.shell.run(command, timeout=_TURN_TIMEOUT_S)
-    wall_s = time.perf_counter() - started
+    played, result = play(Turn(f"turn {number}", command), episode.shell.run, command, _TURN_TIMEOUT_S)
+    episode.played.append(played)
     output = result.stdout + result.stderr
-    print(f"{shortened(output)}\n    exit {result.exit_code}  ({wall_s * 1e3:.1f} ms)", flush=True)
-    turn = Turn(f"turn {number}", command)
-    received = len(result.stdout_bytes) + len(result.stderr_bytes)
-    episode.played.append(Played(turn, wall_s, result.duration_s, len(command.encode()), received))
+    print(f"{shortened(output)}\n    exit {result.exit_code}  ({played.wall_s * 1e3:.1f} ms)", flush=True)
     cut = output if len(output) <= _MOST_OUTPUT else f"{output[: _MOST_OUTPUT // 2]}\n[…]\n{output[-_MOST_OUTPUT // 2 :]}"
     return f"{cut}\nexit code {result.exit_code}{' (timed out)' if result.timed_out else ''}"
 
