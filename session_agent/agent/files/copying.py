@@ -20,8 +20,8 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.agent.request.paths import os_failure, shown, wire
 
 from .contents import copy_attributes, copy_contents
+from .cursor import DIRECTORY, Cursor, Identity, identity
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLLOWED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -30,16 +30,11 @@ _SLICE_S = 0.05
 _MOST_LINKS = 100_000
 """Hard-linked files that are remembered; of further ones each link becomes a separate file."""
 
-_Identity = tuple[int, int]
-
 
 class _Level(NamedTuple):
-    """One directory that is being copied: identity of source and target, and the names that are left."""
+    """One directory that is being copied: the names that are left, and whether the target was made here."""
 
-    source: _Identity
-    target: _Identity
     names: list[str]
-    name: str
     is_new: bool
 
 
@@ -53,9 +48,9 @@ class Copying:
         self._bytes = 0
         self._slice_ends = 0.0
         self._names: list[str] = []
-        self._links: dict[_Identity, str] = {}
-        self._top: _Identity | None = None
+        self._links: dict[Identity, str] = {}
         self._held: list[int] = []
+        self._cursors: list[Cursor] = []
 
     def open(self) -> dict[str, Any]:
         return {}
@@ -81,6 +76,8 @@ class Copying:
     def close(self) -> None:
         while self._held:
             os.close(self._held.pop())
+        while self._cursors:
+            self._cursors.pop().close()
 
     # Source and target -------------------------------------------------------------------------------------------
 
@@ -102,8 +99,7 @@ class Copying:
                 target = os.path.realpath(target)  # a link that was named is followed, as cp does
         self._check_apart(path, target, state)
         if is_tree:
-            source = self._hold(os.open(path, _FOLLOWED if follows else _DIRECTORY))
-            yield from self._tree(source, target)
+            yield from self._tree(self._cursor(os.open(path, _FOLLOWED if follows else DIRECTORY)), target)
             return
         parent, name = os.path.split(path)
         source = self._hold(os.open(parent or "/", _FOLLOWED))
@@ -137,27 +133,25 @@ class Copying:
         self._held.append(descriptor)
         return descriptor
 
-    def _replace(self, was: int, descriptor: int) -> int:
-        self._held[self._held.index(was)] = descriptor
-        os.close(was)
-        return descriptor
+    def _cursor(self, descriptor: int) -> Cursor:
+        self._cursors.append(Cursor(descriptor))
+        return self._cursors[-1]
 
     # Trees -------------------------------------------------------------------------------------------------------
 
-    def _tree(self, here: int, target: str) -> Iterator[None]:
+    def _tree(self, source: Cursor, target: str) -> Iterator[None]:
         parent, name = os.path.split(target.rstrip("/") or "/")
-        there = self._hold(self._opened(parent or "/", _FOLLOWED, target))
+        outer = self._hold(self._opened(parent or "/", _FOLLOWED, target))
         if name in ("", ".", ".."):
-            is_new, inner = False, self._opened(target, _FOLLOWED, target)
+            is_new, made = False, self._opened(target, _FOLLOWED, target)
         else:
             try:
-                is_new, inner = self._made(name, there, follow=True)
+                is_new, made = self._made(name, outer, follow=True)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, target) from None
-        there = self._replace(there, inner)
-        top = self._hold(os.dup(there))
-        self._top = _identity(there)
-        levels = [_Level(_identity(here), self._top, os.listdir(here), "", is_new)]
+        copy = self._cursor(made)
+        top, own = self._hold(os.dup(made)), identity(made)
+        levels = [_Level(os.listdir(source.here), is_new)]
         self._entries += 1
         while True:
             yield
@@ -166,36 +160,34 @@ class Copying:
                 name = level.names.pop()
                 self._names.append(name)
                 try:
-                    state = os.stat(name, dir_fd=here, follow_symlinks=False)
+                    state = os.stat(name, dir_fd=source.here, follow_symlinks=False)
                 except FileNotFoundError:
                     self._names.pop()
                     continue  # removed since it was listed
                 if not stat.S_ISDIR(state.st_mode):
-                    if not self._linked(state, name, there, top):
-                        yield from self._one(name, here, name, there, state)
+                    if not self._linked(state, name, copy.here, top):
+                        yield from self._one(name, source.here, name, copy.here, state)
                         if state.st_nlink > 1 and len(self._links) < _MOST_LINKS:
                             self._links[state.st_dev, state.st_ino] = "/".join(self._names)
                     self._names.pop()
                     continue
-                inner = os.open(name, _DIRECTORY, dir_fd=here)
-                if _identity(inner) == self._top:
+                inner = os.open(name, DIRECTORY, dir_fd=source.here)
+                if identity(inner) == own:
                     os.close(inner)
                     raise HoldfastError("invalid_path", f"{shown(self._path)} cannot be copied into itself", hint="")
-                here = self._replace(here, inner)
-                is_new, inner = self._made(name, there)
-                there = self._replace(there, inner)
-                levels.append(_Level(_identity(here), _identity(there), os.listdir(here), name, is_new))
+                source.enter(inner)
+                is_new, made = self._made(name, copy.here)
+                copy.enter(made)
+                levels.append(_Level(os.listdir(inner), is_new))
                 self._entries += 1
                 continue
-            self._copy_metadata(here, there, os.fstat(here), is_new=level.is_new)
+            self._copy_metadata(source.here, copy.here, os.fstat(source.here), is_new=level.is_new)
             levels.pop()
             if not levels:
                 return
             self._names.pop()
-            here = self._replace(here, os.open("..", _DIRECTORY, dir_fd=here))
-            there = self._replace(there, os.open("..", _DIRECTORY, dir_fd=there))
-            if (_identity(here), _identity(there)) != (levels[-1].source, levels[-1].target):
-                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # a directory was moved: this is another parent
+            source.leave()
+            copy.leave()
 
     def _made(self, name: str, directory: int, *, follow: bool = False) -> tuple[bool, int]:
         """Create or open a directory in ``directory``; returns whether it is new, and its descriptor."""
@@ -205,7 +197,7 @@ class Copying:
         except FileExistsError:
             is_new = False
         try:
-            return is_new, os.open(name, _FOLLOWED if follow else _DIRECTORY, dir_fd=directory)
+            return is_new, os.open(name, _FOLLOWED if follow else DIRECTORY, dir_fd=directory)
         except OSError as error:
             if error.errno == errno.ELOOP:  # a link is not a directory here
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
@@ -348,8 +340,3 @@ def _leads_to(link: str, here: int, target: str, there: int) -> bool:
     except OSError:
         return False
     return (found.st_dev, found.st_ino) == (replaced.st_dev, replaced.st_ino)
-
-
-def _identity(descriptor: int) -> _Identity:
-    state = os.fstat(descriptor)
-    return state.st_dev, state.st_ino

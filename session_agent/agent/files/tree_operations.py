@@ -13,50 +13,40 @@ import stat
 from holdfast_wire.errors import HoldfastError
 
 from .copying import Copying
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_Identity = tuple[int, int]
+from .cursor import DIRECTORY, Cursor
 
 
 def remove_tree(path: str) -> None:
     """``rm -r`` of a directory, with one open descriptor and without recursion, so that the depth is not limited by either."""
     top, name = os.path.split(path.rstrip("/"))
     names: list[str] = []
-    here = os.open(top or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    cursor = Cursor(os.open(top or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
-        above = [_identity(here)]
         waiting = [[name]]
         while True:
             if waiting[-1]:
                 name = waiting[-1].pop()
                 try:
-                    inner = os.open(name, _DIRECTORY, dir_fd=here)
+                    inner = os.open(name, DIRECTORY, dir_fd=cursor.here)
                 except FileNotFoundError:
                     continue
                 except NotADirectoryError:  # a file or a link has taken its place
-                    os.unlink(name, dir_fd=here)
+                    os.unlink(name, dir_fd=cursor.here)
                     continue
-                os.close(here)
-                here = inner
+                cursor.enter(inner)
                 names.append(name)
-                above.append(_identity(here))
-                waiting.append(_clear(here))
+                waiting.append(_clear(inner))
                 continue
             if not names:
                 return
-            up = os.open("..", _DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = up
-            above.pop()
+            cursor.leave()
             waiting.pop()
-            if _identity(here) != above[-1]:
-                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # the directory was moved: this is another parent
-            os.rmdir(names.pop(), dir_fd=here)
+            os.rmdir(names.pop(), dir_fd=cursor.here)
     except OSError as error:
         within = [part for part in (top, *names, error.filename) if isinstance(part, str)]
         raise OSError(error.errno, error.strerror, "/".join(within)) from None
     finally:
-        os.close(here)
+        cursor.close()
 
 
 def _clear(directory: int) -> list[str]:
@@ -67,11 +57,6 @@ def _clear(directory: int) -> list[str]:
         if not is_directory:
             os.unlink(name, dir_fd=directory)
     return [name for name, is_directory in found if is_directory]
-
-
-def _identity(descriptor: int) -> _Identity:
-    state = os.fstat(descriptor)
-    return state.st_dev, state.st_ino
 
 
 def move_across(path: str, to: str) -> None:
