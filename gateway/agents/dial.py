@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from typing import cast
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
+from holdfast_wire.websocket_frames import accept_key
 
 from .http_head import parse_head
 
-_ACCEPT_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _HEAD_BYTES = 16 * 1024
 """Longest answer to the upgrade: an agent may be hostile."""
 
@@ -103,11 +102,6 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
     if status in (101, 403):
         raise DialError("agent_identity", "the agent at the sandbox's address is not the sandbox's own")
     raise DialError("agent_unreachable", f"the sandbox's agent refused the connection with status {status}")
-
-
-def accept_key(key: str) -> str:
-    """The answer to a ``Sec-WebSocket-Key``."""
-    return base64.b64encode(hashlib.sha1((key + _ACCEPT_GUID).encode(), usedforsecurity=False).digest()).decode()
 
 
 def _seconds(text: str) -> float | None:

@@ -10,9 +10,10 @@ import re
 import time
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.websocket_frames import accept_key
 from starlette.requests import Request
 
-from gateway.agents.dial import Dialled, accept_key
+from gateway.agents.dial import Dialled
 from gateway.http.bounded_protocol import TAKE_OVER
 from gateway.http.origin import check_origin
 from gateway.model.records import Record

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable
-from typing import Protocol
 
 from holdfast_wire.codec import encode
 from holdfast_wire.errors import TABLE, ProtocolError
@@ -220,16 +219,11 @@ class AgentEnd(asyncio.Protocol):
         self._relay.agent_lost()
 
 
-class ServerProtocol(Protocol):
-    """The server's protocol of the client's connection, which still counts the connection."""
-
-    def connection_lost(self, exc: Exception | None) -> None: ...
-
-
 class ClientEnd(asyncio.Protocol):
     """The client's transport, once taken over from the server."""
 
-    def __init__(self, relay: Relay, origin: ServerProtocol) -> None:
+    def __init__(self, relay: Relay, origin: asyncio.BaseProtocol) -> None:
+        """``origin``: the server's protocol of the connection, which still counts it."""
         self._relay = relay
         self._origin = origin
         self.data_received = relay.from_client  # type: ignore[method-assign]

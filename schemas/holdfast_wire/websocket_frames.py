@@ -2,11 +2,14 @@
 
 ``FrameHeaders`` follows where frames begin and end, for the gateway's relay: payloads are neither unmasked nor read, because a client's
 masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts one side's bytes into frames, for the
-agent and the SDK. Both check the size limit. Neither reads messages or the handshake.
+agent and the SDK. Both check the size limit. Neither reads messages or the handshake, of
+which only the accepted key is here.
 """
 
 from __future__ import annotations
 
+import binascii
+import hashlib
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -157,6 +160,12 @@ class MessageReader:
         if position < end and not self.breach:
             self._buffer += memoryview(data)[position:]
         return frames
+
+
+def accept_key(key: str) -> str:
+    """The answer to a ``Sec-WebSocket-Key`` (RFC 6455 §4.2.2)."""
+    digest = hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode(), usedforsecurity=False).digest()
+    return binascii.b2a_base64(digest, newline=False).decode()
 
 
 def apply_mask(data: bytes | bytearray | memoryview, mask: bytes | bytearray) -> bytes:

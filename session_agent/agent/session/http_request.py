@@ -6,13 +6,12 @@ Owns the limit and the syntax of a request's head. ``connection`` handles the pa
 from __future__ import annotations
 
 import binascii
-import hashlib
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass
+from holdfast_wire.websocket_frames import accept_key
 
 HEAD_BYTES = 16 * 1024
-_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _REASONS = {101: "Switching Protocols", 200: "OK", 403: "Forbidden", 404: "Not Found"}
 
 
@@ -52,8 +51,7 @@ def upgrade_headers(head: RequestHead) -> dict[str, str]:
         raise HoldfastError("invalid_argument", "the request is not a WebSocket upgrade")
     if head.headers.get("sec-websocket-version") != "13":
         raise HoldfastError("invalid_argument", "the agent supports version 13 of the WebSocket protocol")
-    accept = binascii.b2a_base64(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest(), newline=False).decode()
-    return {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": accept}
+    return {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": accept_key(key)}
 
 
 def answer(status: int, headers: dict[str, str], body: bytes | None = None) -> bytes:

@@ -7,7 +7,6 @@ Owns the handshake, the fragments of a message, and what a refusal or a close me
 from __future__ import annotations
 
 import binascii
-import hashlib
 import os
 from collections.abc import Iterable, Mapping
 
@@ -20,6 +19,7 @@ from holdfast_wire.websocket_frames import (
     PONG,
     TOO_LARGE,
     MessageReader,
+    accept_key,
     apply_mask,
     client_frame,
     control_breach,
@@ -35,7 +35,6 @@ _NO_CODE = 1005
 _BEGUN, _CONTINUED, _COMPLETED = 0x02, 0x00, 0x80
 """First bytes of the fragments of a binary message."""
 _TEXT = frozenset({0x01, 0x81})
-_ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _SMALL_BYTES = 1024
 """Up to here masking by integers is as good as the library's C code, which has to be loaded first."""
 
@@ -215,12 +214,11 @@ def _place(url: str) -> tuple[str, str]:
 
 def _accepts(headers: Mapping[str, str], key: str) -> bool:
     """Whether an answer accepts the handshake (RFC 6455 §4.1), without what was not asked for."""
-    digest = binascii.b2a_base64(hashlib.sha1(key.encode() + _ACCEPT_GUID, usedforsecurity=False).digest(), newline=False).decode()
     options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
     return (
         headers.get("upgrade", "").lower() == "websocket"
         and "upgrade" in options
-        and headers.get("sec-websocket-accept") == digest
+        and headers.get("sec-websocket-accept") == accept_key(key)
         and "sec-websocket-extensions" not in headers
         and "sec-websocket-protocol" not in headers
     )
