@@ -7,10 +7,11 @@ made directly. Used by ``transfers`` and all file channels. Facts from setfsuid(
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import struct
-from types import TracebackType
+from collections.abc import Iterator
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -46,55 +47,35 @@ class Actor:
         """Whether all permissions are granted."""
         return self.uid == 0
 
-    def switched(self) -> _Switched:
+    @contextlib.contextmanager
+    def switched(self) -> Iterator[None]:
         """A context in which the calling thread has that user's credentials."""
-        return _Switched(self.uid, self._gid, self._groups)
-
-
-class _Switched:
-    """One use of another user's credentials on one thread."""
-
-    def __init__(self, uid: int, gid: int, groups: tuple[int, ...]) -> None:
-        self._uid = uid
-        self._gid = gid
-        self._groups = groups
-        self._own_groups: list[int] = []
-        self._own_ids = (0, 0)
-        self._own_capabilities = b""
-        self._death_signal = 0
-
-    def __enter__(self) -> None:
-        self._own_capabilities = _capabilities()
-        self._own_groups = os.getgroups()
-        self._own_ids = _file_ids()
-        self._death_signal = _death_signal()
+        capabilities, groups, ids, death_signal = _capabilities(), os.getgroups(), _file_ids(), _death_signal()
         try:
             _set_groups(self._groups)
             _set_id("setfsgid", self._gid)
-            _set_id("setfsuid", self._uid)
-            if self._uid != 0:
-                _, permitted, inherited, _, more_permitted, more_inherited = _CAPABILITIES.unpack(self._own_capabilities)
+            _set_id("setfsuid", self.uid)
+            if not self.is_root:
+                _, permitted, inherited, _, more_permitted, more_inherited = _CAPABILITIES.unpack(capabilities)
                 _set_capabilities(_CAPABILITIES.pack(0, permitted, inherited, 0, more_permitted, more_inherited))
-        except OSError:
-            self._restore()
-            raise
+            yield
+        finally:
+            _restore(capabilities, groups, ids, death_signal)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._restore()
 
-    def _restore(self) -> None:
-        try:
-            _set_capabilities(self._own_capabilities)
-            _set_id("setfsuid", self._own_ids[0])
-            _set_id("setfsgid", self._own_ids[1])
-            _set_groups(self._own_groups)
-            _set_capabilities(self._own_capabilities)  # the kernel may change them with the id
-            # Changing ids clears these two: the first of the process, the second of the thread, which may be the loop's.
-            _call("prctl", _PR_SET_DUMPABLE, _dumpable())
-            if self._death_signal:
-                _call("prctl", _PR_SET_PDEATHSIG, self._death_signal)
-        except OSError:
-            os._exit(_CANNOT_RESTORE)  # else this thread would do other clients' work with the wrong user
+def _restore(capabilities: bytes, groups: list[int], ids: tuple[int, int], death_signal: int) -> None:
+    try:
+        _set_capabilities(capabilities)
+        _set_id("setfsuid", ids[0])
+        _set_id("setfsgid", ids[1])
+        _set_groups(groups)
+        _set_capabilities(capabilities)  # the kernel may change them with the id
+        # Changing ids clears these two: the first of the process, the second of the thread, which may be the loop's.
+        _call("prctl", _PR_SET_DUMPABLE, _dumpable())
+        if death_signal:
+            _call("prctl", _PR_SET_PDEATHSIG, death_signal)
+    except OSError:
+        os._exit(_CANNOT_RESTORE)  # else this thread would do other clients' work with the wrong user
 
 
 def acting(context: AgentContext, params: dict[str, Any]) -> tuple[Actor | None, Ownership]:
