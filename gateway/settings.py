@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes, parse_cpu
@@ -17,6 +18,8 @@ from holdfast_wire.rest import parse_bytes, parse_cpu
 from gateway.model.records import Quota
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from gateway.runtimes.kubernetes.settings import read as read_kubernetes
+
+T = TypeVar("T")
 
 
 class SettingsError(Exception):
@@ -223,13 +226,15 @@ def _admission(env: Mapping[str, str]) -> AdmissionSettings:
 
 
 def _quota(env: Mapping[str, str], prefix: str) -> Quota:
-    sandboxes, cpu, memory = (env.get(prefix + name) for name in ("SANDBOXES", "CPU", "MEMORY"))
-    try:
-        return Quota(
-            int(sandboxes) if sandboxes else None, parse_cpu(cpu) if cpu else None, parse_bytes(memory, "memory") if memory else None
-        )
-    except (ValueError, HoldfastError) as error:
-        raise SettingsError(f"{prefix}SANDBOXES, _CPU or _MEMORY: {error}") from None
+    def quantity(name: str, parse: Callable[[str], T]) -> T | None:
+        text = env.get(prefix + name)
+        try:
+            return parse(text) if text else None
+        except HoldfastError as error:
+            raise SettingsError(f"{prefix}{name}: {error.message}") from None
+
+    sandboxes = _integer(env, prefix + "SANDBOXES", 0) if env.get(prefix + "SANDBOXES") else None
+    return Quota(sandboxes, quantity("CPU", parse_cpu), quantity("MEMORY", parse_bytes))
 
 
 def _pools_file(env: Mapping[str, str], runtime: str) -> Path | None:

@@ -347,8 +347,10 @@ def test_limits_come_from_the_environment() -> None:
     limits = from_environment(env).admission
     assert (limits.making, limits.owner_making, limits.queue, limits.owner_queue) == (8, 6, 40, 30)
     assert (limits.owner_quota, limits.quota) == (Quota(cores=1.5), Quota(memory_bytes=2**32))
-    with pytest.raises(SettingsError, match="HOLDFAST_QUOTA_"):
-        from_environment({"HOLDFAST_QUOTA_SANDBOXES": "many"})
+    wrong = {"QUOTA_SANDBOXES": "many", "MAX_SANDBOXES": "-1", "QUOTA_CPU": "0", "MAX_MEMORY": "much"}
+    for name, value in wrong.items():
+        with pytest.raises(SettingsError, match=f"^HOLDFAST_{name}"):
+            from_environment({f"HOLDFAST_{name}": value})
     with pytest.raises(SettingsError, match="HOLDFAST_POOLS_FILE"):
         from_environment({"HOLDFAST_POOLS_FILE": "/x"})
 

@@ -223,6 +223,13 @@ def test_settings() -> None:
         read({**bundle, "HOLDFAST_SANDBOX_PROFILE": "docker"})
     with pytest.raises(ValueError, match="HOLDFAST_GROUP needs HOLDFAST_USER"):
         read({**bundle, "HOLDFAST_GROUP": "5"})
+    assert read({**bundle, "HOLDFAST_ALLOW_ROOT": "True"}).allow_root
+    assert not read({**bundle, "HOLDFAST_ALLOW_ROOT": "no"}).allow_root
+    with pytest.raises(ValueError, match="HOLDFAST_ALLOW_ROOT='enabled' is neither true nor false"):
+        read({**bundle, "HOLDFAST_ALLOW_ROOT": "enabled"})
+    for value in ("inf", "nan"):
+        with pytest.raises(ValueError, match=f"HOLDFAST_NODE_LOST_S='{value}' is not a finite number"):
+            read({**bundle, "HOLDFAST_NODE_LOST_S": value})
 
 
 async def test_root_needs_no_permission_but_under_restricted(others: dict[Profile, KubernetesRuntime]) -> None:

@@ -7,6 +7,7 @@ machine does not load it.
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -77,7 +78,7 @@ class KubernetesSettings:
     node_lost_s: int = 30
     """HOLDFAST_NODE_LOST_S: how long a sandbox stays on a node that does not answer."""
     grace_s: int = 30
-    """HOLDFAST_GRACE_S: how long an evicted sandbox has to flush."""
+    """HOLDFAST_GRACE_S: how long an evicted sandbox may take to end its commands and write their files."""
     page: int = 500
     """Objects of one page of a list."""
     request_timeout_s: float = 10.0
@@ -149,7 +150,10 @@ def _pair(text: str, name: str) -> tuple[str, str]:
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:
-    return env.get(name, "").lower() in ("1", "true", "yes")
+    text = env.get(name, "").lower()
+    if text not in ("", "0", "1", "false", "no", "true", "yes"):
+        raise ValueError(f"{name}={env[name]!r} is neither true nor false")
+    return text in ("1", "true", "yes")
 
 
 def _one_of(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
@@ -169,6 +173,8 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
         value = float(text) if text else default
     except ValueError:
         raise ValueError(f"{name}={text!r} is not a number") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{name}={text!r} is not a finite number")
     if value < 0:
         raise ValueError(f"{name}={text!r} is below 0")
     return value
