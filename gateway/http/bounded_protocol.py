@@ -49,9 +49,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     head_s = HEAD_S
     stall_s = STALL_S
-    _stall: asyncio.TimerHandle | None = None
-    _timer: asyncio.TimerHandle | None = None
-    _unspent_bytes = 0
+    _stall_timer: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
+    _pending_bytes = 0
+    """Bytes that came since a head or a part of a body was last complete."""
     _data = b""
     """What was received last."""
     _ignores_upgrade = False
@@ -61,25 +62,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         _send_small_writes_at_once(transport)
-        self._await_head()
+        self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_whole()
-        self._moves_again()
+        self._stop_head_timer()
+        self._stop_stall_timer()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch(self.transport.get_write_buffer_size())
+        self._start_stall_timer(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        self._moves_again()
+        self._stop_stall_timer()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        self._unspent_bytes += len(data)
+        self._pending_bytes += len(data)
         self._data = data
         super().data_received(data)
         if self._refused or self.transport.is_closing():
@@ -87,7 +88,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.flow.read_paused and self.scope is not None and TAKE_OVER in self.scope and not data.endswith(b"\n"):
             self.transport.abort()  # bytes behind the head, before the upgrade was accepted, would be lost
             return
-        if self._unspent_bytes > HEAD_BYTES:
+        if self._pending_bytes > HEAD_BYTES:
             self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the head of the request is over {HEAD_BYTES} bytes"))
         elif self.headers is not None and len(self.headers) > HEAD_FIELDS:
             self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
@@ -146,13 +147,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._await_head()
+        self._start_head_timer()
 
     def on_headers_complete(self) -> None:
         if len(self.headers) > HEAD_FIELDS:
             raise ValueError("too many header fields")  # the parser turns it into a call of send_400_response
-        self._unspent_bytes = 0
-        self._head_is_whole()
+        self._pending_bytes = 0
+        self._stop_head_timer()
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not super()._should_upgrade():
             self._ignores_upgrade = True  # the parser stops here, and ``_unsupported_upgrade_warning`` follows
             return
@@ -169,11 +170,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                     self.scope[TAKE_OVER] = self.take_over  # type: ignore[typeddict-unknown-key]
 
     def on_body(self, body: bytes) -> None:
-        self._unspent_bytes = 0
+        self._pending_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._unspent_bytes = 0
+        self._pending_bytes = 0
         if not self._ignores_upgrade:
             super().on_message_complete()
 
@@ -197,49 +198,49 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.data_received(b"".join((*head, b"\r\n", rest)))
 
-    def _await_head(self) -> None:
-        if self._timer is None:
-            self._timer = self.loop.call_later(self.head_s, self._late)
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_s, self._refuse_late_head)
 
-    def _head_is_whole(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _late(self) -> None:
-        self._timer = None
-        if self._unspent_bytes:
+    def _refuse_late_head(self) -> None:
+        self._head_timer = None
+        if self._pending_bytes:
             self._refuse(408, HoldfastError("wait_timeout", f"the head of the request took over {self.head_s:g} s", hint="send it at once"))
         else:
             self.transport.close()  # no request came, so there is nothing to answer
 
-    def _watch(self, waiting_bytes: int) -> None:
-        self._moves_again()
-        self._stall = self.loop.call_later(self.stall_s, self._look_again, waiting_bytes)
+    def _start_stall_timer(self, waiting_bytes: int) -> None:
+        self._stop_stall_timer()
+        self._stall_timer = self.loop.call_later(self.stall_s, self._check_progress, waiting_bytes)
 
-    def _look_again(self, before_bytes: int) -> None:
+    def _check_progress(self, before_bytes: int) -> None:
         waiting_bytes = self.transport.get_write_buffer_size()
         if waiting_bytes >= before_bytes:
             self.transport.abort()
         else:
-            self._watch(waiting_bytes)
+            self._start_stall_timer(waiting_bytes)
 
-    def _moves_again(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _refuse(self, status: int, error: HoldfastError) -> None:
         """Answer, unless another answer is being sent, and close."""
         self._refused = True
-        self._head_is_whole()
+        self._stop_head_timer()
         if self.cycle is None or self.cycle.response_complete:
             body = orjson.dumps(problem(error, status))
             head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[status] + head.encode() + body)
             self.transport.write_eof()
         # Closed at once, bytes still in flight would cause a reset, and the client might never see the answer.
-        self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+        self._head_timer = self.loop.call_later(_LINGER_S, self.transport.close)
 
 
 def _send_small_writes_at_once(transport: asyncio.Transport) -> None:
