@@ -53,7 +53,7 @@ class ImageRecord:
 
 
 class ImageStore:
-    """`in_use` returns whether a sandbox uses an image's digest."""
+    """`in_use` returns whether a sandbox uses an image's digest, `layer_in_use` whether one uses a layer's directory."""
 
     def __init__(self, directory: str, fallback: str | None, limits: LayerLimits | None = None) -> None:
         self._directory = directory
@@ -64,9 +64,10 @@ class ImageStore:
         self._changing = asyncio.Lock()
         self.before_remove: Callable[[str], Awaitable[None]] | None = None
         self.in_use: Callable[[str], bool] = lambda digest: False
+        self.layer_in_use: Callable[[str], bool] = lambda path: False
 
     def open(self, ids: IdMap | None = None) -> None:
-        """Sweep, read the index, make the machine's own layers. Blocking; once, before use.
+        """Remove leftovers, make the machine's own layers, read the index. Blocking; once, before use.
 
         *ids* are those that every owner in the store is turned into, on machines whose kernel cannot map ids on the way.
         """
@@ -214,14 +215,9 @@ class ImageStore:
     def _collect_layers(self) -> None:
         wanted = {self._layer(digest) for record in self._records.values() for digest in record.layers}
         for name in os.listdir(self._path("layers")):
-            if self._path("layers", name) not in wanted and not self._layer_in_use(name):
-                shutil.rmtree(self._path("layers", name), ignore_errors=True)
-
-    def _layer_in_use(self, name: str) -> bool:
-        # A replaced image's layers may still be under a live sandbox, which pins them by the digest it was made of.
-        return self.layer_in_use(self._path("layers", name))
-
-    layer_in_use: Callable[[str], bool] = staticmethod(lambda path: False)
+            path = self._path("layers", name)
+            if path not in wanted and not self.layer_in_use(path):  # a live sandbox may still use the layers of a replaced image
+                shutil.rmtree(path, ignore_errors=True)
 
     def _by_digest(self, name: str) -> ImageRecord | None:
         digest = name.partition("@")[2]
