@@ -49,9 +49,9 @@ class Reconciler:
         self._suspects: frozenset[Action] = frozenset()
         self._passes = 0
         self.further_reconcilers: list[Callable[[Mapping[str, Record], int], Awaitable[None]]] = []
-        """What else is reconciled with complete records; called with the records and the term."""
+        """Functions that reconcile something else (groups, quotas) with complete records; called with the records and the term."""
         self.began_at: float | None = None
-        """When the runtime last reported an empty start."""
+        """When the runtime last started without sandboxes (``Synced.began_at``)."""
 
     async def run_once(self, term: int) -> list[Action]:
         """One pass as the leader of ``term``; the actions taken. Raises FencedError and the errors of store and runtime."""
@@ -59,9 +59,9 @@ class Reconciler:
         before = await self._store.generation()
         offers = await self._pool_refill.read_offers() if self._pool_refill else {}
         records = await self._records.read(before)
-        # After the records: a sandbox that was created in between has none, and writing it again changes nothing.
-        # A watch may have missed something, so that now and then all are listed; without complete records one that it has yet to show
-        # would get none, and be removed later.
+        # Listed after the records: a sandbox that was created in between has no record here, and writing the record again changes nothing.
+        # The watch may have missed sandboxes, so all are listed when all records were scanned, and when the store was wiped: a sandbox
+        # that the watch does not show yet would get no record, and would be removed later.
         listed = before is None or self._records.scanned
         everything = await (self._runtime.list_all() if listed else self._runtime.list_watched())
         spares = [sandbox for sandbox in everything if is_spare(sandbox)]
@@ -80,7 +80,7 @@ class Reconciler:
             )
 
         result = await planned(whole=before is not None)
-        # Also what is to be recorded again: it may have been created, and have failed without a trace, since the records were read.
+        # This includes sandboxes that would be rebuilt: since the records were read, one may have been created and have failed.
         ending = {_sandbox_id(action) for action in result.actions if not isinstance(action, MarkReady)}
         ending |= {_sandbox_id(suspect) for suspect in self._suspects}  # the watch may not show what a list showed
         if ending:
@@ -154,7 +154,7 @@ class Reconciler:
             except (FencedError, PlacementUnavailableError):
                 raise
             except HoldfastError as error:
-                log.warning("%s failed: %s", type(action).__name__, error.code)
+                log.warning("%s of sandbox %s failed: %s", type(action).__name__, _sandbox_id(action), error.code)
         if removals:
             log.info("removing what is left of %d ended sandboxes", len(removals))
             await self.remove(removals, term)
