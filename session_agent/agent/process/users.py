@@ -32,7 +32,7 @@ class User:
 
 
 _SETTLED_NS = 1_000_000_000
-"""A file that changed more recently is not cached: a second change could get the same time stamp, which is milliseconds coarse."""
+"""A file that changed more recently is not cached: time stamps advance in steps of milliseconds, and a second change could get the same."""
 _CACHED_USERS = 16
 _cache: dict[tuple[str | int | None, str, str], tuple[object, User]] = {}
 """Users that were found, with the state of both files at that time."""
@@ -100,7 +100,7 @@ def check_ids_exist(user: User, *, ids: int = 0) -> None:
         for number in wanted:
             if ranges and not any(low <= number <= high for low, high in ranges):
                 spans = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in ranges)
-                raise HoldfastError("user_not_found", f"a sandbox has no {kind} {number} here", hint=f"take one of {spans}")
+                raise HoldfastError("user_not_found", f"sandboxes of this service have no {kind} {number}", hint=f"choose one of {spans}")
 
 
 def _fields(path: str) -> list[list[str]]:

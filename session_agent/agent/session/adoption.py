@@ -43,7 +43,7 @@ class AdoptRequest:
         # checked first: an unauthenticated caller gets no other error
         nonce = dialled_nonce(token, head.headers.get(DIAL_HEADER.lower(), ""))
         if nonce is None:
-            raise HoldfastError("key_invalid", "the request is not proven", hint="")
+            raise HoldfastError("key_invalid", "the request has no valid proof", hint="")
         self.nonce = nonce
         length = head.headers.get("content-length", "")
         if not (length.isascii() and length.isdigit()) or "transfer-encoding" in head.headers:

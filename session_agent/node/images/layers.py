@@ -219,7 +219,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late:
 def _whiteout(name: str, parent: int, mode: int = 0) -> None:
     """Hide what lower layers have by this name. What this layer itself brings by it, before or after, stays."""
     if name in ("", ".", ".."):
-        raise invalid("a whiteout of nothing")
+        raise invalid("a whiteout without a name")
     if mode == 0 and _is_whiteout(name, parent):
         os.unlink(name, dir_fd=parent)  # it may stand for a device
     try:
