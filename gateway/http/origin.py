@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 
 
 def check_origin(allowed: AbstractSet[str], connection: HTTPConnection) -> None:
-    """Only a page of our own host or of an ``allowed`` origin may (no cookies are involved either way). Raises ``origin_refused``."""
+    """Refuse an upgrade from a page that is neither of this host nor of an ``allowed`` origin. Raises ``origin_refused``."""
     origin = connection.headers.get("origin")
     if origin is None or origin in allowed:
         return

@@ -1,8 +1,8 @@
 """The placement store: the records of sandboxes in Redis, which all gateways and controllers share.
 
-Owns the translation between records and hashes, and which step runs on which keys; decides nothing. Every method is one atomic step (of
-the ``.lua`` files), raises ``PlacementUnavailableError`` when the store is down, and never blocks longer than the step timeout. The values
-are in ``gateway.model.records``, key names in ``keys``, connections and time limits in ``redis_connection``.
+Owns the translation between records and hashes, and which step runs on which keys; decides nothing. Every change of a record is one
+atomic step (a ``.lua`` file). Every method raises ``PlacementUnavailableError`` when the store is down; each of its steps ends within the
+step timeout. The values are in ``gateway.model.records``, key names in ``keys``, connections and time limits in ``redis_connection``.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
     ) -> Created:
         """Reserve ``spec.sandbox_id``; ``used_before``: the id may have been used before; ``queued``: see ``begin``.
 
-        The same owner, id and fingerprint again answers what exists; where that was rebuilt after a wipe, the same key does. With
-        ``exclusive`` only the same key does, as long as the record was not rebuilt. Raises ``idempotency_conflict`` (the key was
+        A repeated request gets the sandbox that exists. It is recognised by owner, id and fingerprint; a record that was rebuilt after a
+        wipe has no fingerprint, and any request of the owner with an idempotency key gets it. With ``exclusive`` only the same key gets an
+        existing sandbox, and no request gets a rebuilt one. Raises ``idempotency_conflict`` (the key was
         used for another request), ``sandbox_exists`` (the id belongs to another request or owner), or ``RebuildingError`` (it is not known
         whether it was used).
         """
@@ -368,6 +369,7 @@ def _idempotency_conflict() -> HoldfastError:
 
 
 def _five(sandbox_id: str) -> list[str]:
+    """The keys that most steps take, in this order."""
     shard = keys.shard_of(sandbox_id)
     return [keys.record(sandbox_id), keys.tombstone(sandbox_id), keys.due(shard), keys.term(shard), keys.changes(shard)]
 

@@ -63,7 +63,7 @@ def quoted(text: str, safe: str = "") -> str:
 
 
 def query_of(pairs: Iterable[tuple[str, object]]) -> str:
-    """A query string, truth values in small letters."""
+    """A query string; booleans are written ``true`` and ``false``."""
     texts = [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in pairs]
     if _is_plain("".join([value or "/" for _, value in texts])):
         return "&".join([f"{name}={value}" for name, value in texts])

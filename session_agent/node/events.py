@@ -18,7 +18,7 @@ class Events:
 
     def __init__(self, snapshot: Callable[[], list[dict[str, Any]]]) -> None:
         self.began_at = 0.0
-        """Since when (seconds since the epoch) this node has been the only one: nothing of an earlier one was alive then."""
+        """When this node started (seconds since the epoch), after every sandbox of an earlier node had ended."""
         self._snapshot = snapshot
         self._watchers: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
         self._next = 0

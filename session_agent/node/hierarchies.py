@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 _CONTROLLERS = ("memory", "pids", "cpu")
+"""What limits a sandbox."""
 _SHARED = ("cpuacct", "cpuset")
+"""Controllers of v1 that limit nothing here; all sandboxes are in one group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def detect(tag: str) -> Hierarchies:
 
 
 def _shared(mounts: Mapping[str, tuple[str, str]], own: Mapping[str, str], tag: str) -> dict[str, str]:
-    """One group of the node in each hierarchy that nothing is limited by. A co-mounted one is shared only where it is not v1's."""
+    """The node's group for each controller of ``_SHARED``, except one that is mounted together with a limiting controller."""
     found: dict[str, str] = {}
     taken = {mounts[name][0] for name in _CONTROLLERS if name in mounts}
     for controller in _SHARED:
@@ -82,6 +84,7 @@ def _shared(mounts: Mapping[str, tuple[str, str]], own: Mapping[str, str], tag: 
 
 
 def _usable(parent: str, tag: str) -> str | None:
+    """The node's directory in *parent*, made if it is missing; None where no group can be made in it."""
     base = os.path.join(parent, f"holdfast-{tag}")
     try:
         os.makedirs(base, exist_ok=True)
@@ -94,6 +97,10 @@ def _usable(parent: str, tag: str) -> str | None:
 
 
 def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> tuple[str | None, frozenset[str]]:
+    """The node's directory below this process's own group, or else below the mount, and which *wanted* controllers it has.
+
+    A directory without any of them is the last resort.
+    """
     fallback: str | None = None
     for parent in dict.fromkeys((_join(mount, own), mount[0])):
         enabled = _enable(parent, wanted)

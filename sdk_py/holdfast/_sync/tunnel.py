@@ -39,7 +39,7 @@ class Tunnel:
         self._open: set[Transfer] = set()
         self._listener = Listener(self._serve, self._background)
         self.last_error: HoldfastError | None = None
-        """Why the latest connection that failed did, such as ``PortUnreachableError``."""
+        """The error of the latest connection that failed, such as ``PortUnreachableError``."""
 
     @property
     def address(self) -> Address:

@@ -48,7 +48,7 @@ def start_entrypoint(context: AgentContext) -> None:
 
 
 def stop_entrypoint(context: AgentContext) -> None:
-    """Send SIGTERM to the entrypoint, as `docker stop` does."""
+    """Send SIGTERM to the entrypoint, as ``docker stop`` does."""
     if context.settings.entrypoint:
         record = context.records.get(ENTRYPOINT_ID)
         if record.owner is not None:

@@ -174,7 +174,10 @@ class Records:
         self.prune(now)
 
     def delivered(self, command_id: str, now: float) -> None:
-        """A client has received the result: the record may be pruned later. Large output is freed now, unless ``yields`` keeps it."""
+        """A client has received the result: the record may be pruned later.
+
+        Large output is freed now. If its spool ``drops_unattached`` it is kept until the memory is needed.
+        """
         record = self._unacknowledged.pop(command_id, None)
         if record is None:
             return

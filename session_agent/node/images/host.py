@@ -2,7 +2,7 @@
 
 Owns what of the machine is shown: /usr (and /bin, /lib… where they are not links into it) as they are, and an /etc made
 of an allow-list of public files. The trees are not id-mapped, so everything in them belongs to the user nobody inside and only
-what the whole machine may read can be read. No home, no /root, /var, /opt, /srv, /mnt.
+what the whole machine may read can be read. Nothing of the machine's /home, /root, /var, /opt, /srv or /mnt is shown.
 """
 
 from __future__ import annotations

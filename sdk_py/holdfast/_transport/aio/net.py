@@ -47,11 +47,11 @@ class Listener:
         self.address = Address("", 0)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises ``InvalidArgumentError`` when the port is taken."""
+        """Listen. Raises ``InvalidArgumentError`` when that is not possible, for example because the port is in use."""
         try:
             self._server = await asyncio.start_server(self._accept, host, port)
-        except (OSError, OverflowError) as taken:
-            why = getattr(taken, "strerror", None) or str(taken)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
             raise InvalidArgumentError("invalid_argument", f"cannot listen on {host}:{port}: {why}", hint="choose another port") from None
         self.address = Address(*self._server.sockets[0].getsockname()[:2])
 

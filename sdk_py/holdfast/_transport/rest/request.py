@@ -39,7 +39,7 @@ class Service:
         return ssl.create_default_context()
 
     def head(self, method: str, path: str, headers: dict[str, str] | None, about: dict[str, str], params: Any) -> bytes:
-        """The head of a request; ``about`` describes the body. Raises ``ValueError`` for what a head has no room for."""
+        """The head of a request; ``about`` describes the body. Raises ``ValueError`` for characters that a head cannot contain."""
         target = f"{self.address.path}{path}"
         if params:
             target += "?" + query_of(params.items() if isinstance(params, dict) else params)

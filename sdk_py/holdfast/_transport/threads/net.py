@@ -69,11 +69,11 @@ class Listener:
         self.address = Address("", 0)
 
     def start(self, host: str, port: int) -> None:
-        """Listen. Raises ``InvalidArgumentError`` when the port is taken."""
+        """Listen. Raises ``InvalidArgumentError`` when that is not possible, for example because the port is in use."""
         try:
             self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except (OSError, OverflowError) as taken:
-            why = getattr(taken, "strerror", None) or str(taken)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
             raise InvalidArgumentError("invalid_argument", f"cannot listen on {host}:{port}: {why}", hint="choose another port") from None
         self.address = Address(*self._socket.getsockname()[:2])
         self._background.start(self._accept, self._socket, name="holdfast-tunnel-accept")
