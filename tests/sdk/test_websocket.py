@@ -168,6 +168,24 @@ def test_closes_that_end_the_session(code: int) -> None:
     assert judge_close(CloseInfo(code), attached_before=True).fatal
 
 
+@pytest.mark.parametrize(
+    ("close_code", "text", "code", "reason", "message"),
+    [
+        (4410, "sandbox_gone: evicted: the node is drained", "sandbox_gone", "evicted", ": the node is drained"),
+        (4410, "sandbox_failed: the agent ended", "sandbox_failed", None, ": the agent ended"),
+        (4403, "origin_refused: not from here: no", "origin_refused", None, ": not from here: no"),
+        (4503, "agent_unreachable: it does not answer", "agent_unreachable", None, ": it does not answer"),
+        (4411, "sandbox_gone: evicted: of another close code", "session_fenced", None, "(session_fenced)"),
+        (4410, "no code: at all", "sandbox_gone", None, "(sandbox_gone)"),
+        (4410, "", "sandbox_gone", None, "(sandbox_gone)"),
+    ],
+)
+def test_the_text_of_a_close_names_the_error(close_code: int, text: str, code: str, reason: str | None, message: str) -> None:
+    why = judge_close(CloseInfo(close_code, text), attached_before=False).why
+    assert (why.code, why.reason) == (code, reason)
+    assert why.message.endswith(message)
+
+
 def test_delays_grow_to_a_cap_and_jitter() -> None:
     backoff = Backoff(0.1, 2.0)
     delays = [backoff.delay_s() for _ in range(40)]

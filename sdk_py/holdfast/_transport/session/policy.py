@@ -88,13 +88,25 @@ def judge_close(closed: CloseInfo, *, attached_before: bool) -> Verdict:
     """What the end of an open connection means."""
     if closed.code in RESUMABLE_CLOSES:
         return Verdict(error("agent_unreachable", f"the connection ended with code {closed.code}", hint=""), fatal=False)
-    code = closed.reason if closed.reason in TABLE else _CLOSE_CODES.get(closed.code)
+    code, reason, message = _read_close(closed)
     if code is None:
         return Verdict(error("protocol_error", f"the connection was closed with code {closed.code}"), fatal=True)
     if attached_before and code == "sandbox_not_found":
         code = "sandbox_gone"
-    why = error(code, f"the service closed the connection with code {closed.code} ({code})")
+    text = f"the service closed the connection with code {closed.code} ({code}){f': {message}' if message else ''}"
+    why = error(code, text, reason=reason)
     return Verdict(why, fatal=not why.retryable)
+
+
+def _read_close(closed: CloseInfo) -> tuple[str | None, str | None, str]:
+    """Error code, reason and message of a close (PROTOCOL §1.5). Without a code in its text, the close code stands for its first error."""
+    code, colon, message = closed.reason.partition(": ")
+    if not colon or code not in TABLE or TABLE[code].close_code != closed.code:
+        return _CLOSE_CODES.get(closed.code), None, ""
+    word, colon, rest = message.partition(": ")
+    if colon and word.replace("-", "").isalnum():
+        return code, word, rest
+    return code, None, message
 
 
 class Backoff:
