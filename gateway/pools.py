@@ -35,7 +35,7 @@ _NAME_CHARACTERS = 512
 
 
 class PoolsError(ValueError):
-    """The pools file cannot be used; the message names the place."""
+    """The pools file cannot be used; the message names the pool (the first is 1) or the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ def read_pools(text: str | bytes) -> dict[str, Pool]:
     if not isinstance(body, list):
         raise PoolsError("it holds no list of pools")
     pools: dict[str, Pool] = {}
-    for number, entry in enumerate(body):
+    for number, entry in enumerate(body, 1):
         try:
             pool = _pool(entry)
-        except (HoldfastError, KeyError, TypeError, ValueError) as error:
+        except (HoldfastError, TypeError, ValueError) as error:
             raise PoolsError(f"pool {number}: {error}") from None
         if pool.key in pools or pool.name in (other.name for other in pools.values()):
             raise PoolsError(f"pool {number}: {pool.name!r} is there twice, or has the same image, size and options as another")
@@ -112,8 +112,12 @@ def _parsed(text: str | bytes) -> dict[str, Any]:
 
 
 def _pool(entry: Any) -> Pool:
-    if not isinstance(entry, dict) or not entry.keys() <= _FIELDS:
-        raise ValueError(f"a pool is a map of {', '.join(sorted(_FIELDS))}")
+    if not isinstance(entry, dict):
+        raise ValueError("a pool is a map")
+    if unknown := sorted(str(field) for field in entry.keys() - _FIELDS):
+        raise ValueError(f"there is no field {', '.join(unknown)}; a pool has {', '.join(sorted(_FIELDS))}")
+    if missing := [field for field in ("name", "image", "size") if field not in entry]:
+        raise ValueError(f"{', '.join(missing)} is missing")
     name, size = str(entry["name"]), int(entry["size"])
     if not name or not name.isascii() or not name.replace("-", "").isalnum() or len(name) > 63:
         raise ValueError("name must be letters, digits and '-', at most 63")

@@ -27,12 +27,20 @@ def test_a_file_of_pools_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry",
-    ["[1]", "{name: a}", "{name: a, image: b, size: -1}", "{name: a, image: b, size: 1, nonsense: 2}", "{name: a b, image: b, size: 1}",
-     "{name: a, image: b, size: 1, cpu: many}", "{name: a, image: b, size: 1, refill_per_s: 0}"],
-)  # fmt: skip
-def test_a_wrong_definition_is_refused(entry: str) -> None:
-    with pytest.raises(PoolsError):
+    ("entry", "named"),
+    [
+        ("[1]", "a map"),
+        ("{name: a}", "image, size is missing"),
+        ("{name: a, image: b, size: -1}", "size"),
+        ("{name: a, image: b, size: 1, nonsense: 2}", "no field nonsense"),
+        ("{name: a, image: b, size: 1, 7: 2}", "no field 7"),
+        ("{name: a b, image: b, size: 1}", "name"),
+        ("{name: a, image: b, size: 1, cpu: many}", "cpu"),
+        ("{name: a, image: b, size: 1, refill_per_s: 0}", "refill_per_s"),
+    ],
+)
+def test_a_wrong_definition_is_refused(entry: str, named: str) -> None:
+    with pytest.raises(PoolsError, match=f"^pool 1: .*{named}"):
         read_pools(f"[{entry}]")
     for text in ("{", "7", TEXT + "  - {name: other, image: host, cpu: 1000m, memory: 1Gi, size: 1}"):
         with pytest.raises(PoolsError):
