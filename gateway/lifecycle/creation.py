@@ -189,7 +189,7 @@ async def _begin(gateway: Gateway, spec: SandboxSpec) -> None:
         entry = await gateway.store.begin(spec.sandbox_id, spec.incarnation)
         pending = isinstance(entry, Record) and entry.incarnation == spec.incarnation and entry.status == "pending"
         if entry is not None and not pending:
-            raise HoldfastError("sandbox_exists", "it has been created already, or has ended")
+            raise HoldfastError("sandbox_exists", "the sandbox has been created already, or has ended")
 
 
 async def _mark_ready_later(gateway: Gateway, spec: SandboxSpec, endpoint: str, deadline: float) -> None:

@@ -40,7 +40,7 @@ async def claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, poo
             _count(gateway, "empty" if number == 0 else "failed")
             return None
         if not source:
-            raise HoldfastError("sandbox_exists", "it has been created already, or has ended")
+            raise HoldfastError("sandbox_exists", "the sandbox has been created already, or has ended")
         try:
             endpoint = await gateway.runtime.adopt(source, request, min(timeout_s, _ADOPT_S))
         except HoldfastError as error:

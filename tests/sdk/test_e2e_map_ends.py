@@ -76,7 +76,7 @@ def test_ctrl_c_ends_a_map(stack: Any) -> None:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_function_of_the_other_face_is_refused(keep: bool) -> None:
+def test_a_function_of_the_other_api_is_refused(keep: bool) -> None:
     """Its coroutines would be results that are never awaited; and a plain function would block the loop."""
 
     async def waits(number: int) -> int:
@@ -87,7 +87,7 @@ def test_a_function_of_the_other_face_is_refused(keep: bool) -> None:
             plain: Any = int
             await client.map(plain, ["1", "2"], return_exceptions=keep)
 
-    with SandboxClient("http://127.0.0.1:1", "hf_x") as client, pytest.raises(InvalidArgumentError, match="not the coroutine function"):
+    with SandboxClient("http://127.0.0.1:1", "hf_x") as client, pytest.raises(InvalidArgumentError, match="is a coroutine function"):
         client.map(waits, range(3), return_exceptions=keep)
     with pytest.raises(InvalidArgumentError, match="map takes a coroutine function"):
         asyncio.run(misused())

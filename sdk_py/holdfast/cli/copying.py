@@ -196,7 +196,7 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     as_link = source.is_symlink() and not follow and not local.endswith(("/", "/."))
     is_directory = source.is_dir() and not as_link
     if not is_directory and local.endswith(("/", "/.")):
-        raise bad(f"{local} is no directory", hint="leave out what follows its name")
+        raise bad(f"{local} is not a directory", hint="leave out the / or /. at its end")
     name = os.path.basename(os.path.abspath(local))
     try:
         there = _kind(files, path)

@@ -27,7 +27,9 @@ async def mapped(function: Step[T, R], items: list[T], concurrency: int, progres
             try:
                 begun = function(item)
                 if not hasattr(begun, "__await__"):
-                    wrong = bad(f"map takes a coroutine function here, not {function!r:.80}", "SandboxClient.map calls it in threads")
+                    wrong = bad(
+                        f"AsyncSandboxClient.map takes a coroutine function, not {function!r:.80}", "SandboxClient.map calls it in threads"
+                    )
                     break
                 outcome: R | Exception = await begun
             except Exception as failure:

@@ -18,7 +18,7 @@ from holdfast._transport.threads.stops import Stop
 T = TypeVar("T")
 R = TypeVar("R")
 Step = Callable[[T], R]
-_HINT = "AsyncSandboxClient.map awaits one"
+_HINT = "AsyncSandboxClient.map awaits coroutine functions"
 
 
 def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
@@ -53,7 +53,7 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
                     outcome: R | Exception = function(item)
                     if isinstance(outcome, CoroutineType):
                         outcome.close()
-                        end(bad(f"map takes a function of its own threads, not the coroutine function {function!r:.80}", _HINT))
+                        end(bad(f"SandboxClient.map calls a function in threads; {function!r:.80} is a coroutine function", _HINT))
                         return
                 except BaseException as failure:  # noqa: BLE001  it is raised where the map was called
                     if not keep or not isinstance(failure, Exception):
