@@ -39,11 +39,11 @@ def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
 def begin(context: AgentContext, params: dict[str, Any]) -> Record:
     """Get or create the command of this id, also without a client. Raises ``HoldfastError`` for what cannot run."""
     command_id = check_id(params.get("id"))
-    print_ = fingerprint("command", {name: value for name, value in params.items() if name not in _READING})
-    record = context.records.find(command_id, print_)
+    digest = fingerprint("command", {name: value for name, value in params.items() if name not in _READING})
+    record = context.records.find(command_id, digest)
     if record is None:
         request = _Request(context, params)
-        record = context.records.create(command_id, print_, request.spool)
+        record = context.records.create(command_id, digest, request.spool)
         try:
             Command(context, record, request)
         except HoldfastError:

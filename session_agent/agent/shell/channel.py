@@ -101,8 +101,8 @@ class ShellHandler(Handler):
 
     def _record(self, command_id: str, params: dict[str, Any]) -> tuple[Record, bool]:
         """The record of this id, and whether it is new."""
-        print_ = fingerprint("run", {**params, "": self._shell.name})
-        record = self._context.records.find(command_id, print_)
+        digest = fingerprint("run", {**params, "": self._shell.name})
+        record = self._context.records.find(command_id, digest)
         if record is not None:
             return record, False
         script = params.get("script")
@@ -119,7 +119,7 @@ class ShellHandler(Handler):
                 hint = "write to the shell while the command runs"
                 raise HoldfastError("invalid_argument", "a command on a terminal reads keys, and no other input", hint=hint)
             pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
-        record = self._context.records.create(command_id, print_, self._make_spool())
+        record = self._context.records.create(command_id, digest, self._make_spool())
         try:
             self._shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin)
         except HoldfastError:
