@@ -55,7 +55,7 @@ def convert(source: str) -> str:
 
 
 def convert_docstring(text: str) -> str:
-    """The package's own docstring names the other face."""
+    """The package's own docstring names the other API."""
     return text.replace(
         "The asynchronous SDK: this is the written one. ``holdfast._sync`` is generated from it by",
         "The synchronous SDK, generated from ``holdfast._async`` by",

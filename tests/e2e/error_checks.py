@@ -1,4 +1,4 @@
-"""What an error must say, whichever face it comes through: one clear typed answer, and what a caller can do about it.
+"""What an error must say, whichever API it comes through: one clear typed answer, and what a caller can do about it.
 
 Owns the assertions and the kit of uses that the tests of bad input and of lost sandboxes share.
 """

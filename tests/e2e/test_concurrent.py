@@ -47,7 +47,7 @@ async def life(client: AsyncSandboxClient, number: int) -> str:
 
 
 def test_threads_share_one_client(client: SandboxClient) -> None:
-    """The synchronous face from several threads: one sandbox each, and one shared by all."""
+    """The synchronous API from several threads: one sandbox each, and one shared by all."""
     with client.create_sandbox("host") as shared, ThreadPoolExecutor(8) as pool:
 
         def work(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Fixtures of the SDK's tests: the scripted agent, and a client of either face on it."""
+"""Fixtures of the SDK's tests: the scripted agent, and a client of either API on it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def agent() -> Iterator[FakeAgent]:
 
 @pytest.fixture(params=[AsyncFace, SyncFace], ids=["async", "sync"])
 def face(request: pytest.FixtureRequest) -> Any:
+    """One of the two APIs, asynchronous or synchronous; a test that uses it runs with each."""
     return request.param()
 
 
@@ -35,7 +36,7 @@ async def sandbox(agent: FakeAgent, face: Any) -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def client(stack: Any, face: Any) -> AsyncIterator[Any]:
-    """A client of either face on the real stack."""
+    """A client of either API on the real stack."""
     client = face.client(stack.url, stack.key)
     try:
         yield client

@@ -1,4 +1,4 @@
-"""Commands, shells, processes and terminals through the whole chain: SDK, gateway, agent, and a real bash; on both faces."""
+"""Commands, shells, processes and terminals through the whole chain: SDK, gateway, agent, and a real bash; on both APIs."""
 
 from __future__ import annotations
 

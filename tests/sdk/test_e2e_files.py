@@ -1,4 +1,4 @@
-"""Files, trees, patches and tunnels of a real sandbox, on both faces."""
+"""Files, trees, patches and tunnels of a real sandbox, on both APIs."""
 
 from __future__ import annotations
 

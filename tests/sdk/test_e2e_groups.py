@@ -1,4 +1,4 @@
-"""Groups on a whole stack, on both faces; and creates that wait for a full service."""
+"""Groups on a whole stack, on both APIs; and creates that wait for a full service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of subprocess, docker, Modal and E2B type, on the real stack and both faces."""
+"""What users of subprocess, docker, Modal and E2B type, on the real stack and both APIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lifecycle, REST and faults of the real stack, on both faces."""
+"""Lifecycle, REST and faults of the real stack, on both APIs."""
 
 from __future__ import annotations
 

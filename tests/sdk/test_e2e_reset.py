@@ -1,4 +1,4 @@
-"""``sandbox.reset()`` on the real stack and both faces: the image's state again, and handles from before that say so."""
+"""``sandbox.reset()`` on the real stack and both APIs: the image's state again, and handles from before that say so."""
 
 from __future__ import annotations
 

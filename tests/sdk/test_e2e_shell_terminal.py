@@ -1,4 +1,4 @@
-"""``sandbox.shell(tty=True)`` on the real stack and both faces."""
+"""``sandbox.shell(tty=True)`` on the real stack and both APIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session changes hands on the real stack, on both faces: the old holder is fenced, what runs goes on."""
+"""A session changes hands on the real stack, on both APIs: the old holder is fenced, what runs goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``files.watch`` on the real stack and both faces: events, their end, and what becomes of them when a connection is lost."""
+"""``files.watch`` on the real stack and both APIs: events, their end, and what becomes of them when a connection is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 of both faces: answers whole and one byte at a time, hostile ones, and connections on real sockets."""
+"""HTTP/1.1 of both APIs: answers whole and one byte at a time, hostile ones, and connections on real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public names, the two faces beside each other, and the generator that keeps them so."""
+"""The public names, the two APIs beside each other, and the generator that keeps them so."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def face_pairs() -> list[tuple[type, type]]:
 
 
 @pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
-def test_both_faces_have_the_same_methods_and_arguments(written: type, generated: type) -> None:
+def test_both_apis_have_the_same_methods_and_arguments(written: type, generated: type) -> None:
     ours, theirs = members(written), members(generated)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
@@ -123,7 +123,7 @@ def test_a_hostile_error_map_is_cut_and_typed() -> None:
     assert from_map(None).code == "internal"
 
 
-def test_the_generated_face_is_up_to_date() -> None:
+def test_the_generated_api_is_up_to_date() -> None:
     assert generate_sync.main(["--check"]) == 0
 
 

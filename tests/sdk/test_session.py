@@ -1,4 +1,4 @@
-"""Commands over a session that is cut, refused, fenced, drained and lost: what the caller sees, on both faces."""
+"""Commands over a session that is cut, refused, fenced, drained and lost: what the caller sees, on both APIs."""
 
 from __future__ import annotations
 

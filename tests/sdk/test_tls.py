@@ -1,4 +1,4 @@
-"""Sessions and REST over TLS: certificates are checked, large data passes through the encrypted socket, on both faces."""
+"""Sessions and REST over TLS: certificates are checked, large data passes through the encrypted socket, on both APIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both faces of the SDK behind one: tests are written once, with ``await``, and run on each.
+"""Both APIs of the SDK behind one interface: tests are written once, with ``await``, and run on each.
 
 ``AsyncFace`` is the asynchronous SDK as it is. ``SyncFace`` wraps the synchronous objects: each call runs in a thread, so that several may
 wait at once, and what a method returns is wrapped in turn. Whether a method is awaited is read from its asynchronous twin.
