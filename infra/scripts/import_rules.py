@@ -1,6 +1,6 @@
 """Runs the import contracts of `.importlinter`, and one that it cannot express: which outside packages a folder may use.
 
-Owns the allow-lists of outside packages (design §2). import-linter forbids named packages; a core that may use
+Owns the allow-lists of outside packages. import-linter forbids named packages; a core that may use
 nothing but the standard library and one codec needs the opposite, so this reads the imports itself. Called by
 `make check`.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 _TOP = Path(__file__).resolve().parents[2]
 
-# Room → the packages beside the standard library and itself that it may import anywhere.
+# Folder → the packages beside the standard library and itself that it may import anywhere.
 _MAY_IMPORT = {
     "schemas/holdfast_wire": {"msgpack"},
     "sdk_py/holdfast_recipes/core": {"holdfast_recipes"},
@@ -46,15 +46,15 @@ def outside_imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def allow_list_breaches(top: Path) -> list[str]:
-    """One line for each import that its room does not allow."""
+    """One line for each import that its folder does not allow."""
     found = []
-    for room, allowed in _MAY_IMPORT.items():
-        own = Path(room).name
-        for path in sorted((top / room).rglob("*.py")):
+    for folder, allowed in _MAY_IMPORT.items():
+        own = Path(folder).name
+        for path in sorted((top / folder).rglob("*.py")):
             if str(path.relative_to(top)) in _RUNS_ELSEWHERE:
                 continue
             found += [
-                f"{path.relative_to(top)}:{line}: {room} may not import {name}"
+                f"{path.relative_to(top)}:{line}: {folder} may not import {name}"
                 for line, name in outside_imports(path)
                 if name not in allowed | {own} and name not in sys.stdlib_module_names | _NEWER
             ]
