@@ -29,7 +29,7 @@ def _add_arguments(parser: Any, **_: Any) -> None:
 
 @events.init.add_listener
 def _be_quiet(**_: Any) -> None:
-    logging.getLogger("holdfast").setLevel(logging.WARNING)  # one line for each session is too much of them
+    logging.getLogger("holdfast").setLevel(logging.WARNING)  # below that it logs a line for each session
 
 
 @events.test_start.add_listener
