@@ -419,7 +419,7 @@ async def test_images_share_their_layers(tmp_path: Path, store: ImageStore) -> N
     assert os.listdir(tmp_path / "images/layers") == []
 
 
-async def test_the_store_survives_restarts_and_crashes(tmp_path: Path, store: ImageStore) -> None:
+async def test_the_store_survives_restarts_and_crashes(tmp_path: Path, store: ImageStore, caplog: pytest.LogCaptureFixture) -> None:
     await store.import_path(str(oci_layout(tmp_path / "one", [BASE])), "one")
     (tmp_path / "images/tmp/half/etc").mkdir(parents=True)
     (tmp_path / "images/layers" / ("0" * 64)).mkdir()
@@ -429,6 +429,8 @@ async def test_the_store_survives_restarts_and_crashes(tmp_path: Path, store: Im
     )
     again = ImageStore(str(tmp_path / "images"), None)
     again.open()
+    assert "its record torn.json cannot be read" in caplog.text
+    assert "the image docker.io/library/gone:latest has to be imported again" in caplog.text
     assert [image["name"] for image in again.list()] == ["host", "one"]
     assert again.resolve("one") == store.resolve("one")
     assert os.listdir(tmp_path / "images/tmp") == []

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import stat
@@ -26,6 +27,7 @@ from session_agent.node.images.spec import ImageSpec
 from session_agent.node.namespaces import IdMap
 from session_agent.node.rootfs import MAX_LAYERS
 
+log = logging.getLogger(__name__)
 _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
 
 
@@ -90,10 +92,13 @@ class ImageStore:
             try:
                 with open(self._path("index", name), encoding="utf-8") as file:
                     record = ImageRecord(**json.load(file))
-            except (OSError, ValueError, TypeError):
+            except (OSError, ValueError, TypeError) as error:
+                log.warning("an image has to be imported again: its record %s cannot be read: %s", name, error)
                 continue
             if all(os.path.isdir(self._layer(digest)) for digest in record.layers):
                 self._records[record.name] = record
+            else:
+                log.warning("the image %s has to be imported again: one of its layers is missing", record.name)
         self._collect_layers()
 
     def list(self) -> list[dict[str, Any]]:
