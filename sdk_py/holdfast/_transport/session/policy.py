@@ -100,8 +100,8 @@ def judge_close(closed: CloseInfo, *, attached_before: bool) -> Verdict:
 
 def _read_close(closed: CloseInfo) -> tuple[str | None, str | None, str]:
     """Error code, reason and message of a close (PROTOCOL §1.5). Without a code in its text, the close code stands for its first error."""
-    code, colon, message = closed.reason.partition(": ")
-    if not colon or code not in TABLE or TABLE[code].close_code != closed.code:
+    code, _, message = closed.reason.partition(": ")
+    if code not in TABLE or TABLE[code].close_code != closed.code:
         return _CLOSE_CODES.get(closed.code), None, ""
     word, colon, rest = message.partition(": ")
     if colon and word.replace("-", "").isalnum():
