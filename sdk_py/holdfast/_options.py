@@ -28,15 +28,16 @@ _LONGEST_S = 1e9
 class Options:
     """Settings of one client. Times are seconds, sizes bytes.
 
-    ``connect_timeout_s`` bounds the first attach and each single attempt, ``resume_timeout_s`` how long a lost connection is
-    tried again before waiting calls fail, ``request_timeout_s`` one HTTP request, ``cancel_timeout_s`` how long a cancelled call waits for
-    the remote end of its command. ``command_timeout_s`` is the time limit of calls without ``timeout``. Attempts to connect are
-    ``backoff_base_s`` apart at first, then twice as long each time up to ``backoff_cap_s``.
+    ``connect_timeout_s`` bounds each connection and a first attach to a service that cannot be reached; one that answers may take three
+    times as long. ``resume_timeout_s`` is how long a lost connection is tried again before waiting calls fail, ``request_timeout_s`` bounds
+    one HTTP request, ``cancel_timeout_s`` how long a cancelled call waits for the remote end of its command. ``command_timeout_s`` is the
+    time limit of calls without ``timeout``. Attempts to connect are ``backoff_base_s`` apart at first, then twice as long each time up to
+    ``backoff_cap_s``.
     """
 
     url: str
     api_key: str = field(repr=False)
-    connect_timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
     resume_timeout_s: float = 120.0
     request_timeout_s: float = 60.0
     command_timeout_s: float | None = None

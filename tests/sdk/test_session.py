@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -225,6 +226,23 @@ async def test_a_busy_service_is_tried_again(sandbox: Any, agent: FakeAgent) -> 
     agent.refuse.append((502, {"Content-Type": "text/html"}, b"<h1>bad gateway</h1>"))
     assert (await sandbox.exec("echo x")).stdout == "x\n"
     assert len(agent.requests) == 4
+
+
+@pytest.mark.parametrize("limit_s", [0.1, 0.4])
+async def test_a_service_that_answers_is_tried_three_times_as_long_as_one_that_cannot_be_reached(
+    face: Any, agent: FakeAgent, limit_s: float
+) -> None:
+    agent.refuse_with("placement_unavailable", 1000)
+    waited_s = []
+    for url in (agent.url, "http://127.0.0.1:9"):
+        sandbox = face.client(url, "k", connect_timeout_s=limit_s, transport="session").get_sandbox("sb")
+        started = time.monotonic()
+        with pytest.raises(ServiceUnavailableError):
+            await sandbox.exec("true")
+        waited_s.append(time.monotonic() - started)
+        await sandbox.close()
+    assert waited_s[0] >= 3 * limit_s
+    assert limit_s <= waited_s[1] < waited_s[0]
 
 
 async def test_nobody_there(face: Any) -> None:

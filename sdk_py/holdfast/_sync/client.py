@@ -40,9 +40,10 @@ class SandboxClient:
     """Start here. ``url`` and ``api_key`` come from ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY`` where they are not given.
 
     Times are seconds. ``transport``: ``auto`` (sessions, and REST where WebSockets do not pass), ``session`` or ``rest``.
-    ``connect_timeout_s``: how long the first attach and each attempt may take. ``resume_timeout_s``: how long a connection that was
-    lost is tried again before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``:
-    the ``timeout`` of commands that name none (``float("inf")`` there lifts it). ``max_output_bytes``: what is kept of each stream.
+    ``connect_timeout_s``: how long each connection may take, and the first attach while the service cannot be reached; a busy service that
+    answers has three times as long. ``resume_timeout_s``: how long a connection that was lost is tried again before waiting calls fail.
+    ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``: the ``timeout`` of commands that name none
+    (``float("inf")`` there lifts it). ``max_output_bytes``: what is kept of each stream.
     Raises ``ConfigurationError`` when there is no address or key. Once it is closed, it and its sandboxes, groups and images raise
     ``ClientClosedError`` where they would need a connection.
     """
@@ -53,7 +54,7 @@ class SandboxClient:
         api_key: str | None = None,
         *,
         transport: TransportChoice = "auto",
-        connect_timeout_s: float = 30.0,
+        connect_timeout_s: float = 10.0,
         resume_timeout_s: float = 120.0,
         request_timeout_s: float = 60.0,
         command_timeout_s: float | None = None,

@@ -111,11 +111,13 @@ class SessionDriver:
         while True:
             wire = _Wire(self, engine.websocket())
             why = "the connection was lost"
-            limit_s = engine.attempt_s(self._loop.time())
+            limit_s = engine.connect_s(self._loop.time())
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(limit_s) as limit:
                     await self._loop.create_connection(lambda: wire, address.host, address.port, ssl=service.tls_context)  # noqa: B023
                     self._wire = wire
+                    limit_s = engine.answer_s(self._loop.time())
+                    limit.reschedule(self._loop.time() + limit_s)
                     await wire.shaken.wait()
                 await wire.over.wait()
             except TimeoutError:

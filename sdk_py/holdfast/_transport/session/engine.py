@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TICKET_HEADER = "X-Holdfast-Ticket"
 BATCH_BYTES = 256 * 1024
 STEADY_S = 5.0
+PATIENCE = 3
+"""How many times longer than to an unreachable service a first attach to a service that answers is tried."""
 ENDINGS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
 """Reasons of a GoAway that announce the end of the sandbox, not of a connection (PROTOCOL §6.4)."""
 LAST_LOOK_S = 3.0
@@ -66,6 +68,8 @@ class Engine:
         self.leave = False
         """Whether the transport should end the current connection and come back on another."""
         self.attached_once = False
+        self._reached = False
+        """Whether the service, or a load balancer in front of it, has answered a handshake."""
         self.resumes = 0
         self._sinks: dict[int, Sink] = {}
         self._fresh: list[Sink] = []
@@ -92,6 +96,7 @@ class Engine:
 
     def connected(self, headers: Mapping[str, str], now: float) -> None:
         """The handshake succeeded: greet."""
+        self._reached = True
         ticket = headers.get(TICKET_HEADER.lower(), "")
         if ticket.isascii() and ticket.isprintable() and len(ticket) <= 4096:
             self._ticket = ticket
@@ -158,6 +163,7 @@ class Engine:
             self._down_since = None
             self._backoff.reset()
         verdict = self._judge(websocket, why)
+        self._reached = self._reached or (websocket is not None and websocket.refusal is not None and not verdict.not_holdfast)
         if self._down_since is None:
             self._down_since = now
             if self.attached_once:
@@ -184,9 +190,15 @@ class Engine:
         self._log("info", "%s in %.2f s, for %.0f s at most: %s", doing, delay_s, limit_s - spent, verdict.why.message)
         return delay_s
 
-    def attempt_s(self, now: float) -> float:
+    def connect_s(self, now: float) -> float:
         """How long one attempt to connect may take: no longer than the outage may still last."""
-        limit_s = self.options.connect_timeout_s
+        return self._at_most(self.options.connect_timeout_s, now)
+
+    def answer_s(self, now: float) -> float:
+        """How long the service may take to answer the handshake: agents are dialled in turn."""
+        return self._at_most(self.options.connect_timeout_s * PATIENCE, now)
+
+    def _at_most(self, limit_s: float, now: float) -> float:
         if self._down_since is None:
             return limit_s
         return max(min(limit_s, self._down_since + self._outage_limit_s() - now), 0.05)
@@ -200,7 +212,9 @@ class Engine:
 
     def _outage_limit_s(self) -> float:
         """How long an outage may last, from its begin."""
-        limit_s = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
+        limit_s = self.options.connect_timeout_s * (PATIENCE if self._reached else 1)
+        if self.attached_once:
+            limit_s = self.options.resume_timeout_s
         if self._ending and self._down_since is not None:
             limit_s = min(limit_s, max(self._ends_at - self._down_since, 0.0) + LAST_LOOK_S)
         return limit_s

@@ -27,14 +27,19 @@ class NotConnectedError(Exception):
         self.fatal = fatal
 
 
-def connect(options: Options, websocket: WebSocket, limit_s: float) -> tuple[socket.socket, list[bytes]]:
-    """The connected socket, not blocking, and the messages that arrived with the handshake. Raises ``NotConnectedError``."""
+def connect(options: Options, websocket: WebSocket, connect_s: float, answer_s: float) -> tuple[socket.socket, list[bytes]]:
+    """The connected socket, not blocking, and the messages that arrived with the handshake. Raises ``NotConnectedError``.
+
+    The handshake's answer may take ``answer_s``.
+    """
+    limit_s = connect_s
     service = Service(options)
     address = service.address
     connection: socket.socket | None = None
     fatal: HoldfastError | None = None
     try:
         connection = connection_to(address, limit_s, service.tls_context)
+        limit_s = answer_s
         messages = _shake_hands(connection, websocket, limit_s)
         if websocket.open:
             connection.setblocking(False)

@@ -201,7 +201,8 @@ class SessionDriver:
             while self.engine.error is None:
                 websocket = self.engine.websocket()
                 try:
-                    connection, messages = connect(self.options, websocket, self.engine.attempt_s(time.monotonic()))
+                    now = time.monotonic()
+                    connection, messages = connect(self.options, websocket, self.engine.connect_s(now), self.engine.answer_s(now))
                     self._perform_here(self._connected, websocket, connection, messages)
                     self._serve(connection)
                     why = "the connection was lost"
