@@ -86,18 +86,21 @@ def remove_run_dir(settings: NodeSettings) -> None:
     """
     if settings.run_dir == settings.sandboxes_dir:
         return
-    if set(os.listdir(settings.run_dir)) - {_DATA_LINK}:
-        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), settings.run_dir)
-    removed = settings.run_dir + _REMOVED
-    if os.path.lexists(removed):  # of an earlier time
-        _remove_folder(removed)
-    os.rename(settings.run_dir, removed)
-    _remove_folder(removed)
+    fd = os.open(settings.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if set(os.listdir(fd)) - {_DATA_LINK}:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), settings.run_dir)
+        removed = f"{settings.run_dir}.{os.urandom(8).hex()}{_REMOVED}"  # a name that no other user can have taken
+        os.rename(settings.run_dir, removed)
+        _remove_folder(fd, removed)
+    finally:
+        os.close(fd)
 
 
-def _remove_folder(path: str) -> None:
-    for name in os.listdir(path):
-        os.unlink(os.path.join(path, name))
+def _remove_folder(fd: int, path: str) -> None:
+    """Remove the folder that ``fd`` has open: ``path`` is in a folder of all users, who may put something else there."""
+    for name in os.listdir(fd):
+        os.unlink(name, dir_fd=fd)
     os.rmdir(path)
 
 
@@ -121,9 +124,9 @@ def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
         if os.fstat(fd).st_uid != os.geteuid():
             return
         if path.endswith(_REMOVED):
-            with contextlib.suppress(BlockingIOError):  # its node is removing it
+            with contextlib.suppress(BlockingIOError, FileNotFoundError):  # its node is removing it, or has done so
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove_folder(path)
+                _remove_folder(fd, path)
             return
         try:
             data_dir = os.readlink(_DATA_LINK, dir_fd=fd)

@@ -298,6 +298,27 @@ def test_a_folder_in_memory_whose_removal_ends_early_is_removed_later(
 
 
 @requires("root", "memory file system")
+def test_what_another_user_put_beside_a_folder_in_memory_is_left_alone(tmp_path: Path) -> None:
+    config, later = (NodeSettings(str(tmp_path / name), "") for name in ("data", "later"))
+    for each in (config, later):
+        recovery.make_directories(each)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    planted = f"{config.run_dir}.removed"
+    os.symlink(kept, planted)
+    try:
+        os.close(recovery.claim_run_dir(config) or -1)
+        recovery.remove_run_dir(config)
+        recovery.sweep_abandoned(later)
+        assert glob.glob(f"{config.run_dir}*") == [planted]
+        assert (kept / "file").exists()
+    finally:
+        os.unlink(planted)
+        recovery.remove_run_dir(later)
+
+
+@requires("root", "memory file system")
 def test_a_folder_in_memory_that_is_not_empty_keeps_its_link(tmp_path: Path) -> None:
     config = NodeSettings(str(tmp_path / "data"), "")
     recovery.make_directories(config)
