@@ -109,6 +109,8 @@ def quote(text: bytes) -> bytes:
 class _Dialect:
     """What the dialects share: runs, reports and dumps."""
 
+    _marks_runs = False
+    """Whether a run's processes can be marked by the shell itself: with a resource limit that only bash can set."""
     _word = b"\\"
     """Before the name of a builtin, so that neither an alias nor, where that is possible, a function replaces it."""
     _source = b"\\."
@@ -156,7 +158,7 @@ class _Dialect:
     def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
         """The memory file of a run. ``$?`` begins as the previous run left it."""
         word = self._word
-        prefix = b"" if tag is None else word + b"ulimit -SR %d\n" % tag
+        prefix = word + b"ulimit -SR %d\n" % tag if self._marks_runs and tag is not None else b""
         if last_status:
             status = b"__holdfast_status() { %sunset -f __holdfast_status; %sreturn %d; }; __holdfast_status\n"
             prefix += status % (word, word, last_status)
@@ -196,6 +198,7 @@ class BashDialect(_Dialect):
     """Bash, started as interactive so that it reads control lines again after an interrupt, but set up like a non-interactive one."""
 
     kind = "bash"
+    _marks_runs = True
     _word = b"\\builtin "
     _source = b"\\builtin source"
     _printf = b"\\builtin printf"
