@@ -6,8 +6,8 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 from holdfast_wire.frames import Output
@@ -108,14 +108,26 @@ async def test_nobody_listens() -> None:
     assert "Connection refused" in error["message"]
 
 
+@contextmanager
+def nothing_listens(port: int) -> Iterator[None]:
+    """Hold the port of the other loopback address, which a test beside this one might be given."""
+    with socket.socket() as held:
+        try:
+            held.bind(("127.0.0.1", port))
+        except OSError:
+            pytest.skip("a test beside this one has the same port of 127.0.0.1")
+        yield
+
+
 async def test_servers_on_ipv6_loopback_only_are_found() -> None:
     try:
         async with server(echo, "::1") as port:
-            channel = tunnel(port)
-            await channel.write(b"six", eof=True)
-            await channel.result()
-            assert channel.output == b"six"
-            assert (await channel.opened())["host"] == "::1"
+            with nothing_listens(port):
+                channel = tunnel(port)
+                await channel.write(b"six", eof=True)
+                await channel.result()
+                assert channel.output == b"six"
+                assert (await channel.opened())["host"] == "::1"
     except OSError:
         pytest.skip("there is no IPv6 here")
 
