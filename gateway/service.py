@@ -108,7 +108,7 @@ class Gateway:
 
     async def dial(self, placed: Record | Ticket) -> Dialled:
         """Reach the sandbox's agent, in turn. Raises ``DialError``."""
-        async with self.dials.place():
+        async with self.dials.place(placed.owner):
             return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
 
     async def check(self, record: Record) -> None:

@@ -11,29 +11,54 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 AT_ONCE = 64
-"""More than any number of agents that answer at a rate a replica can use: a thousand a second at 64 ms each."""
-PLACE_S = 0.5
-"""For how long a dial counts: agents that do not answer, such as those of a lost machine, must not keep the others waiting."""
+OF_ONE_OWNER = 16
+"""An owner whose agents do not answer delays no other owner."""
+PLACE_S = 0.1
+"""For how long a dial counts. Agents that do not answer, such as those of a lost machine, delay the others by no more than that."""
+
+
+class _Share:
+    """The places of one owner, and how many dials have one or wait for one."""
+
+    __slots__ = ("places", "used")
+
+    def __init__(self, places: int) -> None:
+        self.places = asyncio.Semaphore(places)
+        self.used = 0
 
 
 class DialQueue:
-    """Places for dials."""
+    """Places for dials, so many for all and so many for one owner."""
 
-    def __init__(self, at_once: int = AT_ONCE, place_s: float = PLACE_S) -> None:
+    def __init__(self, at_once: int = AT_ONCE, of_one_owner: int = OF_ONE_OWNER, place_s: float = PLACE_S) -> None:
         self._places = asyncio.Semaphore(at_once)
+        self._of_one_owner = of_one_owner
         self._place_s = place_s
+        self._shares: dict[str, _Share] = {}
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
+    async def place(self, owner: str) -> AsyncIterator[None]:
         """Wait for a place, first come first served, and hold it until the block or ``place_s`` is over, whichever comes first."""
-        await self._places.acquire()
+        share = self._shares.setdefault(owner, _Share(self._of_one_owner))
+        share.used += 1
+        try:
+            async with self._held(share.places), self._held(self._places):
+                yield
+        finally:
+            share.used -= 1
+            if not share.used:
+                del self._shares[owner]
+
+    @asynccontextmanager
+    async def _held(self, places: asyncio.Semaphore) -> AsyncIterator[None]:
+        await places.acquire()
         held = True
 
         def leave() -> None:
             nonlocal held
             if held:
                 held = False
-                self._places.release()
+                places.release()
 
         timer = asyncio.get_running_loop().call_later(self._place_s, leave)
         try:

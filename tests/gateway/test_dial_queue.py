@@ -15,7 +15,7 @@ async def run(queue: DialQueue, count: int) -> tuple[list[int], int]:
 
     async def dial(number: int) -> None:
         nonlocal most, now
-        async with queue.place():
+        async with queue.place("ada"):
             order.append(number)
             now += 1
             most = max(most, now)
@@ -27,29 +27,29 @@ async def run(queue: DialQueue, count: int) -> tuple[list[int], int]:
 
 
 async def test_dials_run_in_order_and_no_more_at_once_than_there_are_places() -> None:
-    assert await run(DialQueue(at_once=3, place_s=60), 20) == (list(range(20)), 3)
+    assert await run(DialQueue(at_once=64, of_one_owner=3, place_s=60), 20) == (list(range(20)), 3)
 
 
 async def test_agents_that_do_not_answer_give_up_their_place() -> None:
-    queue, never = DialQueue(at_once=2, place_s=0.05), asyncio.Event()
+    queue, never = DialQueue(at_once=2, of_one_owner=2, place_s=0.05), asyncio.Event()
 
     async def hang() -> None:
-        async with queue.place():
+        async with queue.place("ada"):
             await never.wait()
 
     hanging = [asyncio.ensure_future(hang()) for _ in range(6)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(30), queue.place():
+    async with asyncio.timeout(30), queue.place("ada"):
         never.set()
     await asyncio.gather(*hanging)
 
 
 @pytest.mark.parametrize("place_s", [0.01, 60.0])
 async def test_each_place_is_free_again_exactly_once(place_s: float) -> None:
-    queue = DialQueue(at_once=2, place_s=place_s)
+    queue = DialQueue(at_once=2, of_one_owner=2, place_s=place_s)
 
     async def dial(fails: bool) -> None:
-        async with queue.place():
+        async with queue.place("ada"):
             await asyncio.sleep(0.01)
             if fails:
                 raise ConnectionError
@@ -63,3 +63,18 @@ async def test_each_place_is_free_again_exactly_once(place_s: float) -> None:
     await asyncio.gather(*cancelled, return_exceptions=True)
     await asyncio.sleep(0.05)
     assert (await run(queue, 20))[1] == 2
+
+
+async def test_an_owner_whose_agents_do_not_answer_delays_no_other_owner() -> None:
+    queue, never = DialQueue(at_once=4, of_one_owner=2, place_s=60), asyncio.Event()
+
+    async def hang() -> None:
+        async with queue.place("mallory"):
+            await never.wait()
+
+    hanging = [asyncio.ensure_future(hang()) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert await run(queue, 10) == (list(range(10)), 2)
+    never.set()
+    await asyncio.gather(*hanging)
+    assert not queue._shares
