@@ -73,7 +73,7 @@ def read_pools(text: str | bytes) -> dict[str, Pool]:
     for number, entry in enumerate(body, 1):
         try:
             pool = _pool(entry)
-        except (HoldfastError, TypeError, ValueError) as error:
+        except (HoldfastError, OverflowError, TypeError, ValueError) as error:
             raise PoolsError(f"pool {number}: {error}") from None
         if pool.key in pools or pool.name in (other.name for other in pools.values()):
             raise PoolsError(f"pool {number}: {pool.name!r} is there twice, or has the same image, size and options as another")

@@ -52,6 +52,8 @@ _REFUSALS: tuple[tuple[type[ResponseError], str], ...] = (
 """Refusals of a Redis that answers but does not carry a step out, as Redis 7 reports them from scripts. The client strips the codes."""
 _REFUSED = re.compile(r"\b(OOM|READONLY|NOREPLICAS|MISCONF|MASTERDOWN|CLUSTERDOWN|LOADING|BUSY|TRYAGAIN|NOPERM)\b")
 """The same in the text of other errors: before 7.0 a refusal inside a script is a plain error of the script."""
+_QUEUE_S = 5.0
+"""How long a step waits for a connection that others use."""
 _PIPELINE = 500
 """Most commands in one pipeline: bounds the memory of a reply."""
 
@@ -133,7 +135,8 @@ class RedisConnection:
             if self._cluster is not None:
                 async with TurnLimit(self._settings.step_timeout_s):
                     return [await self._cluster.execute_command(*parts) for parts in commands]
-            async with self._free:
+            await self._turn()
+            try:
                 if clock() < self._retry_at:  # a step that had the connection before found the store down
                     raise PlacementUnavailableError
                 connection = self._idle.pop() if self._idle else self._pool.make_connection()
@@ -142,6 +145,8 @@ class RedisConnection:
                         return await _exchange(connection, b"".join([pack_command(parts) for parts in commands]), len(commands))  # type: ignore[arg-type]
                 finally:
                     self._idle.append(connection)
+            finally:
+                self._free.release()
         except NoScriptError:
             raise
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
@@ -154,6 +159,17 @@ class RedisConnection:
                 raise PlacementUnavailableError(f"the placement store refuses to be written to: {refusal}") from error
             self._retry_at = clock() + self._settings.rest_after_failure_s
             raise PlacementUnavailableError from error
+
+    async def _turn(self) -> None:
+        """Wait until a connection is free. Raises ``PlacementUnavailableError`` when others have had all of them for too long."""
+        if not self._free.locked():
+            await self._free.acquire()
+            return
+        try:
+            async with TurnLimit(_QUEUE_S):
+                await self._free.acquire()
+        except TimeoutError:
+            raise PlacementUnavailableError(f"the placement store is too slow: no connection was free for {_QUEUE_S:g} s") from None
 
 
 async def _exchange(connection: Any, packed: bytes, count: int) -> list[Any]:
