@@ -47,7 +47,6 @@ async def test_every_request_says_that_the_client_is_closed(service: Service, fa
         client.images.list,
         group.begin,
         sandbox.refresh,
-        sandbox.delete,
         lambda: sandbox.exec("true"),
         sandbox.shell,
         lambda: sandbox.files.read("/etc/hostname"),
@@ -79,6 +78,24 @@ async def test_a_create_that_the_close_interrupts_leaves_no_sandbox(service: Ser
     await client.close()
     with pytest.raises(ClientClosedError):
         await create
+    assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
+
+
+async def test_a_create_that_is_answered_after_the_close_leaves_no_sandbox(service: Service, face: Any) -> None:
+    service.late_s = 0.5
+    client = face.client(service.url, "k")
+    create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
+    await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await create
+    assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
+
+
+async def test_a_block_that_ends_after_its_client_deletes_its_sandbox(service: Service, face: Any) -> None:
+    client = face.client(service.url, "k")
+    async with await client.create_sandbox("host", sandbox_id="sb"):
+        await client.close()
     assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
 
 

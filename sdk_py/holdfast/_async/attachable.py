@@ -80,11 +80,11 @@ class AsyncAttachable:
             if driver is None:
                 token, self._token = self._token, None
                 driver = await self._begun(token)
+                self._driver = driver
+                self._in_use.add(self)
                 if self._rest.closed:  # during the attach: closing the client did not find this driver
                     await driver.close()
                     self._rest.check_open()
-                self._driver = driver
-                self._in_use.add(self)
         return driver
 
     async def _begun(self, token: SessionToken | None) -> SessionDriver:

@@ -44,7 +44,7 @@ class AsyncSandboxClient:
     ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``: the ``timeout`` of commands that name none
     (``float("inf")`` there lifts it). ``max_output_bytes``: what is kept of each stream.
     Raises ``ConfigurationError`` when there is no address or key. Once it is closed, it and its sandboxes, groups and images raise
-    ``ClientClosedError`` where they would need a connection.
+    ``ClientClosedError`` where they would need a connection; only what deletes goes on to work.
     """
 
     def __init__(
@@ -158,6 +158,7 @@ class AsyncSandboxClient:
         key = new_id()
         try:
             info = await self._rest.create(body, key)
+            self._rest.check_open()
         except (Cancelled, ClientClosedError):  # closed during this request
             await self._forget(chosen, key)
             raise

@@ -10,7 +10,7 @@ from typing import Self
 
 from holdfast._arguments import given
 from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
-from holdfast._errors import HoldfastError
+from holdfast._errors import ClientClosedError, HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo, take
 from holdfast._transport.aio.events import Background, Event
@@ -44,6 +44,7 @@ class AsyncGroup:
         if not self._lease:
             await self._heartbeat(None)
             self._groups.add(self)
+            self._rest.check_open()  # closing the client during the heartbeat did not find it
             self._background.start(self._beat, name=f"holdfast-group-{self.name}")
 
     async def info(self) -> GroupInfo:
@@ -72,6 +73,8 @@ class AsyncGroup:
         while not await self._stopped.wait(interval_s):
             try:
                 await self._heartbeat(max(interval_s, LEAST_BEAT_S))
+            except ClientClosedError:
+                return
             except HoldfastError as why:
                 if why.code == "group_lapsed":
                     self.lost = why

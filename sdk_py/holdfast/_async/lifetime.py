@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._async.shell import AsyncShell
-from holdfast._errors import HoldfastError
+from holdfast._errors import ClientClosedError, HoldfastError
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Background, Event
 from holdfast._transport.session.failures import GONE
@@ -42,6 +42,8 @@ class AsyncLifetime:
         while not self._fenced():
             try:
                 await self._rest.heartbeat(self._id, max(interval_s, LEAST_BEAT_S), used=False)
+            except ClientClosedError:
+                return
             except HoldfastError as why:
                 if why.code in GONE:
                     return

@@ -138,13 +138,20 @@ class AsyncRest:
         return answer is not None and take(answer.map(), "existed", bool, default=True) is True
 
     async def deleted(self, path: str, **more: Any) -> Answer | None:
-        """The answer to a DELETE, None where there was nothing to delete."""
+        """The answer to a DELETE, None where there was nothing to delete.
+
+        A client that was closed deletes too, by a connection of its own: a block that ends late must not leave its sandbox.
+        """
+        rest = AsyncRest(self._options) if self.closed else self
         try:
-            return await self.request("DELETE", path, **more)
+            return await rest.request("DELETE", path, **more)
         except HoldfastError as gone:
             if gone.code in ("sandbox_not_found", "sandbox_gone", "group_not_found", "not_found"):
                 return None
             raise
+        finally:
+            if rest is not self:
+                await rest.http.close()
 
     async def change(self, sandbox_id: str, what: str, body: dict[str, Any]) -> SandboxInfo:
         """Its ``network`` or ``lifetime``. Requests that postpone the end are sent once: each repetition would postpone it again."""

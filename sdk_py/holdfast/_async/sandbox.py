@@ -378,6 +378,7 @@ class AsyncSandbox(AsyncAttachable):
             key = new_id()
             try:
                 self._info = await self._rest.create(body | {"exist_ok": False}, key)
+                self._rest.check_open()
             except (Cancelled, ClientClosedError):  # closed during this request
                 await self._client._forget(self.id, key)
                 raise
@@ -402,8 +403,6 @@ class AsyncSandbox(AsyncAttachable):
         """Delete it with everything in it; False when it was gone already."""
         self._deleted = True
         await self._let_go()
-        if self._owns_client:
-            self._rest.closed = False  # an earlier delete, which may have failed, closed it
         try:
             return await self._rest.delete(self.id)
         finally:

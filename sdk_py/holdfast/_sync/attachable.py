@@ -81,11 +81,11 @@ class Attachable:
             if driver is None:
                 token, self._token = self._token, None
                 driver = self._begun(token)
+                self._driver = driver
+                self._in_use.add(self)
                 if self._rest.closed:  # during the attach: closing the client did not find this driver
                     driver.close()
                     self._rest.check_open()
-                self._driver = driver
-                self._in_use.add(self)
         return driver
 
     def _begun(self, token: SessionToken | None) -> SessionDriver:

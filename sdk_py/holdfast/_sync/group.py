@@ -11,7 +11,7 @@ from typing import Self
 
 from holdfast._arguments import given
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
-from holdfast._errors import HoldfastError
+from holdfast._errors import ClientClosedError, HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo, take
 from holdfast._transport.threads.events import Background, Event
@@ -45,6 +45,7 @@ class Group:
         if not self._lease:
             self._heartbeat(None)
             self._groups.add(self)
+            self._rest.check_open()  # closing the client during the heartbeat did not find it
             self._background.start(self._beat, name=f"holdfast-group-{self.name}")
 
     def info(self) -> GroupInfo:
@@ -73,6 +74,8 @@ class Group:
         while not self._stopped.wait(interval_s):
             try:
                 self._heartbeat(max(interval_s, LEAST_BEAT_S))
+            except ClientClosedError:
+                return
             except HoldfastError as why:
                 if why.code == "group_lapsed":
                     self.lost = why

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._sync.shell import Shell
-from holdfast._errors import HoldfastError
+from holdfast._errors import ClientClosedError, HoldfastError
 from holdfast._transport.threads.driver import SessionDriver
 from holdfast._transport.threads.events import Background, Event
 from holdfast._transport.session.failures import GONE
@@ -43,6 +43,8 @@ class Lifetime:
         while not self._fenced():
             try:
                 self._rest.heartbeat(self._id, max(interval_s, LEAST_BEAT_S), used=False)
+            except ClientClosedError:
+                return
             except HoldfastError as why:
                 if why.code in GONE:
                     return

@@ -379,6 +379,7 @@ class Sandbox(Attachable):
             key = new_id()
             try:
                 self._info = self._rest.create(body | {"exist_ok": False}, key)
+                self._rest.check_open()
             except (Cancelled, ClientClosedError):  # closed during this request
                 self._client._forget(self.id, key)
                 raise
@@ -403,8 +404,6 @@ class Sandbox(Attachable):
         """Delete it with everything in it; False when it was gone already."""
         self._deleted = True
         self._let_go()
-        if self._owns_client:
-            self._rest.closed = False  # an earlier delete, which may have failed, closed it
         try:
             return self._rest.delete(self.id)
         finally:
