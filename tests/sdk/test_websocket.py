@@ -176,6 +176,8 @@ def test_closes_that_end_the_session(code: int) -> None:
         (4403, "origin_refused: not from here: no", "origin_refused", None, ": not from here: no"),
         (4503, "agent_unreachable: it does not answer", "agent_unreachable", None, ": it does not answer"),
         (4411, "sandbox_gone: evicted: of another close code", "session_fenced", None, "(session_fenced)"),
+        (4414, "session_lost: closed: a reason of this client's own", "session_lost", None, ": closed: a reason of this client's own"),
+        (4503, "agent_unreachable", "agent_unreachable", None, "(agent_unreachable)"),
         (4410, "no code: at all", "sandbox_gone", None, "(sandbox_gone)"),
         (4410, "", "sandbox_gone", None, "(sandbox_gone)"),
     ],

@@ -111,7 +111,7 @@ class SessionDriver:
         while True:
             wire = _Wire(self, engine.websocket())
             why = "the connection was lost"
-            limit_s = engine.connect_s(self._loop.time())
+            limit_s = engine.begin_attempt(self._loop.time())
             try:
                 async with asyncio.timeout(limit_s) as limit:
                     await self._loop.create_connection(lambda: wire, address.host, address.port, ssl=service.tls_context)  # noqa: B023

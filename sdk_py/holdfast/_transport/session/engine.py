@@ -68,6 +68,8 @@ class Engine:
         self.leave = False
         """Whether the transport should end the current connection and come back on another."""
         self.attached_once = False
+        self._first_attempt: float | None = None
+        """When the first attempt to connect began."""
         self._reached = False
         """Whether the service, or a load balancer in front of it, has answered a handshake."""
         self.resumes = 0
@@ -165,7 +167,7 @@ class Engine:
         verdict = self._judge(websocket, why)
         self._reached = self._reached or (websocket is not None and websocket.refusal is not None and not verdict.not_holdfast)
         if self._down_since is None:
-            self._down_since = now
+            self._down_since = now if self.attached_once or self._first_attempt is None else self._first_attempt
             if self.attached_once:
                 self._log("warning", "connection lost: %s", verdict.why.message)
         if self._ending:
@@ -190,13 +192,15 @@ class Engine:
         self._log("info", "%s in %.2f s, for %.0f s at most: %s", doing, delay_s, limit_s - spent, verdict.why.message)
         return delay_s
 
-    def connect_s(self, now: float) -> float:
-        """How long one attempt to connect may take: no longer than the outage may still last."""
+    def begin_attempt(self, now: float) -> float:
+        """An attempt begins; returns how long it may take to connect, no longer than the outage may still last."""
+        if self._first_attempt is None:
+            self._first_attempt = now
         return self._at_most(self.options.connect_timeout_s, now)
 
     def answer_s(self, now: float) -> float:
-        """How long the service may take to answer the handshake: agents are dialled in turn."""
-        return self._at_most(self.options.connect_timeout_s * PATIENCE, now)
+        """How long the service may take to answer the handshake: for a first attach it may dial many other agents before."""
+        return self._at_most(self.options.connect_timeout_s * (1 if self.attached_once else PATIENCE), now)
 
     def _at_most(self, limit_s: float, now: float) -> float:
         if self._down_since is None:

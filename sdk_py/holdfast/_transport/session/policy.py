@@ -13,6 +13,7 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import error, from_map
+from holdfast._transport.session.failures import OWN_REASONS
 
 if TYPE_CHECKING:
     import random
@@ -104,7 +105,7 @@ def _read_close(closed: CloseInfo) -> tuple[str | None, str | None, str]:
     if code not in TABLE or TABLE[code].close_code != closed.code:
         return _CLOSE_CODES.get(closed.code), None, ""
     word, colon, rest = message.partition(": ")
-    if colon and word.replace("-", "").isalnum():
+    if colon and word.replace("-", "").isalnum() and word not in OWN_REASONS:  # those are of this client's own decisions
         return code, word, rest
     return code, None, message
 

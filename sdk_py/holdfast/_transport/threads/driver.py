@@ -202,7 +202,7 @@ class SessionDriver:
                 websocket = self.engine.websocket()
                 try:
                     now = time.monotonic()
-                    connection, messages = connect(self.options, websocket, self.engine.connect_s(now), self.engine.answer_s(now))
+                    connection, messages = connect(self.options, websocket, self.engine.begin_attempt(now), self.engine.answer_s(now))
                     self._perform_here(self._connected, websocket, connection, messages)
                     self._serve(connection)
                     why = "the connection was lost"

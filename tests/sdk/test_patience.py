@@ -1,0 +1,32 @@
+"""How long a first attach is tried, by the session engine's own clock."""
+
+from __future__ import annotations
+
+from holdfast._options import Options
+from holdfast._transport.session.engine import Engine
+from holdfast._transport.threads.events import Event
+
+OPTIONS = Options("http://service", "k", connect_timeout_s=10.0, resume_timeout_s=120.0)
+
+
+def test_a_service_that_accepts_and_answers_nothing_is_given_up_when_its_answer_is_late() -> None:
+    engine = Engine(OPTIONS, "sb", Event)
+    assert engine.begin_attempt(100.0) == 10.0
+    assert engine.answer_s(100.5) == 30.0
+    assert engine.broken(engine.websocket(), "no answer", 130.5) is None
+    assert engine.error is not None
+
+
+def test_a_service_that_refuses_connections_is_tried_for_the_time_limit_of_one() -> None:
+    engine, now = Engine(OPTIONS, "sb", Event), 100.0
+    engine.begin_attempt(now)
+    while (delay_s := engine.broken(None, "refused", now)) is not None:
+        now += delay_s
+        assert 0 < engine.begin_attempt(now) <= 10.0
+    assert 110.0 <= now <= 110.1
+
+
+def test_the_answer_to_a_resume_is_waited_for_no_longer_than_a_connection() -> None:
+    engine = Engine(OPTIONS, "sb", Event)
+    engine.attached_once = True
+    assert engine.begin_attempt(100.0) == engine.answer_s(100.0) == 10.0
