@@ -14,7 +14,9 @@ import redis.asyncio as redis
 
 from gateway.controller.loop import Controller
 from gateway.model.records import Record, Tombstone
+from gateway.placement import redis_connection
 from gateway.placement.errors import PlacementUnavailableError
+from gateway.placement.redis_connection import RedisConnection
 from gateway.placement.store import PlacementStore
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.gateway.controllers import at_work
@@ -131,3 +133,19 @@ async def test_steps_that_wait_for_a_connection_fail_as_soon_as_the_store_is_kno
             os.kill(redis_server.pid, signal.SIGCONT)
     assert {type(outcome) for outcome in outcomes} == {PlacementUnavailableError}
     assert 0.3 <= spent < 10
+
+
+async def test_a_step_that_finds_no_free_connection_fails_without_calling_the_store_down(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_connection, "_QUEUE_S", 0.2)
+    connection = RedisConnection(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connections=1))
+    try:
+        slow = asyncio.ensure_future(connection.command("BLPOP", "nothing", 2))
+        await asyncio.sleep(0.1)
+        with pytest.raises(PlacementUnavailableError, match="too slow"):
+            await connection.command("PING")
+        assert await slow is None
+        assert await connection.command("PING") == "PONG"
+    finally:
+        await connection.aclose()

@@ -92,6 +92,18 @@ async def test_a_create_that_is_answered_after_the_close_leaves_no_sandbox(servi
     assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
 
 
+async def test_a_group_that_begins_while_its_client_closes_sends_no_heartbeats(service: Service, face: Any) -> None:
+    service.answers, service.late_s = [(200, {"lease": "l"})], 0.5
+    client = face.client(service.url, "k")
+    begin = asyncio.ensure_future(client.group("run", ttl_s=1).begin())
+    await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the first heartbeat")
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await begin
+    await asyncio.sleep(1)
+    assert len(service.requests) == 1
+
+
 async def test_a_block_that_ends_after_its_client_deletes_its_sandbox(service: Service, face: Any) -> None:
     client = face.client(service.url, "k")
     async with await client.create_sandbox("host", sandbox_id="sb"):
