@@ -6,8 +6,8 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from holdfast_wire.frames import Output
@@ -23,7 +23,7 @@ def tunnel(port: object, **params: object) -> FakeChannel:
 
 
 @asynccontextmanager
-async def server(service: Service, host: str = "127.0.0.1") -> AsyncIterator[int]:
+async def server(service: Service, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[int]:
     async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await service(reader, writer)
@@ -32,7 +32,7 @@ async def server(service: Service, host: str = "127.0.0.1") -> AsyncIterator[int
         finally:
             writer.close()
 
-    listening = await asyncio.start_server(run, host, 0)
+    listening = await asyncio.start_server(run, host, port)
     try:
         yield listening.sockets[0].getsockname()[1]
     finally:
@@ -108,28 +108,18 @@ async def test_nobody_listens() -> None:
     assert "Connection refused" in error["message"]
 
 
-@contextmanager
-def nothing_listens(port: int) -> Iterator[None]:
-    """Hold the port of the other loopback address, which a test beside this one might be given."""
-    with socket.socket() as held:
-        try:
-            held.bind(("127.0.0.1", port))
-        except OSError:
-            pytest.skip("a test beside this one has the same port of 127.0.0.1")
-        yield
-
-
 async def test_servers_on_ipv6_loopback_only_are_found() -> None:
-    try:
-        async with server(echo, "::1") as port:
-            with nothing_listens(port):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # without listening: nor can a test beside this one
+        try:
+            async with server(echo, "::1", held.getsockname()[1]) as port:
                 channel = tunnel(port)
                 await channel.write(b"six", eof=True)
                 await channel.result()
                 assert channel.output == b"six"
                 assert (await channel.opened())["host"] == "::1"
-    except OSError:
-        pytest.skip("there is no IPv6 here")
+        except OSError:
+            pytest.skip("there is no IPv6 here")
 
 
 async def test_reset_is_typed() -> None:
