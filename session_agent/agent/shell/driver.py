@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 from holdfast_wire.records import dataclass
@@ -106,11 +107,9 @@ def quote(text: bytes) -> bytes:
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
-class _Dialect:
+class _Dialect(ABC):
     """What the dialects share: runs, reports and dumps."""
 
-    _marks_runs = False
-    """Whether a run's processes can be marked by the shell itself: with a resource limit that only bash can set."""
     _word = b"\\"
     """Before the name of a builtin, so that neither an alias nor, where that is possible, a function replaces it."""
     _source = b"\\."
@@ -156,12 +155,11 @@ class _Dialect:
         return b"%s '%s%%s\\0' \"%d $? $- ${PWD-}\"\n" % (self._printf, self.token, number)
 
     def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
-        """The memory file of a run. ``$?`` begins as the previous run left it."""
-        word = self._word
-        prefix = word + b"ulimit -SR %d\n" % tag if self._marks_runs and tag is not None else b""
+        """The memory file of a run. ``$?`` begins as the previous run left it. ``tag`` marks its processes, where the shell can do that."""
+        prefix = b""
         if last_status:
             status = b"__holdfast_status() { %sunset -f __holdfast_status; %sreturn %d; }; __holdfast_status\n"
-            prefix += status % (word, word, last_status)
+            prefix = status % (self._word, self._word, last_status)
         run = self._evaluate(script)
         if stdin is None:
             return prefix + run + self._input + self._streams
@@ -182,12 +180,13 @@ class _Dialect:
         source = b"%s /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % (self._source, self.private.files[slot])
         return source + self._loaded + self.report(number)
 
+    @abstractmethod
     def _evaluate(self, script: bytes) -> bytes:
         """Evaluate a command with all private descriptors closed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _state(self) -> bytes:
-        raise NotImplementedError
+        """Print the shell's variables, functions, aliases and umask, as far as it can."""
 
     def _mark(self, what: bytes) -> bytes:
         """Print a line that separates the parts of a dump."""
@@ -198,7 +197,6 @@ class BashDialect(_Dialect):
     """Bash, started as interactive so that it reads control lines again after an interrupt, but set up like a non-interactive one."""
 
     kind = "bash"
-    _marks_runs = True
     _word = b"\\builtin "
     _source = b"\\builtin source"
     _printf = b"\\builtin printf"
@@ -231,6 +229,10 @@ class BashDialect(_Dialect):
         same = b" && ".join(b"/proc/self/fd/%d -ef /proc/self/fd/%d" % pair for pair in pairs)
         plain = b"".join(b" %d<&%d" % (new, old) for old, new in pairs)
         return b"{ \\exec%s; }%s\n[[ %s ]] || \\exec%s\n\\exec%s\n" % (moved, closed, same, plain, closed)
+
+    def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
+        run = super().text(number, script, stdin=stdin, last_status=last_status, tag=tag)
+        return run if tag is None else b"\\builtin ulimit -SR %d\n" % tag + run
 
     def is_plain(self, dump: bytes) -> bool:
         variables, _, rest = dump.partition(b"\n#%s rest\n" % self.token)
