@@ -61,7 +61,6 @@ async def test_each_place_is_free_again_exactly_once(place_s: float) -> None:
     for task in cancelled:
         task.cancel()
     await asyncio.gather(*cancelled, return_exceptions=True)
-    await asyncio.sleep(0.05)
     assert (await run(queue, 20))[1] == 2
 
 

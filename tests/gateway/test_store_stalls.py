@@ -142,7 +142,7 @@ async def test_a_step_that_finds_no_free_connection_fails_without_calling_the_st
     connection = RedisConnection(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connections=1))
     try:
         slow = asyncio.ensure_future(connection.command("BLPOP", "nothing", 2))
-        await asyncio.sleep(0.1)
+        await until_async(connection._free.locked, deadline_s=60, what="the slow command to begin")
         with pytest.raises(PlacementUnavailableError, match="too slow"):
             await connection.command("PING")
         assert await slow is None

@@ -423,13 +423,13 @@ async def test_the_store_survives_restarts_and_crashes(tmp_path: Path, store: Im
     await store.import_path(str(oci_layout(tmp_path / "one", [BASE])), "one")
     (tmp_path / "images/tmp/half/etc").mkdir(parents=True)
     (tmp_path / "images/layers" / ("0" * 64)).mkdir()
-    (tmp_path / "images/index/torn.json").write_text('{"name": "docker.io/lib')
+    (tmp_path / "images/index/truncated.json").write_text('{"name": "docker.io/lib')
     (tmp_path / "images/index/gone.json").write_text(
         '{"name": "docker.io/library/gone:latest", "digest": "d", "layers": ["sha256:1"], "size_bytes": 1, "created": ""}'
     )
     again = ImageStore(str(tmp_path / "images"), None)
     again.open()
-    assert "its record torn.json cannot be read" in caplog.text
+    assert "its record truncated.json cannot be read" in caplog.text
     assert "the image docker.io/library/gone:latest has to be imported again" in caplog.text
     assert [image["name"] for image in again.list()] == ["host", "one"]
     assert again.resolve("one") == store.resolve("one")
