@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 AT_ONCE = 64
 OF_ONE_OWNER = 16
-"""An owner whose agents do not answer delays no other owner."""
+"""Fewer than all places, so that one owner whose agents do not answer does not delay the others."""
 PLACE_S = 0.1
 """For how long a dial counts. Agents that do not answer, such as those of a lost machine, delay the others by no more than that."""
 

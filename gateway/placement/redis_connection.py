@@ -209,8 +209,7 @@ def _refusal(error: ResponseError) -> str | None:
 def _client(settings: PlacementSettings) -> tuple[Any, Any]:
     """The client of a cluster, or what makes connections to one server."""
     # No time limit of the client's own per command: it would use asyncio.wait_for, which on Python 3.11 can swallow a cancellation
-    # that comes in the moment the inner call ends (python/cpython#86296). `_answers` limits the whole step instead. In a cluster
-    # another server may answer in time when the first one asked cannot be reached.
+    # that comes in the moment the inner call ends (python/cpython#86296). `_answers` limits the whole step instead.
     options: dict[str, Any] = {
         "socket_timeout": None,
         "retry": Retry(NoBackoff(), 0),
@@ -220,6 +219,7 @@ def _client(settings: PlacementSettings) -> tuple[Any, Any]:
     }
     scheme, clustered, rest = settings.redis_url.partition("+cluster://")
     if clustered:
+        # the limit of one connection: another server of the cluster may still answer within that of the step
         cluster = RedisCluster.from_url(f"{scheme}://{rest}", socket_connect_timeout=settings.connect_timeout_s, **options)
         for command in ("HGETALL", "ZSCAN", "ZPOPMIN"):
             cluster.set_response_callback(command, lambda answer, **_: answer)  # type: ignore[arg-type]  # as one server

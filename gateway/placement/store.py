@@ -2,7 +2,8 @@
 
 Owns the translation between records and hashes, and which step runs on which keys; decides nothing. Every change of a record is one
 atomic step (a ``.lua`` file). Every method raises ``PlacementUnavailableError`` when the store is down; each of its steps ends within the
-step timeout. The values are in ``gateway.model.records``, key names in ``keys``, connections and time limits in ``redis_connection``.
+step timeout once it has a connection.
+The values are in ``gateway.model.records``, key names in ``keys``, connections and time limits in ``redis_connection``.
 """
 
 from __future__ import annotations
