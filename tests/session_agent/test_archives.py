@@ -1,4 +1,4 @@
-"""Archives in both directions: faithful to an honest tree, and understood by other programs."""
+"""Archives in both directions: they keep a tree exactly, and are compatible with other programs."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tests.session_agent.trees_and_tars import DIR, build, download, facts, info
 from tests.support.channel import serve
 
 
-async def test_there_and_back(tmp_path: Path) -> None:
+async def test_a_tree_survives_download_and_upload(tmp_path: Path) -> None:
     build(tmp_path / "one")
-    archive, told = await download(tmp_path / "one")
-    assert (told["entries"], told["skipped"], told["changed"]) == (len(facts(tmp_path / "one")) + 1, 0, 0)
+    archive, summary = await download(tmp_path / "one")
+    assert (summary["entries"], summary["skipped"], summary["changed"]) == (len(facts(tmp_path / "one")) + 1, 0, 0)
     channel = await send(tmp_path / "new/two", archive)
     result = await channel.result()
-    assert (result["entries"], result["bytes"]) == (told["entries"], told["bytes"])
+    assert (result["entries"], result["bytes"]) == (summary["entries"], summary["bytes"])
     assert facts(tmp_path / "new/two") == facts(tmp_path / "one")
     again, _ = await download(tmp_path / "new/two")
     assert again == archive
 
 
-async def test_other_programs_read_it(tmp_path: Path) -> None:
+async def test_other_programs_read_a_download(tmp_path: Path) -> None:
     build(tmp_path / "one")
     archive, _ = await download(tmp_path / "one")
     (tmp_path / "two").mkdir()
     with tarfile.open(fileobj=io.BytesIO(archive), errorlevel=2) as opened:
         opened.extractall(tmp_path / "two", filter="tar")
-    for link in ("link", "far"):  # tarfile leaves the times of links
+    for link in ("link", "far"):  # tarfile does not set the times of links
         os.utime(tmp_path / "two" / link, (1_600_000_000, 1_600_000_000), follow_symlinks=False)
     assert facts(tmp_path / "two") == facts(tmp_path / "one")
     if shutil.which("tar"):
@@ -46,7 +46,7 @@ async def test_other_programs_read_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-async def test_other_programs_write_it(tmp_path: Path, form: int) -> None:
+async def test_archives_of_tarfile_are_extracted(tmp_path: Path, form: int) -> None:
     build(tmp_path / "one")
     if form == tarfile.USTAR_FORMAT:
         (tmp_path / "one/far").unlink()
@@ -59,7 +59,7 @@ async def test_other_programs_write_it(tmp_path: Path, form: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["v7", "ustar", "gnu", "posix"])
-async def test_system_tar_writes_it(tmp_path: Path, form: str) -> None:
+async def test_archives_of_the_system_tar_are_extracted(tmp_path: Path, form: str) -> None:
     if not shutil.which("tar"):
         pytest.skip("there is no tar here")
     build(tmp_path / "one")
@@ -72,7 +72,7 @@ async def test_system_tar_writes_it(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 511, 512, 513, 4096])
-async def test_cut_anywhere(tmp_path: Path, piece: int) -> None:
+async def test_an_upload_may_be_split_anywhere(tmp_path: Path, piece: int) -> None:
     archive = tar((info("d/a"), b"x" * 1500), info("d/l", tarfile.SYMTYPE, linkname="y" * 200), (info("n" * 150), b"z"))
     await (await send(tmp_path / "two", archive, piece)).result()
     assert (tmp_path / "two/d/a").read_bytes() == b"x" * 1500
@@ -82,8 +82,8 @@ async def test_cut_anywhere(tmp_path: Path, piece: int) -> None:
 async def test_single_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("content")
     (tmp_path / "link").symlink_to("a")
-    archive, told = await download(tmp_path / "link")
-    assert told["entries"] == 1
+    archive, summary = await download(tmp_path / "link")
+    assert summary["entries"] == 1
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         assert opened.getnames() == ["a"]
 
@@ -100,8 +100,8 @@ async def test_excludes(tmp_path: Path) -> None:
 async def test_special_files_are_left_out_and_counted(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "a").touch()
-    archive, told = await download(tmp_path)
-    assert (told["entries"], told["skipped"], told["skipped_names"]) == (2, 1, ["fifo"])
+    archive, summary = await download(tmp_path)
+    assert (summary["entries"], summary["skipped"], summary["skipped_names"]) == (2, 1, ["fifo"])
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         assert opened.getnames() == [".", "a"]
 
@@ -125,7 +125,7 @@ async def test_files_that_change_while_they_are_read(tmp_path: Path, change: str
         (tmp_path / "1").unlink()
     channel._reading = True
     channel.read()
-    told = await channel.result()
+    summary = await channel.result()
     with tarfile.open(fileobj=io.BytesIO(bytes(channel.output)), errorlevel=2) as opened:
         names = opened.getnames()
         content = opened.extractfile("0").read()  # type: ignore[union-attr]
@@ -134,11 +134,11 @@ async def test_files_that_change_while_they_are_read(tmp_path: Path, change: str
         assert names == [".", "0", "2"]
     else:
         assert names == [".", "0", "1", "2"]
-        assert (told["changed"], told["changed_names"]) == (1, ["0"])
+        assert (summary["changed"], summary["changed_names"]) == (1, ["0"])
         assert content.strip(b"\0") == content[: len(content.strip(b"\0"))]
 
 
-async def test_download_of_what_is_not_there(tmp_path: Path) -> None:
+async def test_download_of_a_bad_path_is_refused(tmp_path: Path) -> None:
     for path, code in {"no": "file_not_found", "a/b": "not_a_directory", "fifo": "not_a_file"}.items():
         (tmp_path / "a").touch()
         if not (tmp_path / "fifo").exists():
@@ -163,7 +163,7 @@ async def test_destination_that_is_a_file(tmp_path: Path) -> None:
     assert (await upload(tmp_path / "f/g").error())["code"] == "not_a_directory"
 
 
-async def test_names_as_long_as_they_get(tmp_path: Path) -> None:
+async def test_very_long_names(tmp_path: Path) -> None:
     deep = "/".join(["d" * 100] * 30)
     await (await send(tmp_path / "in", tar((info(deep), b"x")))).result()
     error = await (await send(tmp_path / "in", tar((info("n" * 300), b"x")))).error()

@@ -1,4 +1,4 @@
-"""Archives that mean harm: nothing leaves the destination, nothing is half written, everything has a limit."""
+"""Hostile archives: nothing outside the destination is changed, no partial file is left, everything has a limit."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.files import safe_path as beneath
+from session_agent.agent.files import safe_path
 from session_agent.agent.files.extract import ExtractOptions, TarSink
 from session_agent.agent.files.safe_path import Resolver, walk
 from session_agent.agent.files.tar_reader import TarLimits
 from tests.session_agent.trees_and_tars import DIR, HARD, LINK, info, send, tar, upload
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change owners")
 
 
 @pytest.fixture(params=["openat2", "walk"])
 def resolver(request: pytest.FixtureRequest) -> Resolver:
-    return walk if request.param == "walk" else beneath._openat2
+    return walk if request.param == "walk" else safe_path._openat2
 
 
 def extract(path: Path, archive: bytes, resolver: Resolver | None = None, **limits: int) -> dict[str, Any]:
-    """Without a channel, with a chosen resolver."""
+    """Extract without a channel, with the given resolver."""
     sink = TarSink(str(path), ExtractOptions(), TarLimits(**limits), resolver)
     try:
         sink.open()
@@ -58,7 +58,7 @@ ESCAPES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_nothing_leaves_the_destination(tmp_path: Path, resolver: Resolver, name: str) -> None:
+def test_nothing_outside_the_destination_is_changed(tmp_path: Path, resolver: Resolver, name: str) -> None:
     (tmp_path / "secret").write_text("secret")
     os.chmod(tmp_path, 0o755)
     archive = ESCAPES[name]
@@ -82,7 +82,7 @@ def test_nothing_leaves_the_destination(tmp_path: Path, resolver: Resolver, name
     assert not [n for n in os.listdir(tmp_path / "in") if n.startswith(".holdfast")]
 
 
-def test_absolute_names_land_inside(tmp_path: Path, resolver: Resolver) -> None:
+def test_absolute_names_are_extracted_inside_the_destination(tmp_path: Path, resolver: Resolver) -> None:
     extract(tmp_path / "in", tar((info("/etc/x"), b"1"), (info("///y"), b"2")), resolver)
     assert (tmp_path / "in/etc/x").read_bytes() == b"1"
     assert (tmp_path / "in/y").read_bytes() == b"2"
@@ -128,8 +128,8 @@ def test_devices_and_fifos_are_skipped(tmp_path: Path) -> None:
     archive = tar(
         info("null", tarfile.CHRTYPE, devmajor=1, devminor=3), info("disk", tarfile.BLKTYPE), info("p", tarfile.FIFOTYPE), (info("a"), b"x")
     )
-    told = extract(tmp_path / "in", archive)
-    assert (told["skipped"], told["skipped_names"]) == (3, ["null", "disk", "p"])
+    result = extract(tmp_path / "in", archive)
+    assert (result["skipped"], result["skipped_names"]) == (3, ["null", "disk", "p"])
     assert os.listdir(tmp_path / "in") == ["a"]
 
 
@@ -145,14 +145,14 @@ async def test_privilege_bits_are_dropped_unless_asked_for(tmp_path: Path) -> No
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """Which every user can reach, unlike a test's own."""
+    """A directory that every user can reach, unlike ``tmp_path``."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         os.chmod(name, 0o777)
         yield Path(name)
 
 
 @root_only
-async def test_owner_is_the_user_asked_for(tmp_path: Path, open_folder: Path) -> None:
+async def test_owner_is_the_requested_user(tmp_path: Path, open_folder: Path) -> None:
     archive = tar((info("new/f", uid=0, gid=0), b"x"), info("l", LINK, linkname="x"), info("d", DIR, mode=0o755))
     await (await send(open_folder / "in", archive, user=1234)).result()
     for path in ("", "new", "new/f", "l", "d"):
@@ -162,7 +162,7 @@ async def test_owner_is_the_user_asked_for(tmp_path: Path, open_folder: Path) ->
     assert os.lstat(tmp_path / "mine/f").st_uid == 0
 
 
-async def test_read_only_directories_take_their_members(tmp_path: Path) -> None:
+async def test_members_of_read_only_directories_are_extracted(tmp_path: Path) -> None:
     archive = tar(info("d", DIR, mode=0o555, mtime=1000), (info("d/f", mtime=2000), b"x"))
     await (await send(tmp_path / "in", archive)).result()
     state = os.stat(tmp_path / "in/d")
@@ -179,7 +179,7 @@ async def test_limits(tmp_path: Path) -> None:
     assert (error["code"], error["detail"]["entries"]) == ("archive_limit", 2)
 
 
-async def test_huge_size_in_a_header_is_refused_before_any_byte(tmp_path: Path) -> None:
+async def test_huge_size_in_a_header_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     header = info("bomb", size=2**50).tobuf(tarfile.GNU_FORMAT)
     error = await (await send(tmp_path / "a", header)).error()
     assert error["code"] == "archive_limit"
@@ -202,7 +202,7 @@ async def test_huge_size_in_a_header_is_refused_before_any_byte(tmp_path: Path) 
         (tar(info("l", LINK)), "nothing"),
     ],
 )
-async def test_what_is_no_archive(tmp_path: Path, archive: bytes, words: str) -> None:
+async def test_invalid_archives_are_refused(tmp_path: Path, archive: bytes, words: str) -> None:
     error = await (await send(tmp_path / "a", archive)).error()
     assert error["code"] == "archive_invalid"
     assert words in error["message"]
@@ -210,7 +210,7 @@ async def test_what_is_no_archive(tmp_path: Path, archive: bytes, words: str) ->
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
-async def test_no_half_file_is_left(tmp_path: Path, how: str) -> None:
+async def test_an_interrupted_upload_leaves_no_partial_file(tmp_path: Path, how: str) -> None:
     archive = tar((info("a"), b"x"), (info("d/b"), b"y" * 500_000))
     channel = upload(tmp_path / "in")
     await channel.write(archive[:200_000])

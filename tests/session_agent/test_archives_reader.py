@@ -48,7 +48,7 @@ def archive(members: list[Member]) -> tuple[bytes, list[Member]]:
 
 
 @given(st.lists(MEMBER, max_size=6), st.integers(1, 2000))
-def test_what_is_written_is_read(members: list[Member], piece: int) -> None:
+def test_the_reader_returns_what_the_writer_wrote(members: list[Member], piece: int) -> None:
     data, expected = archive(members)
     events, code = read_tar(data, piece)
     assert code == ""
@@ -75,7 +75,7 @@ def test_the_standard_library_reads_what_we_write(members: list[Member]) -> None
 
 @given(st.lists(MEMBER, max_size=5), st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
 def test_we_read_what_the_standard_library_writes(members: list[Member], form: int) -> None:
-    data, expected = theirs(members, form)
+    data, expected = written_by_tarfile(members, form)
     events, code = read_tar(data)
     assert code == ""
     assert [m.name.rstrip(b"/") for m, _ in events] == [m.name.rstrip(b"/") for m in expected]
@@ -84,7 +84,7 @@ def test_we_read_what_the_standard_library_writes(members: list[Member], form: i
     ]
 
 
-def theirs(members: list[Member], form: int) -> tuple[bytes, list[Member]]:
+def written_by_tarfile(members: list[Member], form: int) -> tuple[bytes, list[Member]]:
     _, expected = archive(members)
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form, encoding="utf-8", errors="surrogateescape") as opened:
@@ -97,7 +97,7 @@ def theirs(members: list[Member], form: int) -> tuple[bytes, list[Member]]:
 
 
 @given(st.binary(max_size=3000))
-def test_junk_is_one_typed_error(junk: bytes) -> None:
+def test_random_bytes_are_one_typed_error(junk: bytes) -> None:
     check_tar(junk)
 
 
@@ -107,10 +107,10 @@ def test_junk_is_one_typed_error(junk: bytes) -> None:
     st.booleans(),
     st.sampled_from([None, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
-def test_damaged_archives(members: list[Member], rng: Any, sums: bool, form: int | None) -> None:
-    data = archive(members)[0] if form is None else theirs(members, form)[0]
+def test_damaged_archives(members: list[Member], rng: Any, fix_checksums: bool, form: int | None) -> None:
+    data = archive(members)[0] if form is None else written_by_tarfile(members, form)[0]
     data = damaged(data, rng)
-    check_tar(resum(data) if sums else data, (511,))
+    check_tar(resum(data) if fix_checksums else data, (511,))
 
 
 def block(kind: bytes, size: int, name: bytes = b"n", raw_size: bytes | None = None) -> bytes:
@@ -155,26 +155,26 @@ def test_hostile_headers(data: bytes, code: str) -> None:
     assert sum(len(content) for _, content in events) == 0
 
 
-def test_headers_without_end_keep_no_memory() -> None:
+def test_endless_headers_are_not_kept_in_memory() -> None:
     reader = TarReader(Recorder())
     for number in range(2000):
         reader.feed(pax(b"16 key%05d=abc\n" % number))
     assert reader._over == {}
 
 
-def test_links_and_directories_have_no_content_whatever_their_size_says() -> None:
+def test_links_and_directories_have_no_content_whatever_their_size_field() -> None:
     data = b"".join(block(kind, 1000) for kind in (b"1", b"2", b"3", b"4", b"5", b"6")) + END
     events, code = read_tar(data)
     assert code == ""
     assert [m.size for m, _ in events] == [0] * 6
 
 
-def test_unknown_kinds_are_passed_over_with_their_content() -> None:
+def test_content_of_members_of_unknown_kind_is_skipped() -> None:
     events, code = read_tar(block(b"V", 600) + b"x" * 600 + bytes(padding(600)) + block(b"0", 0, b"after") + END)
     assert code == ""
     assert [(m.kind, m.name) for m, _ in events] == [("other", b"n"), ("file", b"after")]
 
 
-def test_global_headers_name_nothing() -> None:
+def test_a_global_header_names_no_member() -> None:
     events, code = read_tar(pax(b"17 path=/etc/evil\n".replace(b"17", b"18"), b"g") + block(b"0", 0, b"honest") + END)
     assert (code, events[0][0].name) == ("", b"honest")
