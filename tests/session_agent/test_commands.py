@@ -21,7 +21,7 @@ from tests.support.until import until_async
 PATH = os.environ["PATH"]
 
 
-async def test_argv_has_its_own_everything(tmp_path: Path) -> None:
+async def test_a_command_has_its_own_directory_environment_and_output(tmp_path: Path) -> None:
     async with client(env={"PATH": PATH, "GIVEN": "by the sandbox"}) as sandbox:
         outcome = await sandbox.execute(
             "sh", "-c", 'pwd; echo "$GIVEN $OWN $HOLDFAST_LEAK"; echo e >&2; exit 3', cwd=str(tmp_path), env={"OWN": "x"}
@@ -32,7 +32,7 @@ async def test_argv_has_its_own_everything(tmp_path: Path) -> None:
         assert outcome.result["duration_s"] > 0
 
 
-async def test_nothing_of_the_agent_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_inherits_nothing_from_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_AGENT_TOKEN", "secret")
     async with client(env={"PATH": PATH}) as sandbox:
         names = {line.split(b"=")[0] for line in (await sandbox.execute("env")).stdout.splitlines()}
@@ -100,7 +100,7 @@ async def test_refused_with_a_typed_error(params: dict[str, object], code: str) 
         assert len(sandbox.context.records) == 0
 
 
-async def test_input_with_a_real_end() -> None:
+async def test_input_ends_with_end_of_file() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command("sha256sum", stdin="pipe")
         data = os.urandom(3_000_000)
@@ -110,7 +110,7 @@ async def test_input_with_a_real_end() -> None:
         assert channel.consumed == len(data)
 
 
-async def test_input_nobody_reads_is_given_back() -> None:
+async def test_credit_for_input_that_is_not_read_is_returned() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command("sh", "-c", "exec 0<&-; sleep 0.05", stdin="pipe")
         await channel.write(b"x" * 500_000)
@@ -118,7 +118,7 @@ async def test_input_nobody_reads_is_given_back() -> None:
         await channel.used(500_000)
 
 
-async def test_null_input_by_default() -> None:
+async def test_input_is_empty_by_default() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command("sh", "-c", "cat; echo end")
         channel.handler.write(b"ignored", False)
@@ -154,7 +154,7 @@ async def test_the_same_id_attaches_and_never_runs_twice(tmp_path: Path) -> None
         assert other.error["code"] == "command_conflict"
 
 
-async def test_a_record_is_kept_until_delivered_and_then_some() -> None:
+async def test_a_record_is_kept_until_some_time_after_delivery() -> None:
     now = 0.0
     async with client(env={"PATH": PATH}) as sandbox:
         records = sandbox.context.records
@@ -166,7 +166,7 @@ async def test_a_record_is_kept_until_delivered_and_then_some() -> None:
         assert again.stdout == b"out\n"
         channel.handler.delivered("a")
         late = await sandbox.command(id="a", script="echo out").outcome()
-        assert (late.exit_code, late.stdout, late.gaps) == (0, b"out\n", []), "the answer may have been lost further on"
+        assert (late.exit_code, late.stdout, late.gaps) == (0, b"out\n", []), "the result may have been lost after its delivery"
         records.prune(sandbox.context.now() + 301)
         for kind, params in (("command", {"id": "a", "script": "echo out"}), ("follow", {"id": "a"})):
             last = await sandbox.open(kind, params).end()
@@ -174,7 +174,7 @@ async def test_a_record_is_kept_until_delivered_and_then_some() -> None:
             assert last.error["code"] == "pruned"
 
 
-async def test_much_output_goes_when_it_was_delivered() -> None:
+async def test_large_output_is_dropped_after_delivery() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         params: dict[str, Any] = {"id": "a", "script": f"head -c {KEPT_COMMAND_BYTES + 1} /dev/zero"}
         channel = sandbox.command(**params)
@@ -208,12 +208,12 @@ async def test_detached_command_runs_on() -> None:
         assert (await again.outcome()).stdout == b"got it\n"
 
 
-async def test_slow_reader_holds_the_process_back() -> None:
+async def test_a_slow_reader_blocks_the_process() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command("sh", "-c", "head -c 20000000 /dev/zero; echo done >&2", window=65536, reading=False)
         await until_async(lambda: sandbox.context.budget.held_bytes >= 2_000_000, deadline_s=60, what="a full spool")
         for _ in range(5):
-            await asyncio.sleep(0.01)  # nothing comes: there is no event to wait for
+            await asyncio.sleep(0.01)  # nothing should arrive, so there is no event to wait for
         assert sandbox.context.budget.held_bytes < 2_500_000
         assert Outcome.of(channel.facts).result == {}
         while not channel.ended.is_set():
@@ -224,7 +224,7 @@ async def test_slow_reader_holds_the_process_back() -> None:
         assert outcome.result["truncated"] is False
 
 
-async def test_output_waits_while_nobody_is_connected() -> None:
+async def test_output_waits_while_no_client_is_connected() -> None:
     limits = SandboxLimits(spool_command_bytes=1_000_000)
     async with client(limits, env={"PATH": PATH}) as sandbox:
         channel = sandbox.command(id="a", script="head -c 3000000 /dev/zero; echo end >&2", reading=False)
@@ -235,7 +235,7 @@ async def test_output_waits_while_nobody_is_connected() -> None:
         assert (len(outcome.stdout), outcome.gaps) == (3_000_000, [])
 
 
-async def test_keeping_the_tail_counts_what_is_lost() -> None:
+async def test_keeping_the_tail_counts_the_bytes_it_drops() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command(id="a", script="seq 1 200000", spool="tail", spool_bytes=100_000, reading=False, window=10)
         await until_async(lambda: not sandbox.context.commands, deadline_s=60, what="the end of seq")
@@ -257,7 +257,7 @@ async def test_many_at_once_each_get_their_own_status() -> None:
         assert codes == [code % 200 for code in range(60)]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 async def test_another_user(tmp_path: Path) -> None:
     async with client(env={"PATH": PATH, "HOME": "/root"}, given_home="/root") as sandbox:
         outcome = await sandbox.execute(script="id -u; id -g; echo $HOME $(id -un)", user="nobody", cwd="/")
@@ -295,7 +295,7 @@ async def test_a_short_command_is_read_once_at_its_end(monkeypatch: pytest.Monke
         assert (await killed.outcome()).exit_code == 137
 
 
-async def test_output_of_a_longer_command_is_sent_as_it_comes() -> None:
+async def test_output_of_a_longer_command_is_sent_as_it_arrives() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command("sh", "-c", "echo early; exec sleep 60")
         await channel.until(lambda: any(isinstance(fact, Output) for fact in channel.facts))

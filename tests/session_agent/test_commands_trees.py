@@ -1,4 +1,4 @@
-"""The whole tree of a one-off command: what a time-out and a cancel kill, and what outlives a normal end."""
+"""The process tree of a one-off command: what a time-out and a cancel kill, and which processes survive a normal exit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_time_out_kills_the_tree_and_only_the_tree(script: str) -> None:
         assert alive(bystander_pid)
 
 
-async def test_fork_bomb_dies_with_its_time_out() -> None:
+async def test_time_out_kills_a_fork_bomb() -> None:
     bomb = "import os,time\nfor i in range(6):\n  os.fork()\nos.setsid() if os.getpgrp()!=os.getpid() else 0\ntime.sleep(77)"
     name = f"holdfast-bomb-{os.getpid()}"
     async with client(env={"PATH": PATH}) as sandbox:
@@ -57,17 +57,17 @@ async def test_fork_bomb_dies_with_its_time_out() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "exit"])
-async def test_the_dead_of_a_tree_are_buried_before_its_end_is_told(end: str) -> None:
-    """Else they count against the sandbox's limit of processes: after a fork bomb nothing could be started for a second."""
+async def test_the_zombies_of_a_tree_are_reaped_before_its_exit_is_reported(end: str) -> None:
+    """Otherwise they count against the sandbox's process limit: after a fork bomb no process could be started for a second."""
     async with client(env={"PATH": PATH}) as sandbox:
-        strangers = set(child_pids())  # of this test process, not of the agent
-        crowd = "for i in $(seq 100); do (sleep 79 &); done; echo there" + ("; sleep 79" if end == "cancel" else "")
-        channel = sandbox.command(script=crowd, outlive="kill")
+        other_children = set(child_pids())  # of this test process, not of the agent
+        script = "for i in $(seq 100); do (sleep 79 &); done; echo there" + ("; sleep 79" if end == "cancel" else "")
+        channel = sandbox.command(script=script, outlive="kill")
         await channel.fact(Output)
         if end == "cancel":
             channel.handler.close(False)
         assert (await channel.outcome()).stdout == b"there\n"
-        assert set(child_pids()) - strangers <= sandbox.context.reaper.pids
+        assert set(child_pids()) - other_children <= sandbox.context.reaper.pids
 
 
 async def test_cancel_kills_the_tree() -> None:
@@ -90,7 +90,7 @@ async def test_kill_signal_ends_the_whole_tree() -> None:
         assert sleepers(nap(79)) == []
 
 
-async def test_what_outlives_is_killed_on_request() -> None:
+async def test_background_processes_are_killed_on_request() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         script = f"setsid sleep {nap(80)} & setsid sleep {nap(80)} >/dev/null 2>&1 & echo done"
         outcome = await sandbox.execute(script=script, outlive="kill")
@@ -98,10 +98,10 @@ async def test_what_outlives_is_killed_on_request() -> None:
         assert sleepers(nap(80)) == []
 
 
-@pytest.mark.parametrize("asked", [{}, {"outlive": "adopt"}])
-async def test_what_outlives_is_adopted(asked: dict[str, str]) -> None:
+@pytest.mark.parametrize("params", [{}, {"outlive": "adopt"}])
+async def test_background_processes_are_adopted(params: dict[str, str]) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script=f"(sleep 1; echo late; exec sleep {nap(81)}) & echo $!", **asked)
+        outcome = await sandbox.execute(script=f"(sleep 1; echo late; exec sleep {nap(81)}) & echo $!", **params)
         pid = int(outcome.stdout)
         assert outcome.exit_code == 0
         await until_async(lambda: sleepers(nap(81)) == [pid], deadline_s=60, what="the adopted child to survive its output")
@@ -109,7 +109,7 @@ async def test_what_outlives_is_adopted(asked: dict[str, str]) -> None:
         await gone(pid)
 
 
-async def test_what_outlives_is_waited_for() -> None:
+async def test_background_processes_are_waited_for() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         outcome = await sandbox.execute(script="(sleep 0.1; echo late) & echo now; exit 4", outlive="wait")
         assert (outcome.exit_code, outcome.stdout) == (4, b"now\nlate\n")
@@ -117,7 +117,7 @@ async def test_what_outlives_is_waited_for() -> None:
         assert outcome.result["duration_s"] >= 0.1
 
 
-async def test_waiting_for_the_rest_obeys_the_time_out() -> None:
+async def test_waiting_for_background_processes_obeys_the_time_out() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         outcome = await sandbox.execute(script=f"sleep {nap(82)} & echo now", outlive="wait", timeout_s=1.0)
         assert (outcome.exit_code, outcome.stdout) == (124, b"now\n")

@@ -14,8 +14,8 @@ from session_agent.agent.session.delivery import Presenter
 PIECE = 16 * 1024
 
 
-class Held:
-    """A channel whose client gives credit when the test says so; what cannot be queued is an error, as it is in a session."""
+class ChannelWithoutCredit:
+    """A channel whose client gives credit only when the test does; a fact that cannot be queued is an error, as in a session."""
 
     def __init__(self) -> None:
         self.number = 1
@@ -42,11 +42,11 @@ class Held:
 
 
 def test_a_flood_without_credit_becomes_one_gap() -> None:
-    """A detached client of a command that keeps the tail: the gap grows for hours and stays one item (PROTOCOL §5.3, §7.5)."""
+    """The client of a command that keeps the tail is detached: the gap grows for hours and stays one item (PROTOCOL §5.3, §7.5)."""
     spool = Spool(Budget(), tail=True, limit_bytes=4 * PIECE)
     record = Record("c", b"", spool)
     record.started = True
-    channel = Held()
+    channel = ChannelWithoutCredit()
     presenter = Presenter(channel, record)
     for _ in range(WINDOW_BYTES // PIECE + 2 * CONTROL_SLACK):
         spool.append(1, b"x" * PIECE)
@@ -62,4 +62,4 @@ def test_a_flood_without_credit_becomes_one_gap() -> None:
         sent = sum(len(fact.data) for fact in channel.facts if isinstance(fact, Output) and fact.stream == stream)
         lost = sum(fact.dropped for fact in channel.facts if isinstance(fact, Gap) and fact.stream == stream)
         assert lost > 0
-        assert sent + lost == spool.streams()[stream][0], "every byte arrived or was told to be lost"
+        assert sent + lost == spool.streams()[stream][0], "every byte was sent or reported as dropped"

@@ -1,4 +1,4 @@
-"""What the two dialects of shells write for a run."""
+"""The control text for a run in bash and in sh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from session_agent.agent.shell.driver import BashDialect, Private, ShDialect
 PRIVATE = Private(100, 101, (102, 103))
 
 
-def test_only_bash_marks_the_processes_of_a_run_itself() -> None:
+def test_only_bash_tags_the_processes_of_a_run_itself() -> None:
     bash, sh = BashDialect("/bin/bash", PRIVATE), ShDialect("/bin/sh", PRIVATE)
     for status in (0, 7):
         with_tag, without = (bash.text(1, b"true", stdin=None, last_status=status, tag=tag) for tag in (5, None))
@@ -21,6 +21,6 @@ def test_only_bash_marks_the_processes_of_a_run_itself() -> None:
 
 
 @pytest.mark.parametrize("number", [5, 100_005])
-def test_bash_takes_the_mark(number: int) -> None:
+def test_bash_accepts_the_tag(number: int) -> None:
     shown = subprocess.run(["bash", "-c", f"\\builtin ulimit -SR {number} && ulimit -SR"], capture_output=True, text=True, check=False)
     assert (shown.stdout, shown.stderr) == (f"{number}\n", "")

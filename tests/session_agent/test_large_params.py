@@ -1,4 +1,4 @@
-"""Parameters that follow their Open: gathered whole before anything happens, bounded, and given up when the client goes."""
+"""Parameters that follow their Open: collected before anything happens, bounded, and discarded when the client disconnects."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from session_agent.agent.session.channels import Handler
 from session_agent.agent.session.large_params import Gathering
 
 
-class Told:
-    """A channel and a handler that write down what they hear."""
+class Recorder:
+    """A channel and a handler that record the calls to them."""
 
     def __init__(self, params: dict[str, Any]) -> None:
         self.number, self.params = 1, params
         self.consumed = 0
         self.sent: list[Any] = []
         self.opened: list[dict[str, Any]] = []
-        self.heard: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def consume(self, size_bytes: int) -> None:
         self.consumed += size_bytes
@@ -37,69 +37,69 @@ class Told:
         return cast("Handler", self)
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self.heard.append((name, *arguments))
+        return lambda *arguments: self.calls.append((name, *arguments))
 
 
-def gathering(size: object, together: ByteCounter | None = None) -> tuple[Told, Gathering]:
-    told = Told({"packed": size})
-    return told, Gathering(told, told.open, ByteCounter() if together is None else together)
+def gathering(size: object, total: ByteCounter | None = None) -> tuple[Recorder, Gathering]:
+    recorder = Recorder({"packed": size})
+    return recorder, Gathering(recorder, recorder.open, ByteCounter() if total is None else total)
 
 
 PARAMS = {"id": "c", "argv": ["x" * 100_000] * 10}
 
 
 @pytest.mark.parametrize("piece", [1000, 131_072, 10_000_000])
-def test_nothing_is_opened_before_all_is_there(piece: int) -> None:
+def test_nothing_is_opened_before_all_parameters_have_arrived(piece: int) -> None:
     packed = msgpack.packb(PARAMS)
-    told, channel = gathering(len(packed))
+    recorder, channel = gathering(len(packed))
     channel.signal("INT")
     for start in range(0, len(packed) - 1, piece):
         channel.write(packed[start : min(start + piece, len(packed) - 1)], False)
-    assert (told.opened, told.heard) == ([], [])
-    assert told.consumed == len(packed) - 1
+    assert (recorder.opened, recorder.calls) == ([], [])
+    assert recorder.consumed == len(packed) - 1
     channel.resize(3, 4)
     channel.write(packed[-1:] + b"input", True)
-    assert told.opened == [PARAMS]
-    assert told.heard == [("signal", "INT"), ("resize", 3, 4), ("write", b"input", True)]
+    assert recorder.opened == [PARAMS]
+    assert recorder.calls == [("signal", "INT"), ("resize", 3, 4), ("write", b"input", True)]
     channel.write(b"more", False)
     channel.close(True)
-    assert told.heard[3:] == [("write", b"more", False), ("close", True)]
+    assert recorder.calls[3:] == [("write", b"more", False), ("close", True)]
 
 
-def test_a_client_that_goes_leaves_nothing() -> None:
-    together = ByteCounter()
-    for _ in range(3 * PARAMS_SANDBOX_BYTES // PARAMS_BYTES):  # what each announced is given back
-        told, channel = gathering(PARAMS_BYTES, together)
+def test_a_client_that_disconnects_leaves_nothing() -> None:
+    total = ByteCounter()
+    for _ in range(3 * PARAMS_SANDBOX_BYTES // PARAMS_BYTES):  # the announced bytes of each are released
+        recorder, channel = gathering(PARAMS_BYTES, total)
         channel.write(os.urandom(1000), False)
         channel.drop()
         channel.write(b"late", False)
-        assert (told.opened, told.heard, told.consumed) == ([], [], 1004)
-    told, channel = gathering(100)
+        assert (recorder.opened, recorder.calls, recorder.consumed) == ([], [], 1004)
+    recorder, channel = gathering(100)
     channel.close(False)
-    assert [type(fact) for fact in told.sent] == [Failed]
-    assert told.sent[0].error["code"] == "cancelled"
+    assert [type(fact) for fact in recorder.sent] == [Failed]
+    assert recorder.sent[0].error["code"] == "cancelled"
 
 
-def test_how_much_is_gathered_is_bounded() -> None:
-    together = ByteCounter()
-    held = [gathering(PARAMS_BYTES, together)[1] for _ in range(PARAMS_SANDBOX_BYTES // PARAMS_BYTES)]
+def test_the_announced_bytes_are_bounded() -> None:
+    total = ByteCounter()
+    held = [gathering(PARAMS_BYTES, total)[1] for _ in range(PARAMS_SANDBOX_BYTES // PARAMS_BYTES)]
     with pytest.raises(HoldfastError) as full:
-        gathering(1, together)
+        gathering(1, total)
     assert full.value.code == "queue_full"
     held.pop().drop()
-    _, channel = gathering(1, together)
+    _, channel = gathering(1, total)
     for one in (channel, *held):
         one.drop()
 
 
 @pytest.mark.parametrize("size", [0, -1, "5", None, 1.5, True])
-def test_sizes_that_are_none(size: object) -> None:
+def test_invalid_sizes_are_refused(size: object) -> None:
     with pytest.raises(HoldfastError) as refused:
         gathering(size)
     assert refused.value.code == "invalid_argument"
 
 
-def test_too_large() -> None:
+def test_too_large_a_size_is_refused() -> None:
     with pytest.raises(HoldfastError) as refused:
         gathering(PARAMS_BYTES + 1)
     assert refused.value.code == "arguments_too_long"
@@ -113,14 +113,14 @@ def test_too_large() -> None:
         b"\x81\xa1a" + b"\x91" * 20 + b"\x90", b"\x81\xa1a\xc7\x01\x05x", b"\x81\xa1a\xa1\xff",
     ],
 )  # fmt: skip
-def test_what_is_no_map_within_the_limits(packed: bytes) -> None:
-    told, channel = gathering(len(packed))
+def test_parameters_that_are_no_map_within_the_limits_are_refused(packed: bytes) -> None:
+    recorder, channel = gathering(len(packed))
     with pytest.raises(HoldfastError) as refused:
         channel.write(packed, False)
-    assert (refused.value.code, told.opened) == ("invalid_argument", [])
+    assert (refused.value.code, recorder.opened) == ("invalid_argument", [])
 
 
-def test_an_input_that_ends_early() -> None:
+def test_input_that_ends_early_is_refused() -> None:
     _, channel = gathering(10)
     with pytest.raises(HoldfastError, match="ended before"):
         channel.write(b"123", True)
