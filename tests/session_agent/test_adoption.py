@@ -1,4 +1,4 @@
-"""The identity of an agent, and the adoption of a waiting one: the gateway's real halves against a real agent over sockets
+"""How an agent proves its identity, and how a spare's agent is adopted: the gateway's real code against a real agent over sockets
 (PROTOCOL §1.3, §1.6, §1.7)."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, agent_token, body_mac,
 from gateway.agents.adoption import adopt_agent
 from gateway.agents.agent_connection import AgentConnection
 from gateway.agents.dial import DialError, Dialled, dial_agent
-from session_agent.agent.session import connection as link
+from session_agent.agent.session import connection as connection_module
 from session_agent.agent.session.adoption import BODY_BYTES
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.server import AgentServer, listening_socket
@@ -58,7 +58,7 @@ async def test_an_agent_proves_its_pod(agent: tuple[AgentServer, str]) -> None:
     assert refused.value.code == "agent_identity"
 
 
-async def test_an_agent_that_says_nothing_is_not_in_the_pod(agent: tuple[AgentServer, str]) -> None:
+async def test_an_agent_that_reports_no_pod_is_refused(agent: tuple[AgentServer, str]) -> None:
     server, endpoint = agent
     server.identity = ""
     await reach(endpoint, OLD)
@@ -67,27 +67,27 @@ async def test_an_agent_that_says_nothing_is_not_in_the_pod(agent: tuple[AgentSe
     assert refused.value.code == "agent_identity"
 
 
-async def test_an_identity_that_is_not_proven_counts_for_nothing(agent: tuple[AgentServer, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody on the way changes the header: the proof was made for another."""
-    monkeypatch.setattr(link, "answer_dial", lambda token, header, identity: proof.answer_dial(token, header, "another pod"))
+async def test_an_identity_with_a_wrong_proof_is_refused(agent: tuple[AgentServer, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header was changed on the way: the proof is for another pod."""
+    monkeypatch.setattr(connection_module, "answer_dial", lambda token, header, identity: proof.answer_dial(token, header, "another pod"))
     for endpoint in (agent[1], f"{agent[1]}#{UID}"):
         with pytest.raises(DialError) as refused:
             await reach(endpoint, OLD)
         assert refused.value.code == "agent_identity"
 
 
-async def test_a_waiting_agent_is_adopted(agent: tuple[AgentServer, str]) -> None:
+async def test_a_spare_agent_is_adopted(agent: tuple[AgentServer, str]) -> None:
     _, endpoint = agent
     await adopt_agent(f"{endpoint}#{UID}", OLD, NEW, {**IDENTITY, "workdir": "/usr"}, 5.0)
     with pytest.raises(DialError) as refused:
         await reach(endpoint, OLD)
     assert refused.value.code == "agent_identity"
     async with sdk_on(f"{endpoint}#{UID}", NEW) as (sandbox, _):
-        told = await sandbox.exec("echo $IMAGE $GIVEN; pwd")
-        assert told.stdout == "says yes\n/usr\n"
+        result = await sandbox.exec("echo $IMAGE $GIVEN; pwd")
+        assert result.stdout == "says yes\n/usr\n"
 
 
-async def test_only_once(agent: tuple[AgentServer, str]) -> None:
+async def test_an_agent_is_adopted_only_once(agent: tuple[AgentServer, str]) -> None:
     _, endpoint = agent
     await adopt_agent(endpoint, OLD, NEW, IDENTITY, 5.0)
     with pytest.raises(HoldfastError) as refused:
@@ -96,7 +96,7 @@ async def test_only_once(agent: tuple[AgentServer, str]) -> None:
     await reach(endpoint, NEW)
 
 
-async def test_not_after_a_session(agent: tuple[AgentServer, str]) -> None:
+async def test_an_agent_that_has_had_a_session_is_not_adopted(agent: tuple[AgentServer, str]) -> None:
     _, endpoint = agent
     connection = AgentConnection(lambda: dial_agent(endpoint, OLD, 5.0), 5.0)
     await connection.connect()
@@ -107,19 +107,19 @@ async def test_not_after_a_session(agent: tuple[AgentServer, str]) -> None:
     await reach(endpoint, OLD)
 
 
-async def test_who_was_let_in_before_is_put_out(agent: tuple[AgentServer, str]) -> None:
+async def test_adoption_closes_earlier_connections(agent: tuple[AgentServer, str]) -> None:
     _, endpoint = agent
     dialled = await dial_agent(endpoint, OLD, 5.0)
     await adopt_agent(endpoint, OLD, NEW, IDENTITY, 5.0)
 
-    async def before() -> Dialled:
+    async def earlier() -> Dialled:
         return dialled
 
     with pytest.raises(HoldfastError):
-        await AgentConnection(before, 5.0).connect()
+        await AgentConnection(earlier, 5.0).connect()
 
 
-async def test_a_stranger_learns_nothing(agent: tuple[AgentServer, str]) -> None:
+async def test_a_caller_with_the_wrong_token_or_pod_is_refused(agent: tuple[AgentServer, str]) -> None:
     _, endpoint = agent
     with pytest.raises(HoldfastError) as refused:
         await adopt_agent(endpoint, NEW, OLD, IDENTITY, 5.0)
@@ -150,19 +150,19 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no token": (IDENTITY, "invalid_argument"),
     "a short token": ({**SEALED, "token": "ab"}, "invalid_argument"),
     "no name": ({**SEALED, "sandbox_id": ""}, "invalid_argument"),
-    "a name that is no text": ({**SEALED, "sandbox_id": 7}, "invalid_argument"),
+    "a name that is not a string": ({**SEALED, "sandbox_id": 7}, "invalid_argument"),
     "a name of many lines": ({**SEALED, "sandbox_id": "a\nb"}, "invalid_argument"),
-    "an env that is no map": ({**SEALED, "env": [1]}, "invalid_argument"),
+    "an env that is not a map": ({**SEALED, "env": [1]}, "invalid_argument"),
     "an env with numbers": ({**SEALED, "env": {"A": 1}}, "invalid_argument"),
     "an env name with =": ({**SEALED, "env": {"A=B": "1"}}, "invalid_argument"),
     "an env with NUL": ({**SEALED, "env": {"A": "\0"}}, "invalid_argument"),
     "a relative workdir": ({**SEALED, "workdir": "here"}, "invalid_argument"),
-    "labels that are none": ({**SEALED, "labels": "a"}, "invalid_argument"),
+    "labels that are not a map": ({**SEALED, "labels": "a"}, "invalid_argument"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_what_is_wrong_is_said(agent: tuple[AgentServer, str], name: str) -> None:
+async def test_an_invalid_identity_is_refused_with_its_code(agent: tuple[AgentServer, str], name: str) -> None:
     given, code = WRONG[name]
     body = json.dumps(given).encode()
     status, error = await ask(agent[1], request(body), body)
