@@ -1,4 +1,4 @@
-"""Copies inside the sandbox, each beside what ``cp -a`` makes of the same."""
+"""Copies inside the sandbox, each compared with the result of ``cp -a``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def copy(workdir: object, path: str, to: str, **params: object) -> FakeChannel:
 
 
 def state_of(root: Path) -> dict[str, Any]:
-    """All that is below ``root``, and how it is linked."""
+    """Everything below ``root``, and which names are hard links of one file."""
     found: dict[str, Any] = {}
     nodes: dict[tuple[int, int], str] = {}
     for folder, directories, files in os.walk(root):
@@ -40,8 +40,8 @@ def state_of(root: Path) -> dict[str, Any]:
     return found
 
 
-def plant(root: Path) -> None:
-    """Everything a tree can hold."""
+def make_files(root: Path) -> None:
+    """Create every kind of file that a tree can hold."""
     tree = root / "tree"
     (tree / "inner/deeper").mkdir(parents=True)
     (tree / "plain").write_text("plain\n")
@@ -113,7 +113,7 @@ async def test_a_copy_is_what_cp_makes(tmp_path: Path, path: str, to: str) -> No
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for root in (ours, theirs):
         root.mkdir()
-        plant(root)
+        make_files(root)
         for name, owner in (("tree/inner", (1000, 1001)), ("tree/plain", (7, 8)), ("tree/link", (9, 9))):
             os.chown(root / name, *owner, follow_symlinks=False)
     for large in ("tree/large",):
@@ -127,7 +127,7 @@ async def test_a_copy_is_what_cp_makes(tmp_path: Path, path: str, to: str) -> No
     for name in found:
         (*ours_, ours_time), (*theirs_, theirs_time) = found[name], expected[name]
         assert (name, ours_) == (name, theirs_)
-        # what a copy was put into has the time of now, in either
+        # the directory that received the copy has the current time in both
         assert ours_time == theirs_time or min(ours_time, theirs_time) > LONG_AGO[1] + 10**17, name
     assert result["entries"] >= 1
 
@@ -135,10 +135,10 @@ async def test_a_copy_is_what_cp_makes(tmp_path: Path, path: str, to: str) -> No
 @requires("root")
 @pytest.mark.parametrize(("path", "to", "code"), REFUSED)
 async def test_what_cp_refuses_is_refused(tmp_path: Path, path: str, to: str, code: str) -> None:
-    plant(tmp_path)
+    make_files(tmp_path)
     before = state_of(tmp_path)
     assert subprocess.run(["cp", "-a", path, to], cwd=tmp_path, capture_output=True, check=False).returncode
-    for name in state_of(tmp_path).keys() - before.keys():  # what cp has made before it found out
+    for name in state_of(tmp_path).keys() - before.keys():  # what cp created before it failed
         (tmp_path / name).unlink() if not (tmp_path / name).is_dir() else None
     error = await copy(tmp_path, path, to).error()
     assert error["code"] == code, error
@@ -156,7 +156,7 @@ async def test_holes_stay_holes(tmp_path: Path) -> None:
     assert copied.st_blocks * 512 < 1024 * 1024
 
 
-async def test_a_file_that_says_it_is_empty_is_read(tmp_path: Path) -> None:
+async def test_a_file_that_reports_size_zero_is_read(tmp_path: Path) -> None:
     await copy(tmp_path, "/proc/self/status", "copy").result()
     assert (tmp_path / "copy").read_text().startswith("Name:")
 
@@ -179,7 +179,7 @@ async def test_links_inside_a_tree_are_not_written_through(tmp_path: Path) -> No
     assert sorted(os.listdir(tmp_path / "outside")) == ["secret"]
 
 
-async def test_a_tree_deeper_than_a_path_leads(tmp_path: Path) -> None:
+async def test_a_tree_deeper_than_the_longest_path(tmp_path: Path) -> None:
     here = os.open(tmp_path, os.O_RDONLY)
     for name in ["tree", *["d" * 200] * 60]:
         os.mkdir(name, dir_fd=here)
@@ -194,8 +194,8 @@ async def test_a_tree_deeper_than_a_path_leads(tmp_path: Path) -> None:
         subprocess.run(["rm", "-rf", name], cwd=tmp_path, check=True)
 
 
-async def test_one_that_is_cancelled_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two time slices."""
+async def test_a_cancelled_copy_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops between two time slices."""
     monkeypatch.setattr("session_agent.agent.files.copying._SLICE_S", 0.0)
     (tmp_path / "tree").mkdir()
     for number in range(2000):
@@ -207,8 +207,8 @@ async def test_one_that_is_cancelled_stops(tmp_path: Path, monkeypatch: pytest.M
     assert made < 2000
 
 
-async def test_nothing_stays_open(tmp_path: Path) -> None:
-    plant(tmp_path)
+async def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    make_files(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     for path, to in (("tree", "new"), ("tree", "blocked"), ("tree", "blocked-too"), ("file", "missing/x"), ("tree", "there")):
         await copy(tmp_path, path, to).end()
@@ -220,7 +220,7 @@ async def test_nothing_stays_open(tmp_path: Path) -> None:
 
 
 @requires("root")
-async def test_with_a_user_that_users_permissions_hold(tmp_path: Path) -> None:
+async def test_a_copy_for_a_user_has_that_users_permissions(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
     for above in tmp_path.parents[:3]:
         os.chmod(above, 0o755) if above != Path("/tmp") else None
@@ -233,7 +233,7 @@ async def test_with_a_user_that_users_permissions_hold(tmp_path: Path) -> None:
     os.chown(tmp_path / "own", 65534, 65534)
     assert (await copy(tmp_path, "tree", "own", user=65534).result()) == {"entries": 2, "bytes": 4}
     state = os.stat(tmp_path / "own/tree/open")
-    assert (state.st_uid, stat.S_IMODE(state.st_mode)) == (65534, 0o755), "a set-user-id bit was for the other owner"
+    assert (state.st_uid, stat.S_IMODE(state.st_mode)) == (65534, 0o755), "the set-user-id bit is dropped: it was for the other owner"
     assert (await copy(tmp_path, "secret", "own", user=65534).error())["code"] == "permission_denied"
     assert (await copy(tmp_path, "tree", "new", user=65534).error())["code"] == "permission_denied"
     assert (await copy(tmp_path, "secret", "own").result()) == {"entries": 1, "bytes": 6}
@@ -251,6 +251,6 @@ async def test_sockets_and_attributes(tmp_path: Path) -> None:
     try:
         os.setxattr(tmp_path / "file", "user.note", b"kept")
     except OSError:
-        return  # this file system has none
+        return  # this file system has no extended attributes
     await copy(tmp_path, "file", "copied").result()
     assert os.getxattr(tmp_path / "copied", "user.note") == b"kept"

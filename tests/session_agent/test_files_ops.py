@@ -33,7 +33,7 @@ def tree(root: Path) -> None:
     (root / "c").mkdir()
 
 
-async def test_list_is_sorted_and_says_what_is_what(tmp_path: Path) -> None:
+async def test_list_is_sorted_and_describes_each_entry(tmp_path: Path) -> None:
     tree(tmp_path)
     os.chmod(tmp_path / "a.txt", 0o600)
     found = await entries(fs(tmp_path, "list"))
@@ -73,12 +73,12 @@ async def test_list_of_many_names_streams(tmp_path: Path) -> None:
     assert (await channel.result()) == {"entries": 3000, "truncated": False, "errors": 0}
 
 
-async def test_names_that_are_not_utf8_travel_as_bytes(tmp_path: Path) -> None:
+async def test_names_that_are_not_utf8_are_sent_as_bytes(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"n\xff")).touch()
     (entry,) = await entries(fs(tmp_path, "list"))
     assert (entry["name"], entry["raw_name"]) == ("n\ufffd", b"n\xff")
-    told = (await fs("/", "stat", entry["raw_path"]).result())["entry"]
-    assert told["raw_name"] == b"n\xff"
+    reported = (await fs("/", "stat", entry["raw_path"]).result())["entry"]
+    assert reported["raw_name"] == b"n\xff"
     assert (await fs("/", "exists", entry["raw_path"]).result()) == {"exists": True}
     assert (await fs("/", "exists", entry["path"]).result()) == {"exists": False}
 
@@ -89,7 +89,7 @@ async def test_list_does_not_follow_a_loop(tmp_path: Path) -> None:
     assert len(await entries(fs(tmp_path, "list", recursive=True))) == 2
 
 
-async def test_stat_follows_unless_told_not_to(tmp_path: Path) -> None:
+async def test_stat_follows_links_by_default(tmp_path: Path) -> None:
     tree(tmp_path)
     followed = (await fs(tmp_path, "stat", "link").result())["entry"]
     assert (followed["type"], followed["target"], followed["name"]) == ("file", "a.txt", "link")
@@ -165,7 +165,7 @@ async def test_recursive_remove_does_not_go_through_links(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["/", "//", "/usr/..", "/proc"])
-async def test_the_root_stays(path: str) -> None:
+async def test_the_root_of_a_file_system_is_not_removed(path: str) -> None:
     assert (await fs("/", "remove", path, recursive=True).error())["code"] == "permission_denied"
 
 
@@ -205,7 +205,7 @@ async def test_search_is_not_a_regular_expression(tmp_path: Path) -> None:
     "params",
     [{"op": "nope"}, {"op": None}, {"op": 5}, {"depth": 0}, {"recursive": "yes"}, {"limit": -1}, {"op": "search", "exclude": "x"}],
 )
-async def test_wrong_types_are_typed(tmp_path: Path, params: dict[str, Any]) -> None:
+async def test_invalid_parameters_are_refused(tmp_path: Path, params: dict[str, Any]) -> None:
     channel = serve(open_fs, "fs", tmp_path, {"op": "list", "path": ".", **params})
     assert (await channel.error())["code"] == "invalid_argument"
 
@@ -213,7 +213,7 @@ async def test_wrong_types_are_typed(tmp_path: Path, params: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("path", "code"), [("no", "file_not_found"), ("a.txt", "not_a_directory"), (5, "invalid_path"), (None, "invalid_path")]
 )
-async def test_list_of_what_is_no_directory(tmp_path: Path, path: object, code: str) -> None:
+async def test_list_of_a_bad_path_is_refused(tmp_path: Path, path: object, code: str) -> None:
     tree(tmp_path)
     channel = serve(open_fs, "fs", tmp_path, {"op": "list", "path": path})
     assert (await channel.error())["code"] == code

@@ -1,4 +1,4 @@
-"""Reading files: content, ranges, checksums, back-pressure, and files that are none."""
+"""Reading files: content, ranges, checksums, back-pressure, and special files."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ async def test_file_that_grows_ends_at_its_first_size(tmp_path: Path) -> None:
     assert b"y" not in channel.output
 
 
-async def test_file_that_shrinks_is_no_whole_file(tmp_path: Path) -> None:
-    """Short, with nothing said of it, would be silent truncation."""
+async def test_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
+    """A shorter result without an error would be silent truncation."""
     (tmp_path / "log").write_bytes(b"x" * 2_000_000)
     channel = serve(open_read, "read", tmp_path, {"path": "log"}, window=1000, reading=False)
     await channel.opened()
@@ -111,7 +111,7 @@ async def test_file_that_shrinks_is_no_whole_file(tmp_path: Path) -> None:
     assert (error["code"], "truncated" in error["message"]) == ("io_error", True)
 
 
-async def test_proc_files_say_zero_and_have_content() -> None:
+async def test_proc_files_report_size_zero_and_have_content() -> None:
     channel = read("/", "/proc/self/status")
     assert (await channel.opened())["size"] == 0
     await channel.result()
@@ -140,7 +140,7 @@ async def test_socket_is_refused(tmp_path: Path) -> None:
         assert (await read(tmp_path, "s", length=1).error())["code"] == "not_a_file"
 
 
-async def test_window_into_the_kernel_is_refused(tmp_path: Path) -> None:
+async def test_file_of_kernel_memory_is_refused(tmp_path: Path) -> None:
     with open(tmp_path / "kcore", "wb") as file:
         file.truncate(2**42)  # as /proc/kcore: a huge size without a block
     assert (await read(tmp_path, "kcore").error())["code"] == "not_a_file"
@@ -160,7 +160,7 @@ async def test_window_into_the_kernel_is_refused(tmp_path: Path) -> None:
         ("x" * 5000, "invalid_path"),
     ],
 )
-async def test_bad_paths_are_typed(tmp_path: Path, path: str, code: str) -> None:
+async def test_bad_paths_are_refused(tmp_path: Path, path: str, code: str) -> None:
     (tmp_path / "a").touch()
     (tmp_path / "loop").symlink_to("loop")
     error = await read(tmp_path, path).error()
@@ -169,7 +169,7 @@ async def test_bad_paths_are_typed(tmp_path: Path, path: str, code: str) -> None
 
 
 @pytest.mark.parametrize("params", [{"offset": -1}, {"offset": "3"}, {"length": 1.5}, {"length": True}, {"offset": 2**60}])
-async def test_wrong_types_are_typed(tmp_path: Path, params: dict[str, object]) -> None:
+async def test_invalid_parameters_are_refused(tmp_path: Path, params: dict[str, object]) -> None:
     (tmp_path / "a").touch()
     assert (await read(tmp_path, "a", **params).error())["code"] == "invalid_argument"
 
@@ -184,7 +184,7 @@ async def test_name_that_is_not_utf8(tmp_path: Path) -> None:
     error["message"].encode()
 
 
-async def test_cancel_ends_it(tmp_path: Path) -> None:
+async def test_cancel_ends_a_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 500_000)
     channel = serve(open_read, "read", tmp_path, {"path": "a"}, window=10, reading=False)
     await channel.opened()
@@ -192,7 +192,7 @@ async def test_cancel_ends_it(tmp_path: Path) -> None:
     assert (await channel.error())["code"] == "cancelled"
 
 
-async def test_drop_lets_go_of_the_file(tmp_path: Path) -> None:
+async def test_drop_closes_the_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 500_000)
     before = len(os.listdir("/proc/self/fd"))
     channel = serve(open_read, "read", tmp_path, {"path": "a"}, window=10, reading=False)

@@ -1,4 +1,4 @@
-"""The pace of transfers: steps that fail, threads that cannot be had, and ends that come at any moment."""
+"""The steps of transfers: steps that fail, threads that cannot be started, and a close or drop at any moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.channel import DEADLINE_S, FakeChannel, serve
 
 
 class Work:
-    """A source and a sink that fail, or wait, where they are told to."""
+    """A source and a sink that fail, or wait, in a chosen step."""
 
     def __init__(self, *, fail_in: str = "", wait_in: str = "", error: BaseException | None = None) -> None:
         self.calls: list[str] = []
@@ -73,7 +73,7 @@ STEPS = [("read", "open"), ("read", "chunks"), ("read", "result"), ("write", "op
 
 
 @pytest.mark.parametrize(("kind", "step"), STEPS)
-async def test_a_step_that_fails_is_closed_before_it_is_told(kind: str, step: str) -> None:
+async def test_a_failed_transfer_is_closed_before_its_error_is_sent(kind: str, step: str) -> None:
     work = Work(fail_in=step)
     error = await start(kind, work).error()
     assert error["code"] == "no_space"
@@ -81,7 +81,7 @@ async def test_a_step_that_fails_is_closed_before_it_is_told(kind: str, step: st
 
 
 @pytest.mark.parametrize(("kind", "step"), STEPS)
-async def test_a_bug_is_typed_and_told(kind: str, step: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_exception_is_reported_and_logged(kind: str, step: str, caplog: pytest.LogCaptureFixture) -> None:
     work = Work(fail_in=step, error=ZeroDivisionError("secret detail"))
     error = await start(kind, work).error()
     assert error["code"] == "internal"
@@ -92,28 +92,28 @@ async def test_a_bug_is_typed_and_told(kind: str, step: str, caplog: pytest.LogC
 
 @pytest.mark.parametrize("how", ["close", "drop"])
 @pytest.mark.parametrize(("kind", "step"), STEPS)
-async def test_an_end_during_a_step_waits_for_it(kind: str, step: str, how: str) -> None:
+async def test_a_close_or_drop_during_a_step_waits_for_it(kind: str, step: str, how: str) -> None:
     work = Work(wait_in=step)
     channel = start(kind, work)
     async with asyncio.timeout(DEADLINE_S):
         while not work.waiting.is_set():
             await asyncio.sleep(0)
         getattr(channel.handler, how)(*([False] if how == "close" else []))
-        assert work.calls[-1] == step, "closed under the feet of a step"
+        assert work.calls[-1] == step, "closed while a step was running"
         work.go.set()
         while work.calls[-1] != "close":
             await asyncio.sleep(0)
     if how == "drop":
         assert not channel.ended.is_set()
     elif step == "finish":
-        assert await channel.result() == {}, "the file is there: it cannot be said to be cancelled"
+        assert await channel.result() == {}, "the file is complete, so the transfer is not reported as cancelled"
     else:
         assert (await channel.error())["code"] == "cancelled"
 
 
 @pytest.mark.parametrize("kind", ["read", "write"])
-async def test_a_channel_that_is_gone_hears_nothing_more(kind: str) -> None:
-    """Its number may be another client's by then, who has taken the session over."""
+async def test_a_dropped_channel_receives_nothing_more(kind: str) -> None:
+    """Its number may by then belong to another client that took over the session."""
     work = Work(wait_in="close")
     channel = start(kind, work)
     channel.handler.close(False)
@@ -123,19 +123,19 @@ async def test_a_channel_that_is_gone_hears_nothing_more(kind: str) -> None:
         channel.handler.drop()
         work.go.set()
     for _ in range(10):
-        await asyncio.sleep(0.001)  # nothing comes: there is no event to wait for
+        await asyncio.sleep(0.001)  # nothing should arrive, so there is no event to wait for
     assert not channel.ended.is_set()
 
 
-async def test_success_closes_once_and_says_so() -> None:
+async def test_success_closes_once_and_is_reported() -> None:
     for kind in ("read", "write"):
         work = Work()
         await start(kind, work).result()
         assert work.calls.count("close") == 1
 
 
-async def test_where_no_thread_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork bomb holds every pid: files still answer, on the loop itself."""
+async def test_files_are_served_when_no_thread_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a fork bomb holds every pid, file requests are served on the event loop itself."""
 
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -162,7 +162,7 @@ async def test_many_at_once_share_a_bounded_number_of_threads(tmp_path: Path) ->
     assert len(list(tmp_path.iterdir())) == 200
 
 
-async def test_imperatives_that_make_no_sense(tmp_path: Path) -> None:
+async def test_requests_that_do_not_apply_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 100)
     channel = serve(open_read, "read", tmp_path, {"path": "a"}, window=1, reading=False)
     handler = channel.handler

@@ -1,4 +1,4 @@
-"""Whole trees: deeper than a recursion goes, and moved from one file system to another."""
+"""Trees that are deeper than Python's recursion limit, and trees that are moved from one file system to another."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from session_agent.agent.files import copying
-from session_agent.agent.files import tree_operations as moving
+from session_agent.agent.files import tree_operations as trees
 from tests.session_agent.test_files_ops import entries, fs
 from tests.support.requires import requires
 
 DEPTH = 1010
-"""More than Python's recursion goes."""
+"""More than Python's recursion limit."""
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def elsewhere() -> Iterator[Path]:
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose depth pytest need not clean up, which it could not."""
+    """A directory for trees that are too deep for pytest to remove."""
     yield tmp_path
     subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
 
 
-def dig(top: Path, depth: int, name: str = "d") -> None:
-    """Directories within directories, and a file at the bottom."""
+def make_nested(top: Path, depth: int, name: str = "d") -> None:
+    """Create directories within directories, and a file at the bottom."""
     here = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(depth):
         os.mkdir(name, dir_fd=here)
@@ -49,8 +49,8 @@ def dig(top: Path, depth: int, name: str = "d") -> None:
 
 
 async def test_a_deep_tree_is_removed(deep: Path) -> None:
-    dig(deep, DEPTH)
-    dig(deep / "d", 30, "n" * 200)
+    make_nested(deep, DEPTH)
+    make_nested(deep / "d", 30, "n" * 200)
     (deep / "d/file").touch()
     (deep / "d/link").symlink_to(deep)
     assert (await fs(deep, "remove", "d", recursive=True).result()) == {"existed": True}
@@ -58,15 +58,15 @@ async def test_a_deep_tree_is_removed(deep: Path) -> None:
 
 
 async def test_a_deep_tree_is_listed_and_searched(deep: Path) -> None:
-    """Down to where a path can lead; that there is more is said."""
-    dig(deep, DEPTH)
+    """Down to the longest possible path; anything deeper is reported as truncated."""
+    make_nested(deep, DEPTH)
     channel = fs("/", "list", deep, recursive=True)
     assert (await entries(channel))[-1]["name"] == "bottom"
     assert (await channel.result())["truncated"] is False
     (found,) = await entries(fs("/", "search", deep, glob="bottom"))
     assert found["path"].endswith("/d/bottom")
     (deep / "other").mkdir()
-    dig(deep / "other", 30, "n" * 200)
+    make_nested(deep / "other", 30, "n" * 200)
     channel = fs("/", "list", deep / "other", recursive=True)
     assert len(await entries(channel)) > 15
     assert (await channel.result())["truncated"] is True
@@ -127,7 +127,7 @@ async def test_a_move_across_file_systems_keeps_what_a_rename_keeps(tmp_path: Pa
 
 
 @requires("memory file system")
-async def test_a_move_across_file_systems_that_fails_leaves_all_as_it_was(tmp_path: Path, elsewhere: Path) -> None:
+async def test_a_failed_move_across_file_systems_changes_nothing(tmp_path: Path, elsewhere: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/file").write_text("x")
     (elsewhere / "full/inside").mkdir(parents=True)
@@ -140,8 +140,8 @@ async def test_a_move_across_file_systems_that_fails_leaves_all_as_it_was(tmp_pa
     assert sorted(path.name for path in elsewhere.iterdir()) == ["file", "full"]
 
 
-def test_the_tree_that_is_removed_may_be_moved_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever moves a directory out of it while it is gone through must not have what is around its new place removed."""
+def test_a_directory_moved_out_of_a_tree_during_its_removal_keeps_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a directory is moved out of the tree during the removal, the files next to its new place must not be removed."""
     (tmp_path / "tree/a/b").mkdir(parents=True)
     (tmp_path / "outside/keep").mkdir(parents=True)
     rmdir = os.rmdir
@@ -155,11 +155,11 @@ def test_the_tree_that_is_removed_may_be_moved_meanwhile(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "rmdir", move_then_rmdir)
     with pytest.raises(OSError, match="tree"):
-        moving.remove_tree(str(tmp_path / "tree"))
+        trees.remove_tree(str(tmp_path / "tree"))
     assert sorted(path.name for path in (tmp_path / "outside").iterdir()) == ["a", "keep"]
 
 
-def test_a_move_to_where_there_is_no_room_names_that_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_runs_out_of_space_names_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "from").write_text("x")
 
     def full(source: int, target: int, size_bytes: int) -> None:
@@ -167,6 +167,6 @@ def test_a_move_to_where_there_is_no_room_names_that_place(tmp_path: Path, monke
 
     monkeypatch.setattr(copying, "copy_contents", full)
     with pytest.raises(OSError, match="No space") as failed:
-        moving.move_across(str(tmp_path / "from"), str(tmp_path / "to"))
+        trees.move_across(str(tmp_path / "from"), str(tmp_path / "to"))
     assert failed.value.filename == str(tmp_path / "to")
     assert os.listdir(tmp_path) == ["from"]

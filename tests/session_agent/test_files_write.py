@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, what a target keeps, resuming, and every way it can be refused."""
+"""Writing files: completely or not at all, what a target keeps, resuming, and every error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from session_agent.agent.files.write import open_write
 from tests.support.channel import FakeChannel, serve
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away and to mount")
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change owners and to mount")
 
 
 def write(workdir: object, path: object, **params: object) -> FakeChannel:
@@ -81,12 +81,12 @@ async def test_existing_mode_stays_and_privilege_bits_go(tmp_path: Path) -> None
 
 
 @root_only
-async def test_owner_stays_or_becomes_the_user_asked_for(tmp_path: Path) -> None:
+async def test_owner_stays_or_becomes_the_requested_user(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     os.chown(tmp_path / "a", 1234, 2345)
     await put(tmp_path, "a", b"x")
     assert (os.stat(tmp_path / "a").st_uid, os.stat(tmp_path / "a").st_gid) == (1234, 2345)
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # which others can reach, unlike the test's own
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # other users can reach it, unlike tmp_path
         os.chmod(name, 0o777)
         await put(Path(name), "new/dir/b", b"x", user="77:88")
         for path in ("new", "new/dir", "new/dir/b"):
@@ -98,7 +98,7 @@ async def test_owner_stays_or_becomes_the_user_asked_for(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("user", "code"), [("nobody-of-that-name", "user_not_found"), ("", "invalid_argument"), (True, "invalid_argument")]
 )
-async def test_bad_users_are_typed(tmp_path: Path, user: object, code: str) -> None:
+async def test_bad_users_are_refused(tmp_path: Path, user: object, code: str) -> None:
     assert (await write(tmp_path, "a", user=user).error())["code"] == code
 
 
@@ -141,7 +141,7 @@ async def test_resume_at_an_offset(tmp_path: Path, atomic: bool) -> None:
     assert names(tmp_path) == ["a"]
 
 
-async def test_append_in_place_does_not_read_what_it_keeps(tmp_path: Path) -> None:
+async def test_append_in_place_does_not_read_the_existing_content(tmp_path: Path) -> None:
     with open(tmp_path / "a", "wb") as file:
         file.truncate(2**40)
     assert await put(tmp_path, "a", b"tail", offset=2**40, atomic=False) == {"size": 2**40 + 4}
@@ -150,7 +150,7 @@ async def test_append_in_place_does_not_read_what_it_keeps(tmp_path: Path) -> No
         assert file.read() == b"tail"
 
 
-async def test_append_goes_to_the_end_that_there_is_by_then(tmp_path: Path) -> None:
+async def test_append_writes_at_the_end_of_the_file_at_that_time(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one\n")
     channel = write(tmp_path, "log", append=True, offset=2)
     await channel.opened()
@@ -162,7 +162,7 @@ async def test_append_goes_to_the_end_that_there_is_by_then(tmp_path: Path) -> N
     assert (await write(tmp_path, "log", append=True, size=3).error())["code"] == "invalid_argument"
 
 
-async def test_resume_beyond_what_is_there(tmp_path: Path) -> None:
+async def test_resume_beyond_the_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12")
     error = await write(tmp_path, "a", offset=3).error()
     assert error["code"] == "invalid_argument"
@@ -210,7 +210,7 @@ async def test_final_link_is_followed(tmp_path: Path) -> None:
         ("/proc/nothing/here", "file_not_found"),
     ],
 )
-async def test_bad_targets_are_typed(tmp_path: Path, path: str, code: str) -> None:
+async def test_bad_targets_are_refused(tmp_path: Path, path: str, code: str) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "a").touch()
     (tmp_path / "loop").symlink_to("loop")
@@ -232,7 +232,7 @@ async def test_fifo_is_never_waited_for(tmp_path: Path) -> None:
     assert (await write(tmp_path, "fifo", atomic=False).error())["code"] == "not_a_file"
 
 
-async def test_full_device_is_typed() -> None:
+async def test_full_device_is_reported() -> None:
     channel = write("/", "/dev/full", atomic=False)
     await channel.write(b"x", eof=True)
     error = await channel.error()
@@ -274,7 +274,7 @@ async def test_mounted_file_is_written_through(tmp_path: Path) -> None:
     "params",
     [{"mode": "755"}, {"mode": 0o10000}, {"offset": -1}, {"sha256": "abc"}, {"sha256": 5}, {"parents": 1}, {"size": -1}, {"atomic": "no"}],
 )
-async def test_wrong_types_are_typed(tmp_path: Path, params: dict[str, object]) -> None:
+async def test_invalid_parameters_are_refused(tmp_path: Path, params: dict[str, object]) -> None:
     assert (await write(tmp_path, "a", **params).error())["code"] == "invalid_argument"
     assert names(tmp_path) == []
 
