@@ -1,4 +1,4 @@
-"""What happens when something is slow: the agent was stopped for a while, a shell gets no processor, an answer comes late."""
+"""What happens when something is slow: the agent was stopped for a while, a shell gets no CPU time, a report arrives late."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ PATH = os.environ["PATH"]
 SHELLS = pytest.mark.parametrize("kind", ["bash", "sh"])
 
 
-def sleep_through(condition: Callable[[], object]) -> None:
-    """As if the agent had been stopped while it waited for something to read, until the condition holds.
+def stop_agent_until(condition: Callable[[], object]) -> None:
+    """Behave as if the agent had been stopped in its ``select`` until the condition holds.
 
-    Its select was interrupted then, and finds nothing: timers that fell due come before whatever there is to read.
+    The interrupted ``select`` returns nothing, so timers that are due run before anything is read.
     """
-    until(condition, deadline_s=60, what="what the agent is to sleep through")
+    until(condition, deadline_s=60, what="the condition to hold while the agent is stopped")
     selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
-    ready = selector.select
+    original = selector.select
 
     def interrupted(timeout: float | None = None) -> list[Any]:
-        selector.select = ready
+        selector.select = original
         return []
 
     selector.select = interrupted
@@ -58,10 +58,10 @@ def process_of(sandbox: Client) -> ShellProcess:
     return shell.process
 
 
-async def at_rest(sandbox: Client) -> None:
-    """Until a run that is begun begins at once."""
+async def ready_for_a_run(sandbox: Client) -> None:
+    """Wait until the shell would begin a run at once."""
     process = process_of(sandbox)
-    await until_async(lambda: not process.opening_pipes and process.has_snapshot(), deadline_s=60, what="the state")
+    await until_async(lambda: not process.opening_pipes and process.has_snapshot(), deadline_s=60, what="the snapshot")
 
 
 def has_reported(process: ShellProcess) -> bool:
@@ -73,12 +73,12 @@ async def test_a_command_that_ended_in_time_was_not_timed_out() -> None:
         channel = sandbox.command("sh", "-c", "echo done; exit 3", timeout_s=0.2)
         (pid,) = sandbox.context.reaper.pids
         late = passed(0.2)
-        sleep_through(lambda: late() and is_dead(pid))
+        stop_agent_until(lambda: late() and is_dead(pid))
         outcome = await channel.outcome()
         assert (outcome.exit_code, outcome.stdout, outcome.result["timed_out"], outcome.result["cause"]) == (3, b"done\n", False, None)
 
 
-async def test_a_time_out_that_comes_while_what_is_left_is_killed_changes_no_exit_code() -> None:
+async def test_a_time_out_after_the_exit_changes_no_exit_code() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command("sh", "-c", "sleep 71 & exit 3")
         command = only_command(sandbox.context)
@@ -98,10 +98,10 @@ async def test_a_run_that_ended_in_time_was_not_timed_out(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         await shell.run("true")
-        await at_rest(sandbox)
+        await ready_for_a_run(sandbox)
         run = shell.begin("echo done; (exit 3)", timeout_s=0.2)
         late = passed(0.2)
-        sleep_through(lambda: late() and has_reported(process_of(sandbox)))
+        stop_agent_until(lambda: late() and has_reported(process_of(sandbox)))
         outcome = await shell.wait(run)
         assert (outcome.exit_code, outcome.stdout, outcome.result["timed_out"], outcome.result["cause"]) == (3, b"done\n", False, None)
 
@@ -111,13 +111,13 @@ async def test_a_terminal_that_ended_in_time_was_not_timed_out() -> None:
         channel = sandbox.open("terminal", {"argv": ["sh", "-c", "exit 3"], "timeout_s": 0.2})
         (pid,) = sandbox.context.reaper.pids
         late = passed(0.2)
-        sleep_through(lambda: late() and is_dead(pid))
+        stop_agent_until(lambda: late() and is_dead(pid))
         outcome = await channel.outcome()
         assert (outcome.exit_code, outcome.result["timed_out"]) == (3, False)
 
 
 @SHELLS
-async def test_a_shell_that_is_slow_to_take_fresh_pipes_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shell_that_is_slow_to_open_new_pipes_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_monitor, "_CHECK_S", 0.1)
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
@@ -126,16 +126,16 @@ async def test_a_shell_that_is_slow_to_take_fresh_pipes_is_waited_for(kind: str,
         assert process_of(sandbox).opening_pipes
         os.kill(pid, signal.SIGSTOP)
         run = shell.begin("echo $X")
-        looked = asyncio.Event()  # and seen to do something, as one that gets no processor
-        monkeypatch.setattr(ShellProcess, "idle", lambda process: looked.set())
-        await looked.wait()
+        checked = asyncio.Event()  # and found not idle, as a shell that gets no CPU time
+        monkeypatch.setattr(ShellProcess, "idle", lambda process: checked.set())
+        await checked.wait()
         os.kill(pid, signal.SIGCONT)
         outcome = await shell.wait(run)
         assert (outcome.stdout, outcome.result["shell"]["restarted"]) == (b"kept\n", False)
 
 
 @SHELLS
-async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shell_that_opened_new_pipes_while_the_agent_was_stopped_is_kept(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_monitor, "_CHECK_S", 0.1)
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
@@ -144,7 +144,7 @@ async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced
         assert process_of(sandbox).opening_pipes
         run = shell.begin("echo $X")
         late = passed(0.1)
-        sleep_through(lambda: late() and has_reported(process_of(sandbox)))
+        stop_agent_until(lambda: late() and has_reported(process_of(sandbox)))
         outcome = await shell.wait(run)
         assert (outcome.stdout, outcome.result["shell"]["restarted"]) == (b"kept\n", False)
 
@@ -152,15 +152,15 @@ async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced
 @SHELLS
 async def test_a_shell_that_is_slow_to_answer_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_abort, "_PING_AGAIN_S", 0.002)
-    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: process.number > 1)  # so that the second run is asked for first
-    times = 0
+    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: process.number > 1)  # so the shell is pinged before the second run
+    checks = 0
 
     def is_idle(process: ShellProcess) -> bool:
-        nonlocal times
-        times += 1
-        if times > 3:
+        nonlocal checks
+        checks += 1
+        if checks > 3:
             os.kill(pid, signal.SIGCONT)
-        return False  # as one that gets no processor, which a stopped one is not
+        return False  # as for a shell that gets no CPU time, unlike a stopped one
 
     monkeypatch.setattr(ShellProcess, "idle", is_idle)
     async with client(env={"PATH": PATH}) as sandbox:
@@ -168,10 +168,10 @@ async def test_a_shell_that_is_slow_to_answer_is_waited_for(kind: str, monkeypat
         pid = int((await shell.run("X=kept; echo $$")).stdout)
         os.kill(pid, signal.SIGSTOP)
         outcome = await shell.run("echo $X")
-        assert (outcome.stdout, outcome.result["shell"]["restarted"], times > 3) == (b"kept\n", False, True)
+        assert (outcome.stdout, outcome.result["shell"]["restarted"], checks > 3) == (b"kept\n", False, True)
 
 
-async def test_a_shell_that_has_loaded_its_state_while_the_agent_slept_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shell_that_loaded_its_state_while_the_agent_was_stopped_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_rebuild, "_LOAD_CHECK_S", 0.001)
     load = ShellProcess.load
     loading = asyncio.Event()
@@ -183,13 +183,13 @@ async def test_a_shell_that_has_loaded_its_state_while_the_agent_slept_keeps_it(
         await loading.wait()
         pid = process_of(sandbox).pid
         late = passed(0.3)
-        sleep_through(lambda: late() and has_reported(process_of(sandbox)))
+        stop_agent_until(lambda: late() and has_reported(process_of(sandbox)))
         outcome = await shell.wait(run)
         assert outcome.result["shell"]["restored"] is True
         assert (await shell.run("echo $X; echo $$")).stdout == b"kept\n%d\n" % pid
 
 
-async def test_a_shell_that_came_back_from_an_abort_while_the_agent_slept_is_kept() -> None:
+async def test_a_shell_that_survived_an_abort_while_the_agent_was_stopped_is_kept() -> None:
     async with client(SandboxLimits(abort_patience_s=0.3), env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell="bash")
         pid = (await shell.run("X=kept; echo $$")).stdout
@@ -197,7 +197,7 @@ async def test_a_shell_that_came_back_from_an_abort_while_the_agent_slept_is_kep
         await shell.channel.until(lambda: b"begun" in shell.channel.output)
         shell.handler.signal("KILL")
         late = passed(0.4)
-        sleep_through(lambda: late() and has_reported(process_of(sandbox)))
+        stop_agent_until(lambda: late() and has_reported(process_of(sandbox)))
         outcome = await shell.wait(run)
         assert outcome.exit_code == 137
         assert (await shell.run("echo $X; echo $$")).stdout == b"kept\n" + pid
@@ -216,11 +216,11 @@ async def test_a_lost_run_keeps_its_exit_code_where_the_shell_cannot_be_rebuilt(
 
 
 @SHELLS
-async def test_what_a_trap_on_exit_prints_is_whole_whenever_it_is_read(kind: str) -> None:
+async def test_output_of_an_exit_trap_is_complete_even_if_it_is_read_late(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         pid = int((await shell.run("echo $$")).stdout)
-        await at_rest(sandbox)
+        await ready_for_a_run(sandbox)
         run = shell.begin("trap 'seq 1000 2400' EXIT; exit 3")
         until(lambda: is_dead(pid), deadline_s=60, what="the end of the shell")
         sandbox.context.reaper.reap()
@@ -228,7 +228,7 @@ async def test_what_a_trap_on_exit_prints_is_whole_whenever_it_is_read(kind: str
         assert (outcome.exit_code, outcome.stdout) == (3, b"".join(b"%d\n" % i for i in range(1000, 2401)))
 
 
-async def test_two_that_die_of_one_shortage_are_both_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_commands_killed_for_lack_of_memory_both_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channels = [sandbox.command("sleep", "60") for _ in range(2)]
         for channel in channels:
@@ -240,7 +240,7 @@ async def test_two_that_die_of_one_shortage_are_both_told_why(monkeypatch: pytes
             assert (await channel.outcome()).result["cause"]["reason"] == "oom"
 
 
-async def test_a_shell_outlives_a_million_commands_and_what_they_leave() -> None:
+async def test_a_shell_survives_a_million_commands_and_their_background_processes() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         pid = (await shell.run("echo $$")).stdout
@@ -250,11 +250,11 @@ async def test_a_shell_outlives_a_million_commands_and_what_they_leave() -> None
 
 
 @SHELLS
-async def test_a_run_for_whose_input_no_descriptor_is_to_spare_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_is_refused_if_no_descriptor_is_free_for_its_input(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         await shell.run("X=kept")
-        await at_rest(sandbox)
+        await ready_for_a_run(sandbox)
         opened = os.open
 
         def refuse(path: Any, *args: Any, **options: Any) -> int:

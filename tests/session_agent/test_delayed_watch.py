@@ -1,4 +1,4 @@
-"""When a new command is watched: after a moment, on a busy machine after a longer one, at once where output waits."""
+"""When a new command is watched: after a short delay; on a busy machine after a longer one, unless it has written output."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.until import until_async
 PATH = os.environ["PATH"]
 BUSY = f"0.20 0.18 0.12 {100 * (os.cpu_count() or 1)}/10000 11206\n"
 STUBS = {"core": (0, 0)}
-"""With any limit a command is started as in a sandbox: its exec is confirmed later."""
+"""With any limit a command is started through a stub, as in a sandbox: its exec is confirmed later."""
 QUIET = "0.20 0.18 0.12 1/10000 11206\n"
 
 
 class Clock:
-    """A loop that only knows timers, and whose time passes when a test lets it."""
+    """An event loop that has only timers, and whose time a test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -37,7 +37,7 @@ class Clock:
         self.timers.append((when, step, arguments))
         return object()
 
-    def pass_time(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         end = self.now + seconds
         while self.timers and min(self.timers)[0] <= end:
             timer = min(self.timers)
@@ -48,7 +48,7 @@ class Clock:
 
 
 class Process:
-    """What is watched, and when it was."""
+    """A process to watch, which records when it was watched."""
 
     def __init__(self, watch: DelayedWatch, clock: Clock) -> None:
         self._watch, self._clock = watch, clock
@@ -74,7 +74,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The file of the machine's load, which is busy at first."""
+    """The file with the machine's load, which shows a busy machine at first."""
     file = tmp_path / "loadavg"
     file.write_text(BUSY)
     monkeypatch.setattr(delayed_watch, "LOAD_FILE", str(file))
@@ -84,83 +84,83 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_on_a_quiet_machine_a_command_is_watched_after_the_delay(clock: Clock, load: Path) -> None:
     load.write_text(QUIET)
     process = Process(DelayedWatch(), clock)
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     assert process.watched_after_s == pytest.approx(DELAY_S)
 
 
 def test_on_a_busy_machine_a_silent_command_is_watched_later(clock: Clock, load: Path) -> None:
     process = Process(DelayedWatch(), clock)
-    clock.pass_time(0.1)
+    clock.advance(0.1)
     assert process.watched_after_s is None
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     assert process.watched_after_s == pytest.approx(DELAY_S * (1 + BUSY_FACTOR + BUSY_FACTOR**2))
 
 
-def test_output_that_waits_is_not_left_waiting(clock: Clock, load: Path) -> None:
+def test_on_a_busy_machine_a_command_with_output_is_watched_after_the_delay(clock: Clock, load: Path) -> None:
     process = Process(DelayedWatch(), clock)
     process.output = True
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     assert process.watched_after_s == pytest.approx(DELAY_S)
 
 
 def test_the_next_command_begins_with_the_longer_delay_until_the_machine_is_quiet(clock: Clock, load: Path) -> None:
     watch = DelayedWatch()
     first = Process(watch, clock)
-    clock.pass_time(0.01)
+    clock.advance(0.01)
     watch.remove(first)
     second = Process(watch, clock)
-    clock.pass_time(DELAY_S * (BUSY_FACTOR - 1))
+    clock.advance(DELAY_S * (BUSY_FACTOR - 1))
     assert second.watched_after_s is None
     load.write_text(QUIET)
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     assert second.watched_after_s == pytest.approx(DELAY_S * BUSY_FACTOR)
     third = Process(watch, clock)
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     assert third.watched_after_s == pytest.approx(DELAY_S)
 
 
-def test_the_delay_is_short_again_when_nothing_waits(clock: Clock, load: Path) -> None:
+def test_the_delay_is_short_again_when_no_command_waits(clock: Clock, load: Path) -> None:
     watch = DelayedWatch()
     first = Process(watch, clock)
-    clock.pass_time(0.01)
+    clock.advance(0.01)
     watch.remove(first)
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     load.write_text(QUIET)
     second = Process(watch, clock)
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     assert second.watched_after_s == pytest.approx(DELAY_S)
 
 
 def test_on_a_machine_that_is_quiet_again_no_command_waits_for_its_longer_delay(clock: Clock, load: Path) -> None:
     watch = DelayedWatch()
     first = Process(watch, clock)
-    clock.pass_time(0.01)
+    clock.advance(0.01)
     second = Process(watch, clock)
     load.write_text(QUIET)
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     assert first.watched_after_s == pytest.approx(DELAY_S * (1 + BUSY_FACTOR))
     assert second.watched_after_s == pytest.approx(DELAY_S * (1 + BUSY_FACTOR) - 0.01)
     assert not clock.timers
 
 
 def test_short_commands_one_after_another_do_not_keep_the_longer_delay(clock: Clock, load: Path) -> None:
-    """Whenever the timer fires one of them is waiting, and none is due."""
+    """Whenever the timer fires, one of them is waiting, and none is due."""
     watch = DelayedWatch()
     first = Process(watch, clock)
-    clock.pass_time(0.05)
+    clock.advance(0.05)
     watch.remove(first)
     load.write_text(QUIET)
     for _ in range(1000):
         short = Process(watch, clock)
-        clock.pass_time(0.001)
+        clock.advance(0.001)
         watch.remove(short)
     long = Process(watch, clock)
-    clock.pass_time(1.0)
+    clock.advance(1.0)
     assert long.watched_after_s is not None
     assert long.watched_after_s < 2 * DELAY_S
 
 
-def test_a_load_that_is_a_named_pipe_blocks_nothing(load: Path) -> None:
+def test_a_load_file_that_is_a_named_pipe_does_not_block(load: Path) -> None:
     load.unlink()
     os.mkfifo(load)
     assert not is_busy()
@@ -172,7 +172,7 @@ def test_a_load_that_is_a_named_pipe_blocks_nothing(load: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "1 2 3 x/y 4", "1 2 3 /", "\0" * 4096])
-def test_a_load_that_cannot_be_read_is_none(load: Path, text: str) -> None:
+def test_with_an_invalid_load_file_the_machine_is_not_busy(load: Path, text: str) -> None:
     load.write_text(text)
     assert not is_busy()
     load.unlink()
@@ -205,11 +205,11 @@ async def test_a_live_command_reports_its_start_at_once(load: Path, monkeypatch:
 
 
 async def test_on_a_busy_machine_nothing_is_sent_before_the_end(load: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked = 0
+    checks = 0
 
     def busy() -> bool:
-        nonlocal asked
-        asked += 1
+        nonlocal checks
+        checks += 1
         return True
 
     monkeypatch.setattr(delayed_watch, "is_busy", busy)
@@ -217,7 +217,7 @@ async def test_on_a_busy_machine_nothing_is_sent_before_the_end(load: Path, monk
     monkeypatch.setattr(delayed_watch, "BUSY_FACTOR", 10_000)
     async with client(env={"PATH": PATH}, ulimits=STUBS) as sandbox:
         channel = sandbox.command("sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.01; done; echo late")
-        await until_async(lambda: asked > 0, deadline_s=60, what="the first delay to end")
+        await until_async(lambda: checks > 0, deadline_s=60, what="the first delay to end")
         assert channel.facts == []
         (tmp_path / "go").touch()
         await channel.outcome()
