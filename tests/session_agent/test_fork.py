@@ -1,4 +1,4 @@
-"""How a child comes to be: the stub and what it reports, and where there can be no stubs."""
+"""How a child process is started: by a stub, which reports failures, or by fork where no stub is possible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tasks(tmp_path: Path) -> Iterator[int]:
 def run(
     forker: Forker, argv: list[str], launch: Launch = LAUNCH, *, place: dict[int, int] | None = None
 ) -> tuple[int, bytes, Exception | None]:
-    """Exit code, output, and how the start went."""
+    """Exit code, output, and the error of the start."""
     reader, writer = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     try:
@@ -51,11 +51,11 @@ def run(
 
 
 def descriptors() -> list[str]:
-    gc.collect()  # what another test left open is closed before it is counted
+    gc.collect()  # closes what another test left open, so that it is not counted
     return sorted(os.listdir("/proc/self/fd"))
 
 
-def test_it_moves_itself_and_becomes_the_command(tasks: int, tmp_path: Path) -> None:
+def test_a_stub_joins_its_control_group_and_becomes_the_command(tasks: int, tmp_path: Path) -> None:
     before = descriptors()
     code, output, error = run(
         Forker([tasks]), ["sh", "-c", 'pwd; echo $0 $#; echo "$A"; exit 3', "x", "y"], Launch("/tmp", {"PATH": PATH, "A": "é"})
@@ -65,21 +65,21 @@ def test_it_moves_itself_and_becomes_the_command(tasks: int, tmp_path: Path) -> 
     assert descriptors() == before
 
 
-def test_one_program_serves_commands_that_get_the_same_descriptors(tasks: int) -> None:
+def test_commands_with_the_same_descriptors_share_one_stub_image(tasks: int) -> None:
     forker = Forker([tasks], ulimits={"nofile": (64, 64)})
     forking._stub_image.cache_clear()
     for number in range(3):
         assert run(forker, ["sh", "-c", f"echo {number}; ulimit -n"])[:2] == (0, b"%d\n64\n" % number)
     assert forking._stub_image.cache_info()[:2] == (2, 1)
-    held = os.open(os.devnull, os.O_RDONLY)  # takes the lowest one
+    held = os.open(os.devnull, os.O_RDONLY)  # takes the lowest free descriptor
     assert run(forker, ["sh", "-c", "echo other"])[:2] == (0, b"other\n")
     os.close(held)
     assert run(forker, ["sh", "-c", "echo again; exit 4"])[:2] == (4, b"again\n")
     assert run(forker, ["sh", "-c", "true"], Launch("/", {"PATH": "/nowhere:" * 100 + PATH}))[0] == 0
-    assert forking._stub_image.cache_info().misses == 2  # so long a PATH was not kept
+    assert forking._stub_image.cache_info().misses == 2  # an image with so long a PATH is not cached
 
 
-def test_it_leads_a_session_and_inherits_nothing_of_the_agents(tasks: int) -> None:
+def test_a_command_leads_a_session_and_inherits_nothing_from_the_agent(tasks: int) -> None:
     leak = os.dup(tasks)
     os.set_inheritable(leak, True)
     forker = Forker([tasks])
@@ -91,11 +91,11 @@ def test_it_leads_a_session_and_inherits_nothing_of_the_agents(tasks: int) -> No
     pid, session, *rest = output.split()
     assert (code, pid) == (0, session)
     kept = sum(1 << number - 1 for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN)
-    kept &= ~(1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)  # what whoever runs the tests ignores; an agent itself ignores nothing
+    kept &= ~(1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)  # signals ignored by the tests' parent process; an agent ignores none
     assert rest == [b"0", b"1", b"2", b"3", b"SigBlk:", b"0" * 16, b"SigIgn:", b"%016x" % kept]
 
 
-def test_descriptors_come_to_lie_where_they_are_wanted(tasks: int) -> None:
+def test_descriptors_get_the_requested_numbers(tasks: int) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"placed\n")
     os.close(writer)
@@ -105,7 +105,7 @@ def test_descriptors_come_to_lie_where_they_are_wanted(tasks: int) -> None:
     assert output.split() == [b"placed", b"0", b"1", b"2", b"3", b"8", b"9"]
 
 
-def test_low_descriptors_may_change_places(tasks: int) -> None:
+def test_low_descriptors_may_be_exchanged(tasks: int) -> None:
     pid, starting = Forker([tasks]).fork(["sh", "-c", "test -e /proc/self/fd/0 && test -e /proc/self/fd/2"], LAUNCH, Stdio(2, 0, 1))
     assert os.waitpid(pid, 0)[1] == 0
     assert starting is not None
@@ -113,11 +113,11 @@ def test_low_descriptors_may_change_places(tasks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "says"),
+    ("program", "code", "message"),
     [("no-such-program", 127, "command not found"), ("/no/such", 127, "command not found"), ("/etc/passwd", 126, "Permission denied"),
      ("BAD", 126, "the interpreter it names is missing"), ("TEXT", 126, "Exec format error"), ("denied", 126, "Permission denied")],
 )  # fmt: skip
-def test_what_cannot_be_executed_is_told(tasks: int, tmp_path: Path, program: str, code: int, says: str) -> None:
+def test_a_program_that_cannot_be_executed_is_reported(tasks: int, tmp_path: Path, program: str, code: int, message: str) -> None:
     (tmp_path / "bad").write_text("#!/no/such/interpreter\n")
     (tmp_path / "text").write_text("no program\n")
     (tmp_path / "denied").touch()
@@ -130,17 +130,17 @@ def test_what_cannot_be_executed_is_told(tasks: int, tmp_path: Path, program: st
     assert status == 127
     assert isinstance(error, CannotExecuteError)
     assert error.exit_code == code
-    assert says in error.message
+    assert message in error.message
     assert descriptors() == before
 
 
-def test_no_name_is_no_programs_name(tasks: int) -> None:
+def test_an_empty_program_name_is_not_found(tasks: int) -> None:
     with pytest.raises(CannotExecuteError, match="command not found") as refused:
         Forker([tasks]).fork(["", "a"], LAUNCH, Stdio(0, 1, 2))
     assert refused.value.exit_code == 127
 
 
-def test_what_is_known_before_is_refused_before(tasks: int) -> None:
+def test_errors_known_before_the_fork_are_raised_at_once(tasks: int) -> None:
     before = descriptors()
     for argv, launch, code in (
         (["true"], Launch("/no/such", LAUNCH.env), "cwd_not_found"),
@@ -154,7 +154,7 @@ def test_what_is_known_before_is_refused_before(tasks: int) -> None:
     assert descriptors() == before
 
 
-def test_what_fails_on_the_way_is_told(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_call_of_the_stub_is_reported(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "execs", lambda paths: [Call("ioctl", (0, 0, 0)), *execs(paths)])
     status, output, error = run(Forker([tasks]), ["echo", "ran"])
     assert (status, output) == (127, b"")
@@ -162,28 +162,28 @@ def test_what_fails_on_the_way_is_told(tasks: int, monkeypatch: pytest.MonkeyPat
     assert (error.code, "ioctl" in error.message) == ("spawn_failed", True)
 
 
-def test_a_full_sandbox_can_be_looked_into(tasks: int, tmp_path: Path) -> None:
+def test_a_command_still_runs_when_the_sandbox_is_at_its_process_limit(tasks: int, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("pids", "current", "max")]
     for file in files:
         file.touch()
     pids = [os.open(file, os.O_RDWR) for file in files]
     forker = Forker([tasks], pids)
-    for current, most, goes in (("5", "2048", True), ("2047", "2048", False), ("2047", "max", True)):
+    for current, most, joins in (("5", "2048", True), ("2047", "2048", False), ("2047", "max", True)):
         for file, text in zip(files, ("", current, most), strict=True):
             file.write_text(text)
         assert run(forker, ["true"])[0] == 0
-        assert bool(files[0].read_text()) is goes
+        assert bool(files[0].read_text()) is joins
     for descriptor in pids:
         os.close(descriptor)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_it_becomes_the_user(tasks: int) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
+def test_a_command_runs_as_its_user(tasks: int) -> None:
     code, output, _ = run(Forker([tasks]), ["sh", "-c", "id -u; id -g; id -G"], Launch("/", LAUNCH.env, 65534, 65533, (65531, 65532)))
     assert (code, output.split()) == (0, [b"65534", b"65533", b"65533", b"65531", b"65532"])
 
 
-def test_where_no_file_in_memory_may_be_executed_it_is_forked_and_waited_for(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_file_in_memory_may_be_executed_the_command_is_forked(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     forker = Forker([tasks])
 
     def refuse(*args: object, **options: object) -> int:
@@ -198,7 +198,7 @@ def test_where_no_file_in_memory_may_be_executed_it_is_forked_and_waited_for(tas
     assert descriptors() == before
 
 
-def test_out_of_processes_is_no_reason_to_try_in_another_way(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_process_limit_no_other_way_is_tried(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **options: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "no room")
 
@@ -214,7 +214,7 @@ def test_without_groups_there_are_no_stubs() -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_start_that_is_not_over_says_so() -> None:
+def test_a_start_is_over_when_the_stub_closes_its_pipe() -> None:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     calls = execs([b"/a/x", b"/b/x"])
@@ -226,7 +226,7 @@ def test_a_start_that_is_not_over_says_so() -> None:
     assert starting.read_report()
     error = starting.error()
     assert isinstance(error, CannotExecuteError)
-    assert error.exit_code == 126, "the first that was more than missing, as execvp has it"
+    assert error.exit_code == 126, "the first error other than a missing file, as in execvp"
     starting.close()
 
 
@@ -234,14 +234,14 @@ def record(index: int, number: int) -> bytes:
     return struct.pack("<qQ", -number, 0x400180 + 48 * index)
 
 
-def test_failures_that_do_not_matter_are_none() -> None:
+def test_failures_of_inessential_calls_are_ignored() -> None:
     report = Report([Call("write", (5, b"0", 1), essential=False), *execs([b"/bin/true"])])
     report.feed(record(0, errno.EACCES))
     assert report.failed is None
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_images_of_both_machines_have_the_shape_that_the_kernel_asks_for(machine: str) -> None:
+def test_images_of_both_machines_have_the_layout_that_the_kernel_requires(machine: str) -> None:
     calls = [Call("write", (70, b"0", 1), essential=False), *execs([b"/usr/bin/true", b"/bin/true"])]
     image = assemble(calls, 71, machine)
     magic, kind, number, _, entry = struct.unpack_from("<4s12xHHIQ", image)

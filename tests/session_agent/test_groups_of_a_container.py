@@ -1,4 +1,4 @@
-"""A pod's agent finds out by itself that the kernel killed for want of memory, on both generations of control groups."""
+"""A pod's agent detects by itself that the kernel killed for lack of memory, on both versions of control groups."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_kills_are_counted(tmp_path: Path, name: str, text: str) -> None:
     assert groups.oom_kills() == 2
     assert not os.get_inheritable(descriptor)
     os.close(descriptor)
-    assert groups.oom_kills() == 0, "what cannot be read is no kill"
+    assert groups.oom_kills() == 0, "a file that cannot be read counts no kills"
 
 
-def test_an_old_kernel_or_none_says_nothing(tmp_path: Path) -> None:
+def test_without_a_counter_of_kills_none_is_reported(tmp_path: Path) -> None:
     assert container_events(str(tmp_path)) == ()
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")

@@ -1,4 +1,4 @@
-"""An agent that is a container's command is closed to what it starts, also to what runs as the same user."""
+"""The processes that a container's agent starts cannot read its files in /proc, even as the same user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.exit(session_agent.agent.startup.server.main())
 
 
 @requires("root")
-def test_the_same_user_cannot_look_into_it() -> None:
+def test_a_process_of_the_same_user_cannot_read_the_agents_proc_files() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {
@@ -37,25 +37,25 @@ def test_the_same_user_cannot_look_into_it() -> None:
     agent = subprocess.Popen([sys.executable, "-c", AGENT], env=environment, cwd="/")
     try:
         until(lambda: _listens(port), deadline_s=60, what="the agent to listen")
-        until(lambda: os.stat(f"/proc/{agent.pid}/mem").st_uid == 0, deadline_s=30, what="it to be closed")
-        assert _seen(agent.pid) == b""
+        until(lambda: os.stat(f"/proc/{agent.pid}/mem").st_uid == 0, deadline_s=30, what="its files in /proc to be closed")
+        assert _read_proc(agent.pid) == b""
         other = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={"OPEN": "yes"}, **NOBODY)
         try:
-            until(lambda: b"OPEN=yes" in _seen(other.pid), deadline_s=30, what="the environment of what is not the agent, which is open")
+            until(lambda: b"OPEN=yes" in _read_proc(other.pid), deadline_s=30, what="the environment of another process, which is readable")
         finally:
             other.communicate(b"")
         written = [os.readlink(f"/proc/{agent.pid}/fd/{name}") for name in os.listdir(f"/proc/{agent.pid}/fd")]
-        assert any(path.endswith("/oom_score_adj") for path in written), "what it writes under /proc was opened before"
+        assert any(path.endswith("/oom_score_adj") for path in written), "what it writes under /proc was opened before it was closed"
     finally:
         agent.kill()
         agent.wait()
 
 
-def _seen(pid: int) -> bytes:
-    looked: subprocess.CompletedProcess[bytes] = subprocess.run(
+def _read_proc(pid: int) -> bytes:
+    result: subprocess.CompletedProcess[bytes] = subprocess.run(
         ["/bin/sh", "-c", LOOK, str(pid)], capture_output=True, check=False, **NOBODY
     )
-    return looked.stdout
+    return result.stdout
 
 
 def _listens(port: int) -> bool:
