@@ -1,4 +1,4 @@
-"""Patches on real files: what git and diff produce, all or nothing, and never outside of the directory."""
+"""Patches on real files: diffs of git and diff are applied whole or not at all, and never outside of the directory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def send(cwd: Path, diff: bytes, **params: Any) -> FakeChannel:
 
 
 def tree(root: Path) -> dict[str, Any]:
-    """Everything below, but for git's own files."""
+    """Every file below, except git's own: its executable bits, and its content or link target."""
     found: dict[str, Any] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -44,9 +44,9 @@ def tree(root: Path) -> dict[str, Any]:
     return found
 
 
-def git(cwd: Path, *words: str) -> bytes:
+def git(cwd: Path, *arguments: str) -> bytes:
     config = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false", "-c", "core.autocrlf=false"]
-    return subprocess.run(["git", *config, *words], cwd=cwd, check=True, capture_output=True).stdout
+    return subprocess.run(["git", *config, *arguments], cwd=cwd, check=True, capture_output=True).stdout
 
 
 async def test_one_edit(tmp_path: Path) -> None:
@@ -60,17 +60,17 @@ async def test_one_edit(tmp_path: Path) -> None:
 
 async def test_check_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\ntwo\nthree\n")
-    told = await patch(tmp_path, EDIT, check=True)
-    assert (told["success"], told["files"]) == (True, ["f"])
+    result = await patch(tmp_path, EDIT, check=True)
+    assert (result["success"], result["files"]) == (True, ["f"])
     assert (tmp_path / "f").read_bytes() == b"one\ntwo\nthree\n"
 
 
-async def test_what_does_not_fit_is_a_result(tmp_path: Path) -> None:
+async def test_a_diff_that_does_not_apply_is_a_result_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\nzwei\nthree\n")
-    told = await patch(tmp_path, EDIT)
-    assert (told["success"], told["exit_code"], told["files"]) == (False, 1, [])
-    assert "f: hunk #1" in told["stderr"]
-    assert "'two\\n' at line 2, found 'zwei\\n'" in told["stderr"]
+    result = await patch(tmp_path, EDIT)
+    assert (result["success"], result["exit_code"], result["files"]) == (False, 1, [])
+    assert "f: hunk #1" in result["stderr"]
+    assert "'two\\n' at line 2, found 'zwei\\n'" in result["stderr"]
     assert (await patch(tmp_path, b"no diff"))["exit_code"] == 128
     assert (await patch(tmp_path, b""))["exit_code"] == 128
     assert (tmp_path / "f").read_bytes() == b"one\nzwei\nthree\n"
@@ -82,10 +82,10 @@ async def test_all_or_nothing(tmp_path: Path) -> None:
     (tmp_path / "h").write_bytes(b"other\n")
     before = tree(tmp_path)
     diff = EDIT + EDIT.replace(b"/f", b"/new/g") + EDIT.replace(b"/f", b"/g") + EDIT.replace(b"/f", b"/h")
-    told = await patch(tmp_path, diff)
-    assert told["stderr"].count("error: ") == 2
-    assert "new/g does not exist" in told["stderr"]
-    assert "h: hunk #1" in told["stderr"]
+    result = await patch(tmp_path, diff)
+    assert result["stderr"].count("error: ") == 2
+    assert "new/g does not exist" in result["stderr"]
+    assert "h: hunk #1" in result["stderr"]
     assert tree(tmp_path) == before
 
 
@@ -164,24 +164,24 @@ def repository(root: Path) -> None:
 @pytest.mark.parametrize(
     "options", [[], ["--no-prefix"], ["-M"], ["-M", "-C", "--find-copies-harder"], ["-U0"], ["-U10"], ["--no-renames"]]
 )
-async def test_what_git_makes(tmp_path: Path, options: list[str]) -> None:
+async def test_diffs_made_by_git_apply_and_revert(tmp_path: Path, options: list[str]) -> None:
     repository(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two", symlinks=True)
     change(tmp_path / "one")
     git(tmp_path / "one", "add", "-A")
     diff = git(tmp_path / "one", "diff", "--cached", *options)
-    told = await patch(tmp_path / "two", diff)
-    assert told["success"], told["stderr"]
+    result = await patch(tmp_path / "two", diff)
+    assert result["success"], result["stderr"]
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
     assert not (tmp_path / "two/deep").exists()
-    back = git(tmp_path / "one", "diff", "--cached", "-R", *options)
-    assert (await patch(tmp_path / "two", back))["success"]
+    reverse = git(tmp_path / "one", "diff", "--cached", "-R", *options)
+    assert (await patch(tmp_path / "two", reverse))["success"]
     git(tmp_path / "one", "reset", "-q", "--hard")
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
 
 
 @needs_git
-async def test_files_that_change_places(tmp_path: Path) -> None:
+async def test_two_files_that_swap_names(tmp_path: Path) -> None:
     for name in ("x", "y"):
         (tmp_path / "one").mkdir(exist_ok=True)
         (tmp_path / "one" / name).write_text("".join(f"{name} {i * i}\n" for i in range(400)))
@@ -194,13 +194,13 @@ async def test_files_that_change_places(tmp_path: Path) -> None:
     (tmp_path / "one/z").rename(tmp_path / "one/y")
     diff = git(tmp_path / "one", "diff", "-M", "-B", "HEAD")
     assert diff.count(b"rename from") == 2
-    told = await patch(tmp_path / "two", diff)
-    assert told["success"], told["stderr"]
+    result = await patch(tmp_path / "two", diff)
+    assert result["success"], result["stderr"]
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
 
 
 @needs_git
-async def test_mail_from_git(tmp_path: Path) -> None:
+async def test_mails_of_git_format_patch(tmp_path: Path) -> None:
     repository(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two", symlinks=True)
     change(tmp_path / "one")
@@ -209,12 +209,12 @@ async def test_mail_from_git(tmp_path: Path) -> None:
     (tmp_path / "one/edited").rename(tmp_path / "one/renamed after the edit")
     git(tmp_path / "one", "add", "-A")
     git(tmp_path / "one", "commit", "-qm", "third")
-    told = await patch(tmp_path / "two", git(tmp_path / "one", "format-patch", "--stdout", "HEAD~2"))
-    assert told["success"], told["stderr"]
+    result = await patch(tmp_path / "two", git(tmp_path / "one", "format-patch", "--stdout", "HEAD~2"))
+    assert result["success"], result["stderr"]
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
 
 
-async def test_what_diff_makes(tmp_path: Path) -> None:
+async def test_diffs_made_by_diff(tmp_path: Path) -> None:
     if not shutil.which("diff"):
         pytest.skip("there is no diff here")
     for name in ("a", "b", "c"):
@@ -223,28 +223,28 @@ async def test_what_diff_makes(tmp_path: Path) -> None:
         (tmp_path / name / "edited").write_text("1\n2\n3\n")
     (tmp_path / "b/edited").write_text("1\n2\n3\n4")
     (tmp_path / "b/new").write_text("n\n")
-    made = subprocess.run(["diff", "-ruN", "a", "b"], cwd=tmp_path, capture_output=True, check=False)
-    told = await patch(tmp_path / "c", made.stdout)
-    assert told["success"], told["stderr"]
+    completed = subprocess.run(["diff", "-ruN", "a", "b"], cwd=tmp_path, capture_output=True, check=False)
+    result = await patch(tmp_path / "c", completed.stdout)
+    assert result["success"], result["stderr"]
     assert tree(tmp_path / "c") == tree(tmp_path / "b")
 
 
 @pytest.mark.parametrize(("old", "new"), [(b"a/f", b"b/f"), (b"f", b"f"), (b"a/f", b"a/f"), (b"x/f", b"y/f"), (b"i/f", b"w/f")])
-async def test_prefixes_are_found_out(tmp_path: Path, old: bytes, new: bytes) -> None:
+async def test_name_prefixes_are_detected(tmp_path: Path, old: bytes, new: bytes) -> None:
     (tmp_path / "f").write_bytes(b"one\ntwo\nthree\n")
-    told = await patch(tmp_path, EDIT.replace(b"a/f", old).replace(b"b/f", new))
-    assert told["success"], told["stderr"]
-    assert told["files"] == ["f"]
+    result = await patch(tmp_path, EDIT.replace(b"a/f", old).replace(b"b/f", new))
+    assert result["success"], result["stderr"]
+    assert result["files"] == ["f"]
 
 
 async def test_a_directory_named_like_a_prefix(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/f").write_bytes(b"one\ntwo\nthree\n")
-    told = await patch(tmp_path, EDIT.replace(b"b/f", b"a/f"))
-    assert told["files"] == ["a/f"]
+    result = await patch(tmp_path, EDIT.replace(b"b/f", b"a/f"))
+    assert result["files"] == ["a/f"]
 
 
-async def test_strip_as_told(tmp_path: Path) -> None:
+async def test_strip_removes_that_many_components(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\ntwo\nthree\n")
     diff = EDIT.replace(b"a/f", b"x/y/z/f").replace(b"b/f", b"x/y/z/f")
     assert (await patch(tmp_path, diff, strip=2))["exit_code"] == 1
@@ -259,7 +259,7 @@ async def test_absolute_names_below_the_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out/f", "x/../../out/f", "/etc/passwd", "link/f", "far/f"])
-async def test_nothing_leaves_the_directory(tmp_path: Path, name: str) -> None:
+async def test_a_patch_cannot_reach_outside_of_the_directory(tmp_path: Path, name: str) -> None:
     (tmp_path / "in/x").mkdir(parents=True)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/f").write_bytes(b"one\ntwo\nthree\n")
@@ -271,35 +271,35 @@ async def test_nothing_leaves_the_directory(tmp_path: Path, name: str) -> None:
     move = b"diff --git a/x b/y\nsimilarity index 100%%\nrename from %s\nrename to y\n" % raw
     for diff in (EDIT.replace(b"a/f", raw).replace(b"b/f", raw), create, move):
         for strip in (None, 0):
-            told = await patch(tmp_path / "in", diff, strip=strip)
-            assert told["exit_code"] == 1, told
+            result = await patch(tmp_path / "in", diff, strip=strip)
+            assert result["exit_code"] == 1, result
             assert tree(tmp_path) == before
 
 
-async def test_links_are_not_written_through(tmp_path: Path) -> None:
+async def test_symbolic_links_are_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"one\ntwo\nthree\n")
     (tmp_path / "f").symlink_to("real")
-    told = await patch(tmp_path, EDIT)
-    assert "symbolic link" in told["stderr"]
+    result = await patch(tmp_path, EDIT)
+    assert "symbolic link" in result["stderr"]
     assert (tmp_path / "real").read_bytes() == b"one\ntwo\nthree\n"
 
 
 @pytest.mark.parametrize("target", ["/etc", "sub", ""])
-async def test_nothing_goes_through_what_the_diff_makes_itself(tmp_path: Path, target: str) -> None:
-    """A link, or a plain file where there is no target, and then a file within it."""
+async def test_a_link_or_file_that_the_diff_creates_is_no_directory(tmp_path: Path, target: str) -> None:
+    """The diff creates a link (without a target: a plain file) and a file below it."""
     (tmp_path / "sub").mkdir()
     mode = "120000" if target else "100644"
     first = f"diff --git a/ln b/ln\nnew file mode {mode}\n--- /dev/null\n+++ b/ln\n@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n"
     second = "diff --git a/ln/x b/ln/x\nnew file mode 100644\n--- /dev/null\n+++ b/ln/x\n@@ -0,0 +1 @@\n+evil\n"
     for diff in (first + second, second + first):
-        told = await patch(tmp_path, diff.encode())
-        assert (told["exit_code"], "ln/x" in told["stderr"]) == (1, True), told
+        result = await patch(tmp_path, diff.encode())
+        assert (result["exit_code"], "ln/x" in result["stderr"]) == (1, True), result
         assert os.listdir(tmp_path) == ["sub"]
         assert not os.listdir(tmp_path / "sub")
 
 
 @pytest.mark.parametrize(
-    ("diff", "words"),
+    ("diff", "message"),
     [
         (b"--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+x\n", "f exists already"),
         (b"--- a/f\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n", "holds more than the diff removes"),
@@ -310,26 +310,26 @@ async def test_nothing_goes_through_what_the_diff_makes_itself(tmp_path: Path, t
         (b"diff --git a/s b/s\nnew file mode 160000\n", "submodules"),
     ],
 )
-async def test_conflicts_with_what_is_there(tmp_path: Path, diff: bytes, words: str) -> None:
+async def test_conflicts_with_existing_files(tmp_path: Path, diff: bytes, message: str) -> None:
     (tmp_path / "f").write_bytes(b"one\ntwo\nthree\n")
     (tmp_path / "g").touch()
     (tmp_path / "g").write_text("g")
     (tmp_path / "d").mkdir()
     before = tree(tmp_path)
-    told = await patch(tmp_path, diff)
-    assert (told["success"], told["exit_code"]) == (False, 1)
-    assert words in told["stderr"]
+    result = await patch(tmp_path, diff)
+    assert (result["success"], result["exit_code"]) == (False, 1)
+    assert message in result["stderr"]
     assert tree(tmp_path) == before
 
 
-async def test_sections_see_those_before_them(tmp_path: Path) -> None:
+async def test_a_section_applies_to_the_result_of_those_before_it(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\ntwo\nthree\n")
-    told = await patch(tmp_path, EDIT + EDIT.replace(b"two", b"TWO").replace(b"+TWO", b"+2"))
-    assert told["success"], told["stderr"]
+    result = await patch(tmp_path, EDIT + EDIT.replace(b"two", b"TWO").replace(b"+TWO", b"+2"))
+    assert result["success"], result["stderr"]
     assert (tmp_path / "f").read_bytes() == b"one\n2\nthree\n"
 
 
-async def test_the_directory_itself(tmp_path: Path) -> None:
+async def test_the_directory_must_exist_and_has_a_default(tmp_path: Path) -> None:
     assert (await (await send(tmp_path / "no", EDIT)).error())["code"] == "file_not_found"
     channel = serve(open_patch, "patch", tmp_path, {})
     (tmp_path / "f").write_bytes(b"one\ntwo\nthree\n")
@@ -359,6 +359,6 @@ def test_junk_changes_nothing(tmp_path: Path, junk: bytes, strip: int | None) ->
 
 
 @pytest.mark.parametrize("params", [{"strip": -1}, {"strip": "1"}, {"check": "yes"}, {"user": []}])
-async def test_wrong_types_are_typed(tmp_path: Path, params: dict[str, Any]) -> None:
+async def test_params_of_wrong_types_are_invalid_arguments(tmp_path: Path, params: dict[str, Any]) -> None:
     channel = serve(open_patch, "patch", tmp_path, params)
     assert (await channel.error())["code"] == "invalid_argument"

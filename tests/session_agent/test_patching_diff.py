@@ -1,4 +1,4 @@
-"""The diff grammar and the placing of hunks, without files: exact on honest diffs, one typed error on everything else."""
+"""The parser of diffs and the placing of hunks, without files: valid diffs give the exact result, all other input one typed error."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ TEXT = st.lists(LINE, max_size=30)
 
 def make_diff(old: bytes, new: bytes, context: int = 3, name: bytes = b"f") -> bytes:
     """A diff as difflib makes it, with the marker for a missing final newline that difflib forgets."""
-    lines = difflib.diff_bytes(difflib.unified_diff, keep(old), keep(new), b"a/" + name, b"b/" + name, n=context, lineterm=b"\n")
+    lines = difflib.diff_bytes(difflib.unified_diff, lines_of(old), lines_of(new), b"a/" + name, b"b/" + name, n=context, lineterm=b"\n")
     return b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
 
 
-def keep(data: bytes) -> list[bytes]:
+def lines_of(data: bytes) -> list[bytes]:
     parts = data.split(b"\n")
     return [p + b"\n" for p in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-def one(diff: bytes) -> FilePatch:
+def parse_one(diff: bytes) -> FilePatch:
     (patch,) = parse(diff)
     return patch
 
@@ -41,7 +41,7 @@ def test_diffs_apply_to_the_exact_result(
     if old == new:
         assert diff == b""
         return
-    result, notes = apply(one(diff), old)
+    result, notes = apply(parse_one(diff), old)
     assert result == new
     assert notes == []
 
@@ -53,7 +53,7 @@ def test_a_shifted_file_gives_the_right_result_or_an_error(old: list[bytes], new
     if not diff:
         return
     try:
-        result, _ = apply(one(diff), shift + first)
+        result, _ = apply(parse_one(diff), shift + first)
     except PatchError:
         return
     assert len(result) - len(shift + first) == len(second) - len(first)
@@ -61,7 +61,7 @@ def test_a_shifted_file_gives_the_right_result_or_an_error(old: list[bytes], new
 
 @given(st.binary(max_size=400))
 def test_junk_is_a_diff_or_one_typed_error(junk: bytes) -> None:
-    feed(junk)
+    parse_and_apply(junk)
 
 
 @given(TEXT, TEXT, st.data())
@@ -70,10 +70,10 @@ def test_damaged_diffs_are_diffs_or_one_typed_error(old: list[bytes], new: list[
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(diff)))
         diff[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    feed(bytes(diff), b"\n".join(old))
+    parse_and_apply(bytes(diff), b"\n".join(old))
 
 
-def feed(diff: bytes, original: bytes = b"a\nb\nc\n") -> None:
+def parse_and_apply(diff: bytes, original: bytes = b"a\nb\nc\n") -> None:
     try:
         patches = parse(diff)
         prefix_depth(patches)
@@ -91,8 +91,8 @@ HUNK = b"@@ -3,3 +3,3 @@ def f():\n three\n-four\n+FOUR\n five\n"
 HEAD = b"--- a/f\n+++ b/f\n"
 
 
-def test_offset_is_found_and_told() -> None:
-    result, notes = apply(one(HEAD + HUNK), b"zero\n" + FILE)
+def test_an_offset_is_found_and_reported() -> None:
+    result, notes = apply(parse_one(HEAD + HUNK), b"zero\n" + FILE)
     assert result == b"zero\n" + FILE.replace(b"four", b"FOUR")
     assert notes == ["hunk #1 applied at line 4 (offset 1 lines)"]
 
@@ -101,18 +101,18 @@ def test_later_hunks_expect_the_offset_of_those_before() -> None:
     block = b"x\ny\nz\n"
     old = b"start\n" + block + b"middle\n" + block
     diff = HEAD + b"@@ -1,2 +1,2 @@\n-start\n+START\n x\n@@ -6,3 +6,3 @@\n x\n-y\n+Y\n z\n"
-    result, notes = apply(one(diff), b"new first line\n" + old)
+    result, notes = apply(parse_one(diff), b"new first line\n" + old)
     assert result == b"new first line\nSTART\n" + block + b"middle\nx\nY\nz\n"
     assert notes == ["hunk #1 applied at line 2 (offset 1 lines)"]
 
 
 def test_ambiguous_place_is_refused() -> None:
     with pytest.raises(PatchError, match=r"matches at several: 5, 12"):
-        apply(one(HEAD + b"@@ -1,3 +1,3 @@\n three\n-four\n+FOUR\n five\n"), b"\n\n" + FILE + FILE)
+        apply(parse_one(HEAD + b"@@ -1,3 +1,3 @@\n three\n-four\n+FOUR\n five\n"), b"\n\n" + FILE + FILE)
 
 
 @pytest.mark.parametrize(
-    ("file", "words"),
+    ("file", "message"),
     [
         (FILE.replace(b"four", b"vier"), r"expects 'four\\n' at line 4, found 'vier\\n'"),
         (FILE.replace(b"four", b"  four"), "only white space differs"),
@@ -122,43 +122,43 @@ def test_ambiguous_place_is_refused() -> None:
         (b"", "the file has only 0 lines"),
     ],
 )
-def test_messages_say_what_was_expected_and_found(file: bytes, words: str) -> None:
+def test_messages_say_what_was_expected_and_found(file: bytes, message: str) -> None:
     with pytest.raises(PatchError, match=r"hunk #1 of b/f \(@@ -3,3 \+3,3 @@\)") as caught:
-        apply(one(HEAD + HUNK), file)
-    assert words.replace("\\\\", "\\") in str(caught.value)
+        apply(parse_one(HEAD + HUNK), file)
+    assert message.replace("\\\\", "\\") in str(caught.value)
 
 
 def test_no_fuzz() -> None:
     with pytest.raises(PatchError):
-        apply(one(HEAD + HUNK), FILE.replace(b"five", b"FIVE"))
+        apply(parse_one(HEAD + HUNK), FILE.replace(b"five", b"FIVE"))
 
 
 def test_line_ends_follow_the_file() -> None:
     crlf = FILE.replace(b"\n", b"\r\n")
-    result, notes = apply(one(HEAD + HUNK), crlf)
+    result, notes = apply(parse_one(HEAD + HUNK), crlf)
     assert result == crlf.replace(b"four", b"FOUR")
     assert "CRLF" in notes[0]
-    result, notes = apply(one((HEAD + HUNK).replace(b"\n", b"\r\n")), FILE)
+    result, notes = apply(parse_one((HEAD + HUNK).replace(b"\n", b"\r\n")), FILE)
     assert result == FILE.replace(b"four", b"FOUR")
-    result, notes = apply(one((HEAD + HUNK).replace(b"\n", b"\r\n")), crlf)
+    result, notes = apply(parse_one((HEAD + HUNK).replace(b"\n", b"\r\n")), crlf)
     assert (result, notes) == (crlf.replace(b"four", b"FOUR"), [])
 
 
 def test_missing_final_newline_is_exact() -> None:
     marker = b"\\ No newline at end of file\n"
-    assert apply(one(HEAD + b"@@ -1 +1 @@\n-a\n" + marker + b"+b\n"), b"a")[0] == b"b\n"
-    assert apply(one(HEAD + b"@@ -1 +1 @@\n-a\n+b\n" + marker), b"a\n")[0] == b"b"
-    assert apply(one(HEAD + b"@@ -1,2 +1,2 @@\n-a\n+b\n c\n" + marker), b"a\nc")[0] == b"b\nc"
+    assert apply(parse_one(HEAD + b"@@ -1 +1 @@\n-a\n" + marker + b"+b\n"), b"a")[0] == b"b\n"
+    assert apply(parse_one(HEAD + b"@@ -1 +1 @@\n-a\n+b\n" + marker), b"a\n")[0] == b"b"
+    assert apply(parse_one(HEAD + b"@@ -1,2 +1,2 @@\n-a\n+b\n c\n" + marker), b"a\nc")[0] == b"b\nc"
     with pytest.raises(PatchError, match="only the line ends differ"):
-        apply(one(HEAD + b"@@ -1 +1 @@\n-a\n+b\n"), b"a")
+        apply(parse_one(HEAD + b"@@ -1 +1 @@\n-a\n+b\n"), b"a")
 
 
 def test_blank_context_whose_space_was_stripped() -> None:
-    assert apply(one(HEAD + b"@@ -1,3 +1,3 @@\n a\n\n-c\n+C\n"), b"a\n\nc\n")[0] == b"a\n\nC\n"
+    assert apply(parse_one(HEAD + b"@@ -1,3 +1,3 @@\n a\n\n-c\n+C\n"), b"a\n\nc\n")[0] == b"a\n\nC\n"
 
 
 @pytest.mark.parametrize(
-    ("diff", "words"),
+    ("diff", "message"),
     [
         (b"", "no file in this diff"),
         (b"just words\n", "no file in this diff"),
@@ -178,11 +178,11 @@ def test_blank_context_whose_space_was_stripped() -> None:
         (b"diff --git a b c d\nnew mode 100755\n", "separated"),
     ],
 )
-def test_malformed_diffs_say_where(diff: bytes, words: str) -> None:
+def test_errors_of_malformed_diffs_name_the_cause(diff: bytes, message: str) -> None:
     with pytest.raises(PatchError) as caught:
         parse(diff)
     assert caught.value.malformed
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_malformed_diffs_say_where(diff: bytes, words: str) -> None:
         (b"--- a/f\r", b"a/f"),
     ],
 )
-def test_names(line: bytes, name: bytes) -> None:
-    assert one(line + b"\n+++ b/f\n" + HUNK).old == name
+def test_file_names_in_headers(line: bytes, name: bytes) -> None:
+    assert parse_one(line + b"\n+++ b/f\n" + HUNK).old == name
 
 
 def test_mail_around_a_diff_is_skipped() -> None:
@@ -225,4 +225,4 @@ def test_hostile_repetition_is_linear() -> None:
     lines = b"x\n" * 50_000
     hunk = b"@@ -1,20001 +1,20001 @@\n" + b" x\n" * 20_000 + b"-y\n+z\n"
     with pytest.raises(PatchError):
-        apply(one(HEAD + hunk), lines)
+        apply(parse_one(HEAD + hunk), lines)

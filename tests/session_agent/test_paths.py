@@ -1,4 +1,4 @@
-"""Paths: what is one, how errno becomes a code, and resolution that cannot leave a directory, in both implementations."""
+"""Paths: which values are valid, which code an errno becomes, and resolution that cannot leave a directory, in both implementations."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ def test_any_param_is_a_path_or_one_typed_error(value: object) -> None:
         code = ""
     assert bool(path) is not (code == "invalid_path")
     assert "\0" not in path
-    travelled = path_fields("path", path)
-    str(travelled["path"]).encode()
-    assert os.fsencode(travelled.get("raw_path", travelled["path"])) == os.fsencode(path)
+    fields = path_fields("path", path)
+    str(fields["path"]).encode()
+    assert os.fsencode(fields.get("raw_path", fields["path"])) == os.fsencode(path)
 
 
 @given(st.binary(max_size=50).map(os.fsdecode))
-def test_what_is_shown_is_printable_and_encodable(path: str) -> None:
+def test_paths_in_messages_are_printable_and_encodable(path: str) -> None:
     assert shown(path).isprintable()
     shown(path).encode()
 
 
 @pytest.mark.parametrize("number", sorted(errno.errorcode))
-def test_every_errno_is_typed(number: int) -> None:
-    typed = os_failure(OSError(number, "whatever"), "/some/path")
-    assert typed.code in TABLE
-    assert "/some/path" in typed.message
-    assert typed.code == _CODES.get(number, "io_error")
+def test_every_errno_becomes_a_known_code(number: int) -> None:
+    error = os_failure(OSError(number, "whatever"), "/some/path")
+    assert error.code in TABLE
+    assert "/some/path" in error.message
+    assert error.code == _CODES.get(number, "io_error")
 
 
 def build(root: Path) -> None:
-    """A directory `in` with links of every kind, beside a secret outside."""
+    """Make a directory `in` with links of every kind, and beside it the file `secret`."""
     inside = root / "in"
     (inside / "a/b").mkdir(parents=True)
     (inside / "a/b/file").write_text("good")
@@ -81,7 +81,7 @@ def build(root: Path) -> None:
 
 
 def attempt(root: SafeRoot, path: str, flags: int = os.O_RDONLY) -> str:
-    """What opening `path` comes to: its content, `dir`, or the name of the errno."""
+    """The result of opening `path`: its content, `dir`, or the name of the errno."""
     try:
         descriptor = root.open(path, flags)
     except OSError as error:
@@ -136,7 +136,7 @@ def test_resolution(tmp_path: Path, resolver: Resolver, path: str, expected: str
 
 
 @pytest.mark.parametrize("path", ["down", "escape", "absolute", "loop", "file-out"])
-def test_final_link_is_not_followed_when_told(tmp_path: Path, resolver: Resolver, path: str) -> None:
+def test_a_final_link_is_not_followed_with_o_nofollow(tmp_path: Path, resolver: Resolver, path: str) -> None:
     build(tmp_path)
     root = SafeRoot(str(tmp_path / "in"), resolver)
     try:
@@ -163,7 +163,7 @@ def test_both_implementations_agree(tmp_path_factory: pytest.TempPathFactory, pa
             root.close()
 
 
-def test_parents_are_made_beneath(tmp_path: Path, resolver: Resolver) -> None:
+def test_missing_parents_are_made_below_the_root(tmp_path: Path, resolver: Resolver) -> None:
     build(tmp_path)
     root = SafeRoot(str(tmp_path / "in"), resolver)
     made: list[int] = []

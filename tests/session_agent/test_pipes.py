@@ -1,4 +1,4 @@
-"""What is left in a pipe when a command ended is taken, and no more than that."""
+"""The reader of a pipe takes what is in it when a command ends, and no more; the writer joins input that waits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from session_agent.agent.output.spool import Budget, Spool
 _PIPE_BYTES = 64 * 1024
 
 
-async def test_a_background_flood_does_not_make_the_end_of_a_command_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_background_process_that_writes_on_does_not_delay_the_end_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(Budget())
     reader, writer = os.pipe()
     append = Spool.append
 
     def refilled(self: Spool, stream: int, data: bytes) -> None:
         append(self, stream, data)
-        assert spool.size < 64 * _PIPE_BYTES, "the reading has no end"
+        assert spool.size < 64 * _PIPE_BYTES, "the reading does not end"
         os.write(writer, data)
 
     monkeypatch.setattr(Spool, "append", refilled)
@@ -32,23 +32,23 @@ async def test_a_background_flood_does_not_make_the_end_of_a_command_endless(mon
     os.close(writer)
 
 
-async def test_keys_that_nobody_reads_wait_as_few_pieces_and_each_client_gets_its_own_back() -> None:
+async def test_unread_input_waits_as_few_pieces_and_each_client_gets_its_own_credit() -> None:
     reader, writer = os.pipe()
     sink = PipeWriter(writer)
-    back = [0, 0]
+    credited = [0, 0]
 
-    def first(size: int) -> None:
-        back[0] += size
+    def credit_first(size: int) -> None:
+        credited[0] += size
 
-    def second(size: int) -> None:
-        back[1] += size
+    def credit_second(size: int) -> None:
+        credited[1] += size
 
-    sink.feed(bytes(1 << 20), False, first)
+    sink.feed(bytes(1 << 20), False, credit_first)
     for _ in range(50_000):
-        sink.feed(b"a", False, first)
+        sink.feed(b"a", False, credit_first)
     for _ in range(50_000):
-        sink.feed(b"b", False, second)
-    sink.feed(b"", True, second)
+        sink.feed(b"b", False, credit_second)
+    sink.feed(b"", True, credit_second)
     assert len(sink._waiting) < 20
     os.set_blocking(reader, False)
     read = bytearray()
@@ -62,4 +62,4 @@ async def test_keys_that_nobody_reads_wait_as_few_pieces_and_each_client_gets_it
             read += piece
     os.close(reader)
     assert read == bytes(1 << 20) + b"a" * 50_000 + b"b" * 50_000
-    assert back == [(1 << 20) + 50_000, 50_000]
+    assert credited == [(1 << 20) + 50_000, 50_000]

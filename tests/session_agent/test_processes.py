@@ -1,4 +1,4 @@
-"""The reaper and the marks of process trees, on real processes."""
+"""The reaper and the tags of process trees, on real processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def null() -> Stdio:
     return Stdio(fd, fd, fd)
 
 
-async def ended(reaper: Reaper, *argv: str, tag: int = 0) -> int:
+async def exit_status_of(reaper: Reaper, *argv: str, tag: int = 0) -> int:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     stdio = null()
     reaper.spawn(argv, LAUNCH, stdio, future.set_result, tag=tag)
@@ -50,33 +50,33 @@ async def ended(reaper: Reaper, *argv: str, tag: int = 0) -> int:
 
 
 async def test_every_exit_reaches_its_owner(reaper: Reaper) -> None:
-    statuses = await asyncio.gather(*(ended(reaper, "sh", "-c", f"exit {n}") for n in range(40)))
+    statuses = await asyncio.gather(*(exit_status_of(reaper, "sh", "-c", f"exit {n}") for n in range(40)))
     assert [exit_outcome(status) for status in statuses] == [(n, None) for n in range(40)]
-    assert exit_outcome(await ended(reaper, "sh", "-c", "kill -KILL $$")) == (137, "KILL")
+    assert exit_outcome(await exit_status_of(reaper, "sh", "-c", "kill -KILL $$")) == (137, "KILL")
 
 
-async def test_a_child_of_other_code_is_not_stolen(reaper: Reaper) -> None:
+async def test_a_child_that_other_code_started_is_not_reaped(reaper: Reaper) -> None:
     foreign = subprocess.Popen(["sh", "-c", "exit 23"])
-    assert await ended(reaper, "true") == 0
-    assert await ended(reaper, "sh", "-c", "exit 1") == 256
+    assert await exit_status_of(reaper, "true") == 0
+    assert await exit_status_of(reaper, "sh", "-c", "exit 1") == 256
     assert await asyncio.to_thread(foreign.wait) == 23
 
 
-async def test_orphans_are_reaped_in_the_end(reaper: Reaper, tmp_path: Path) -> None:
-    await ended(reaper, "sh", "-c", f"(sleep 0.02; exit 5) & echo $! >{tmp_path}/pid; exec true")
+async def test_orphans_are_reaped(reaper: Reaper, tmp_path: Path) -> None:
+    await exit_status_of(reaper, "sh", "-c", f"(sleep 0.02; exit 5) & echo $! >{tmp_path}/pid; exec true")
     orphan = Path("/proc") / (tmp_path / "pid").read_text().strip()
     assert has_unowned_children(reaper.pids)
-    await until_async(lambda: not orphan.exists(), deadline_s=60, what="the orphan to be buried")
+    await until_async(lambda: not orphan.exists(), deadline_s=60, what="the end of the orphan")
 
 
-async def test_a_crowd_of_orphans_is_reaped_together(reaper: Reaper, tmp_path: Path) -> None:
+async def test_many_orphans_are_reaped_together(reaper: Reaper, tmp_path: Path) -> None:
     script = f"for i in $(seq 50); do (sleep 0.02) & echo $! >>{tmp_path}/pids; done; exec true"
-    await ended(reaper, "sh", "-c", script)
+    await exit_status_of(reaper, "sh", "-c", script)
     orphans = [Path("/proc") / pid for pid in (tmp_path / "pids").read_text().split()]
-    await until_async(lambda: not any(o.exists() for o in orphans), deadline_s=60, what="fifty orphans to be buried")
+    await until_async(lambda: not any(o.exists() for o in orphans), deadline_s=60, what="the end of fifty orphans")
 
 
-async def test_children_are_the_better_victims(reaper: Reaper) -> None:
+async def test_children_have_the_given_oom_score_adj(reaper: Reaper) -> None:
     reader, writer = os.pipe()
     stdio = Stdio(null().stdin, writer, writer)
     done = asyncio.Event()
@@ -87,7 +87,7 @@ async def test_children_are_the_better_victims(reaper: Reaper) -> None:
     os.close(reader)
 
 
-async def test_errors_say_what_to_do(reaper: Reaper) -> None:
+async def test_errors_of_spawn_name_the_cause(reaper: Reaper) -> None:
     stdio = null()
     with pytest.raises(CannotExecuteError) as missing:
         reaper.spawn(["no-such-program"], LAUNCH, stdio, print)
@@ -103,7 +103,7 @@ async def test_errors_say_what_to_do(reaper: Reaper) -> None:
     assert not reaper.pids
 
 
-async def test_the_mark_survives_everything(reaper: Reaper) -> None:
+async def test_the_tag_survives_setsid_exec_and_an_empty_environment(reaper: Reaper) -> None:
     tag = Tags().owner()
     script = "env -i setsid sh -c 'setsid sleep 91 & exec sleep 91' & sleep 91"
     done = asyncio.Event()
@@ -120,7 +120,7 @@ async def test_the_mark_survives_everything(reaper: Reaper) -> None:
     assert read_tag(os.getpid()) is None
 
 
-async def test_runs_are_told_apart(reaper: Reaper) -> None:
+async def test_runs_are_distinguished_by_their_tags(reaper: Reaper) -> None:
     tag = Tags().owner()
     reader, writer = os.pipe()
     done = asyncio.Event()
@@ -138,7 +138,7 @@ async def test_runs_are_told_apart(reaper: Reaper) -> None:
     await done.wait()
 
 
-async def test_a_mark_keeps_a_lowered_hard_limit(reaper: Reaper) -> None:
+async def test_marking_a_run_keeps_a_lowered_hard_limit(reaper: Reaper) -> None:
     tag = Tags().owner()
     done = asyncio.Event()
     pid = reaper.spawn(["sleep", "94"], LAUNCH, null(), lambda _: done.set(), tag=tag)
@@ -150,18 +150,18 @@ async def test_a_mark_keeps_a_lowered_hard_limit(reaper: Reaper) -> None:
     await done.wait()
 
 
-async def test_ancestry_finds_what_has_no_mark(reaper: Reaper) -> None:
+async def test_processes_without_a_tag_are_found_by_ancestry(reaper: Reaper) -> None:
     done = asyncio.Event()
     pid = reaper.spawn(["sh", "-c", "sleep 93 & sleep 93"], LAUNCH, null(), lambda _: done.set())
-    await until_async(lambda: len(members(lambda _: False, roots=(pid,))) == 3, deadline_s=60, what="the family")
+    await until_async(lambda: len(members(lambda _: False, roots=(pid,))) == 3, deadline_s=60, what="three processes")
     killed = asyncio.Event()
     TreeKill(lambda _: False, killed.set, roots=(pid,))
     await done.wait()
     await killed.wait()
 
 
-async def test_a_thousand_deaths_at_once_are_no_complaint(reaper: Reaper, capfd: pytest.CaptureFixture[str]) -> None:
-    """A signal that comes while the loop is held up leaves a byte in a pipe; when that is full, Python says so of every one, on stderr."""
+async def test_many_sigchld_at_once_print_no_warning(reaper: Reaper, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each signal that comes while the loop is busy writes a byte to a pipe; when that is full, Python prints a warning for each."""
     for _ in range(5000):
         os.kill(os.getpid(), signal.SIGCHLD)
     await asyncio.sleep(0)
@@ -186,7 +186,7 @@ def test_output_of_delivered_commands_is_kept_within_bounds() -> None:
         assert records.get(f"c{i}").spool.held(1) == b"x" * size
         assert budget.held_bytes <= KEPT_SANDBOX_BYTES
     kept = [i for i in range(200) if records.get(f"c{i}").spool.held_bytes]
-    assert kept == list(range(200 - len(kept), 200)), "the oldest went first"
+    assert kept == list(range(200 - len(kept), 200)), "the oldest were dropped first"
     assert budget.held_bytes > KEPT_SANDBOX_BYTES // 2
     records.prune(10**6)
     assert budget.held_bytes == 0
@@ -202,7 +202,7 @@ def test_records_keep_their_bounds() -> None:
         if i % 2:
             records.delivered(f"c{i}", float(i))
     assert len(records) == 10
-    assert budget.held_bytes <= 10 * (100 + 128), "with what keeping them takes"
+    assert budget.held_bytes <= 10 * (100 + 128), "including the overhead"
     with pytest.raises(HoldfastError) as pruned:
         records.find("c1", b"")
     assert pruned.value.code == "pruned"
@@ -212,7 +212,7 @@ def test_records_keep_their_bounds() -> None:
 
 
 def test_no_command_inherits_a_signal_that_the_agents_parent_ignored() -> None:
-    """Also where posix_spawn(3) left the two signals of glibc's own ignored, which no handler can be set for."""
+    """Also where posix_spawn(3) left glibc's two internal signals ignored, for which no handler can be set."""
     script = (
         "import signal; from session_agent.agent.process import processes;"
         "before = processes._ignored(); processes._replace_inherited_ignores(); print(sorted(before)); print(sorted(processes._ignored()))"

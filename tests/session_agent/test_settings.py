@@ -1,4 +1,4 @@
-"""What an agent takes from a container's environment, and what of it commands see."""
+"""The settings that an agent reads from a container's environment, and the part of that environment that commands see."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from session_agent.agent.process.users import find_user
 from session_agent.agent.settings import AgentSettings
 
 
-def test_commands_see_the_image_and_not_the_cluster() -> None:
+def test_commands_see_the_images_variables_and_not_those_of_the_cluster() -> None:
     settings = AgentSettings.from_environment(
         {
             "PATH": "/usr/bin",
@@ -23,7 +23,7 @@ def test_commands_see_the_image_and_not_the_cluster() -> None:
     assert settings.env == {"PATH": "/usr/bin", "KUBERNETES_FLAVOUR": "theirs"}
 
 
-def test_whose_home_the_environment_names() -> None:
+def test_home_counts_as_given_only_if_it_is_the_agents_own() -> None:
     own = find_user(None).home
     needed = {"HOLDFAST_AGENT_TOKEN": "t", "HOLDFAST_AGENT_LISTEN": "tcp://0.0.0.0:1"}
     for home, given in ((own, own), ("/srv/elsewhere", ""), (None, "")):
@@ -31,7 +31,7 @@ def test_whose_home_the_environment_names() -> None:
         assert AgentSettings.from_environment(environ).given_home == given
 
 
-def test_what_is_started_and_its_limits() -> None:
+def test_entrypoint_and_ulimits_are_parsed() -> None:
     needed = {"HOLDFAST_AGENT_TOKEN": "t", "HOLDFAST_AGENT_LISTEN": "tcp://0.0.0.0:1"}
     plain = AgentSettings.from_environment(needed)
     assert (plain.entrypoint, plain.ulimits) == ((), {})

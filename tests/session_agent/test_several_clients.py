@@ -1,4 +1,4 @@
-"""Several clients of one command, shell or terminal: what one sends, reads, acknowledges or refuses to take is no other's."""
+"""Several clients of one command, shell or terminal: what one sends, reads, acknowledges or is refused does not affect the others."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ async def test_a_slow_reader_gets_what_a_faster_one_has_acknowledged() -> None:
         assert sandbox.context.budget.held_bytes == 0
 
 
-async def test_a_command_that_nobody_reads_goes_on_when_another_gives_room() -> None:
+async def test_an_unread_command_continues_when_another_frees_budget() -> None:
     async with client(SandboxLimits(spool_sandbox_bytes=200_000), env={"PATH": PATH}) as sandbox:
         much, budget = "head -c 1000000 /dev/zero", sandbox.context.budget
         first = sandbox.command(id="a", script=f"{much}; {much}")
         first.handler.close(True)
-        await until_async(lambda: len(budget.waiting) == 1, deadline_s=60, what="the first to fill what all may hold")
+        await until_async(lambda: len(budget.waiting) == 1, deadline_s=60, what="the first to fill the budget")
         second = sandbox.command(id="b", script=f"echo begun; {much}; {much}", window=6, reading=False)
         await second.until(lambda: second.output == b"begun\n")
         second.handler.close(True)
@@ -53,13 +53,13 @@ async def test_a_command_that_nobody_reads_goes_on_when_another_gives_room() -> 
         outcome = await sandbox.open("follow", {"id": "a"}).outcome()
         assert (len(outcome.stdout), outcome.gaps) == (2_000_000, [])
         sandbox.context.records.delivered("a", 0.0)
-        await until_async(lambda: budget.held_bytes >= 200_000, deadline_s=60, what="the second to go on")
+        await until_async(lambda: budget.held_bytes >= 200_000, deadline_s=60, what="the second to continue")
         outcome = await sandbox.open("follow", {"id": "b"}).outcome()
         assert len(outcome.stdout) + sum(gap.dropped for gap in outcome.gaps) == 2_000_006
 
 
 @pytest.mark.parametrize("given", [7, "", [], {1: "x"}, {1: -1}, {1: True}, {2: None}, {1: 1.0}])
-async def test_a_place_to_begin_that_is_none(given: Any) -> None:
+async def test_an_invalid_start_offset_is_refused(given: Any) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         await sandbox.execute("true", id="a")
         last = await sandbox.open("follow", {"id": "a", "from": given}).end()
@@ -67,15 +67,15 @@ async def test_a_place_to_begin_that_is_none(given: Any) -> None:
         assert last.error["code"] == "invalid_argument"
 
 
-async def test_a_place_beyond_the_end_is_the_end_and_what_is_no_stream_is_passed_over() -> None:
+async def test_an_offset_beyond_the_end_is_the_end_and_unknown_streams_are_ignored() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         await sandbox.execute("echo", "abc", id="a")
-        for given, got in (({1: 2**63, 9: 1}, b""), ({"1": 1}, b"bc\n"), ({}, b"abc\n"), (None, b"abc\n")):
+        for given, expected in (({1: 2**63, 9: 1}, b""), ({"1": 1}, b"bc\n"), ({}, b"abc\n"), (None, b"abc\n")):
             outcome = await sandbox.open("follow", {"id": "a", "from": given}).outcome()
-            assert (outcome.stdout, outcome.result["streams"][1][:2]) == (got, [4, 0])
+            assert (outcome.stdout, outcome.result["streams"][1][:2]) == (expected, [4, 0])
 
 
-async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:
+async def test_terminals_that_end_without_a_reader_leave_nothing_in_the_budget() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"name": "t", "argv": ["sh", "-c", "seq 1 1000; read x"]})
         await channel.until(lambda: b"\n1000\r" in channel.output)
@@ -93,7 +93,7 @@ async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:
         assert sandbox.context.budget.held_bytes == 0
 
 
-async def test_a_run_that_waits_can_be_killed_by_whoever_follows_it() -> None:
+async def test_a_queued_run_can_be_killed_by_its_follower() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         first = shell.begin("read x; echo $x", stdin="pipe")
@@ -105,29 +105,29 @@ async def test_a_run_that_waits_can_be_killed_by_whoever_follows_it() -> None:
         sandbox.open("follow", {"id": last}).handler.signal("INT")
         shell.handler.signal("KILL")
         assert (await shell.wait(first)).exit_code == 137
-        told = await shell.wait(last)
-        assert (told.exit_code, told.result["cause"]["reason"]) == (None, "cancelled")
+        outcome = await shell.wait(last)
+        assert (outcome.exit_code, outcome.result["cause"]["reason"]) == (None, "cancelled")
 
 
-class Strict(ProcessChannel):
-    """A channel that gives no more back than came, as the real one."""
+class StrictChannel(ProcessChannel):
+    """A channel that, like the real one, refuses to consume more than arrived."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.came = 0
+        self.arrived = 0
 
     def consume(self, size_bytes: int) -> None:
         super().consume(size_bytes)
-        if self.consumed > self.came:
-            raise ValueError(f"{self.consumed} bytes consumed, {self.came} came")
+        if self.consumed > self.arrived:
+            raise ValueError(f"{self.consumed} bytes consumed, {self.arrived} arrived")
 
-    def give(self, data: bytes, eof: bool = False) -> None:
-        self.came += len(data)
+    def feed(self, data: bytes, eof: bool = False) -> None:
+        self.arrived += len(data)
         self.handler.write(data, eof)
 
 
-def strict(sandbox: Client, kind: str, params: dict[str, Any]) -> Strict:
-    channel = Strict(kind, params)
+def open_strict(sandbox: Client, kind: str, params: dict[str, Any]) -> StrictChannel:
+    channel = StrictChannel(kind, params)
     channel.handler = FACTORIES[kind](sandbox.context, channel)
     return channel
 
@@ -136,42 +136,42 @@ async def test_input_of_two_clients_arrives_once_and_each_gets_its_own_credit(tm
     go = tmp_path / "go"
     os.mkfifo(go)
     async with client(env={"PATH": PATH}) as sandbox:
-        first = strict(sandbox, "command", {"id": "a", "script": f"read x <{go}; cat", "stdin": "pipe"})
-        first.give(b"1" * 300_000)
+        first = open_strict(sandbox, "command", {"id": "a", "script": f"read x <{go}; cat", "stdin": "pipe"})
+        first.feed(b"1" * 300_000)
         first.handler.close(True)
-        second = strict(sandbox, "follow", {"id": "a"})
-        second.give(b"2" * 10, True)
+        second = open_strict(sandbox, "follow", {"id": "a"})
+        second.feed(b"2" * 10, True)
         go.write_text("on\n")
         assert (await second.outcome()).stdout == b"1" * 300_000 + b"2" * 10
         assert second.consumed == 10
 
 
-async def test_keys_of_two_clients_are_typed_once() -> None:
+async def test_terminal_input_of_two_clients_arrives_once() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         params = {"name": "t", "argv": ["sh", "-c", "stty raw -echo; echo ready; read x; head -c 300003 | tr -d '\\n' | wc -c; read x"]}
-        first = strict(sandbox, "terminal", params)
+        first = open_strict(sandbox, "terminal", params)
         await first.until(lambda: b"ready" in first.output)
-        first.give(b"\n" + b"1" * 300_000)
-        second = strict(sandbox, "terminal", params)
-        second.give(b"222\n")
+        first.feed(b"\n" + b"1" * 300_000)
+        second = open_strict(sandbox, "terminal", params)
+        second.feed(b"222\n")
         await second.until(lambda: b"300003" in second.output)
         assert (first.consumed, second.consumed) == (300_001, 4)
 
 
-async def test_a_run_that_waits_has_its_input_from_two_clients_once() -> None:
+async def test_a_queued_run_gets_the_input_of_two_clients_once() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         shell.begin("read x", command_id="first", stdin="pipe")
         shell.begin("cat", command_id="second", stdin="pipe")
-        one, two = (strict(sandbox, "follow", {"id": "second"}) for _ in range(2))
-        one.give(b"1" * 300_000)
-        two.give(b"2" * 10, True)
-        feeder = strict(sandbox, "follow", {"id": "first"})
-        feeder.give(b"on\n")
+        one, two = (open_strict(sandbox, "follow", {"id": "second"}) for _ in range(2))
+        one.feed(b"1" * 300_000)
+        two.feed(b"2" * 10, True)
+        feeder = open_strict(sandbox, "follow", {"id": "first"})
+        feeder.feed(b"on\n")
         assert (await two.outcome()).stdout == b"1" * 300_000 + b"2" * 10
 
 
-async def test_a_run_that_is_refused_takes_no_input_for_another() -> None:
+async def test_a_refused_run_takes_no_input_of_another() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         first = shell.begin("read x; echo $x", stdin="pipe")
@@ -181,7 +181,7 @@ async def test_a_run_that_is_refused_takes_no_input_for_another() -> None:
         assert (await shell.wait(first)).stdout == b"for the first\n"
 
 
-async def test_who_follows_a_run_that_never_starts_is_told_and_so_are_the_others() -> None:
+async def test_every_follower_of_a_run_that_never_starts_gets_an_error() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         shell.begin("sleep 60")
@@ -196,7 +196,7 @@ async def test_who_follows_a_run_that_never_starts_is_told_and_so_are_the_others
         assert isinstance(await shell.channel.end(), Closed)
 
 
-async def test_a_refusal_that_was_acknowledged_says_nothing_of_the_command_whose_id_it_has() -> None:
+async def test_an_acknowledged_refusal_does_not_mark_the_command_of_that_id_as_delivered() -> None:
     agent = AgentSession("s" * 16, b"k" * 16, "epoch")
     agent.attach(Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1), 0.0)
     agent.receive(encode_item(Open(1, "shell", {}), 0), 0.0)
@@ -208,37 +208,37 @@ async def test_a_refusal_that_was_acknowledged_says_nothing_of_the_command_whose
 
 
 class Idle:
-    """A connection that nobody carries anything over."""
+    """A connection that transmits nothing."""
 
     def wake(self, *, now: bool) -> None: ...
     def fence(self) -> None: ...
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_results_wait_for_a_client_that_takes_not_even_facts(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_wait_for_a_client_that_gives_no_credit(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(halves, "CONTROL_SLACK", 4)
     async with client(env={"PATH": PATH}) as sandbox:
         records = sandbox.context.records
         held = Sessions(sandbox.context, FACTORIES, "epoch", {}).attach(Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1), Idle(), 0.0)
         ids = [f"run-{number}" for number in range(20)]
-        told: list[str] = []
+        received: list[str] = []
 
-        def say(*messages: bytes) -> None:
+        def send(*messages: bytes) -> None:
             for message in messages:
                 held.session.receive(message, 0.0)
                 held.dispatch(0.0)
 
-        def hear() -> None:
-            told.extend(type(frame).__name__ for frame, _ in map(decode, held.session.outgoing()))
+        def collect() -> None:
+            received.extend(type(frame).__name__ for frame, _ in map(decode, held.session.outgoing()))
 
-        say(encode_item(Open(1, "shell", {"name": "main"}), 0))
-        say(encode_item(Run(1, "much", {"script": f"head -c {WINDOW_BYTES - 2} /dev/zero"}), 1))
-        say(*(encode_item(Run(1, command_id, {"script": ":"}), 2 + at) for at, command_id in enumerate(ids)))
+        send(encode_item(Open(1, "shell", {"name": "main"}), 0))
+        send(encode_item(Run(1, "much", {"script": f"head -c {WINDOW_BYTES - 2} /dev/zero"}), 1))
+        send(*(encode_item(Run(1, command_id, {"script": ":"}), 2 + at) for at, command_id in enumerate(ids)))
         await until_async(lambda: all(records.get(command_id).ending for command_id in ids), deadline_s=60, what="the end of all runs")
-        hear()
-        assert told.count("Exited") < len(ids)
+        collect()
+        assert received.count("Exited") < len(ids)
         if ends:
             only_shell(sandbox.context).end()
-        say(encode(Credit(1, 2 * WINDOW_BYTES)))
-        hear()
-        assert told[-1] == "Closed" if ends else told.count("Exited") == 1 + len(ids)
+        send(encode(Credit(1, 2 * WINDOW_BYTES)))
+        collect()
+        assert received[-1] == "Closed" if ends else received.count("Exited") == 1 + len(ids)

@@ -1,4 +1,4 @@
-"""In which order an interrupt is sent: whoever is started meanwhile would never hear of it. What one that comes late may cut short."""
+"""A shell is stopped before its children are listed, so that no new child misses an interrupt; a late interrupt may truncate a snapshot."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.running import only_shell
 from tests.support.until import until_async
 
 
-class Heard:
-    """A shell that takes note."""
+class RecordingShell:
+    """A shell that records the signals sent to it."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -23,21 +23,21 @@ class Heard:
         self.signals.append(number)
 
 
-def test_children_are_looked_for_when_the_shell_can_start_no_more() -> None:
-    shell = Heard()
-    when: list[list[int]] = []
+def test_children_are_listed_while_the_shell_is_stopped() -> None:
+    shell = RecordingShell()
+    sent_before: list[list[int]] = []
 
     def children() -> list[int]:
-        when.append(shell.signals[:])
+        sent_before.append(shell.signals[:])
         return []
 
     interrupt(cast("ShellProcess", shell), children)
-    assert when == [[signal.SIGSTOP]]
+    assert sent_before == [[signal.SIGSTOP]]
     assert shell.signals == [signal.SIGSTOP, signal.SIGINT, signal.SIGCONT]
 
 
-async def _cut_dump_short(sandbox: Client) -> ShellProcess:
-    """As an interrupt does that comes when the run has been reported."""
+async def _truncate_dump(sandbox: Client) -> ShellProcess:
+    """Truncate the snapshot as an interrupt does that comes after the run was reported."""
     shell = only_shell(sandbox.context)
     process = shell.process
     await until_async(lambda: not process.opening_pipes and process.has_snapshot(), deadline_s=10, what="the dump")
@@ -46,19 +46,19 @@ async def _cut_dump_short(sandbox: Client) -> ShellProcess:
     return process
 
 
-async def test_a_state_whose_writing_was_interrupted_is_written_again() -> None:
+async def test_an_interrupted_snapshot_is_written_again() -> None:
     async with client() as sandbox:
         shell = sandbox.shell(shell="bash")
         await shell.run("X=1")
-        await _cut_dump_short(sandbox)
-        told = await shell.run("echo $X")
-        assert (told.stdout, told.result["shell"]["restarted"]) == (b"1\n", False)
+        await _truncate_dump(sandbox)
+        outcome = await shell.run("echo $X")
+        assert (outcome.stdout, outcome.result["shell"]["restarted"]) == (b"1\n", False)
 
 
-async def test_the_older_state_is_kept_while_one_is_written_twice() -> None:
+async def test_the_previous_snapshot_is_kept_while_one_is_written_twice() -> None:
     async with client() as sandbox:
         shell = sandbox.shell(shell="bash")
         await shell.run("X=1")
-        await shell.run("X=2; sleep 60 &")  # has its pipes replaced, and the state written again
-        (await _cut_dump_short(sandbox)).kill()
+        await shell.run("X=2; sleep 60 &")  # the shell gets new pipes and writes its snapshot again
+        (await _truncate_dump(sandbox)).kill()
         assert (await shell.run("echo $X")).stdout == b"1\n"

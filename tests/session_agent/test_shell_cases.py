@@ -29,7 +29,7 @@ async def test_case(case: Case, shell: str) -> None:
         async with asyncio.timeout(case.limit_s):
             outcome = await live.run(case.script, timeout_s=case.timeout_s)
         result = outcome.result
-        told = result["shell"]
+        shell_result = result["shell"]
         if case.exit_code is not None:
             assert outcome.exit_code == case.exit_code, outcome
         if case.stdout is not None:
@@ -45,11 +45,11 @@ async def test_case(case: Case, shell: str) -> None:
         if case.timed_out is not None:
             assert result["timed_out"] is case.timed_out
         if case.restarted is not None:
-            assert told["restarted"] is case.restarted
+            assert shell_result["restarted"] is case.restarted
         if case.restored is not None:
-            assert told["restored"] is case.restored
+            assert shell_result["restored"] is case.restored
         if case.cwd is not None:
-            assert told["cwd"] == case.cwd
+            assert shell_result["cwd"] == case.cwd
         assert result["streams"][1] == [len(outcome.stdout), 0, hashlib.sha256(outcome.stdout).hexdigest()]
         assert result["streams"][2] == [len(outcome.stderr), 0, hashlib.sha256(outcome.stderr).hexdigest()]
         assert not outcome.gaps

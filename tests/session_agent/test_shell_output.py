@@ -1,4 +1,4 @@
-"""The pipes of a living shell's runs by themselves: how much is taken with a run's end, and what happens without descriptors to spare."""
+"""The output pipes of a living shell's runs alone: how much is read at a run's end, and what happens when descriptors run out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.until import until_async
 _PIPE_BYTES = 64 * 1024
 
 
-async def _closed(output: RunOutput) -> None:
+async def _close(output: RunOutput) -> None:
     open_before = len(os.listdir("/proc/self/fd"))
     output.close()
     await until_async(lambda: len(os.listdir("/proc/self/fd")) <= open_before - 2, deadline_s=10, what="its pipes to be read to their end")
@@ -32,12 +32,12 @@ class _Flood:
         self.size_bytes = 0
 
     def append(self, stream: int, data: bytes) -> None:
-        assert self.size_bytes < 64 * _PIPE_BYTES, "the reading has no end"
+        assert self.size_bytes < 64 * _PIPE_BYTES, "the reading does not end"
         self.size_bytes += len(data)
         os.write(self._writer, data)
 
 
-async def test_a_background_flood_does_not_make_the_end_of_a_run_endless() -> None:
+async def test_a_background_process_that_writes_on_does_not_delay_the_end_of_a_run() -> None:
     output = RunOutput(asyncio.get_running_loop(), out := os.pipe(), os.pipe())
     writer = os.dup(out[1])
     flood = _Flood(writer)
@@ -51,17 +51,17 @@ async def test_a_background_flood_does_not_make_the_end_of_a_run_endless() -> No
         os.unlink(fifos[1])
     finally:
         os.close(writer)
-        await _closed(output)
+        await _close(output)
 
 
-async def test_without_descriptors_to_spare_a_held_pipe_stays_and_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_descriptors_run_out_a_held_pipe_stays_and_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = RunOutput(asyncio.get_running_loop(), out := os.pipe(), os.pipe())
     holder = os.dup(out[1])
-    place = tmp_path / "pipe"
+    fifo = tmp_path / "pipe"
 
     def make_fifo(uid: int | None, gid: int | None) -> str:
-        os.mkfifo(place)
-        return str(place)
+        os.mkfifo(fifo)
+        return str(fifo)
 
     monkeypatch.setattr(shell_output, "make_fifo", make_fifo)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,9 +72,9 @@ async def test_without_descriptors_to_spare_a_held_pipe_stays_and_no_file_is_lef
             assert output.renew(None, None) == {}
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert not place.exists()
+        assert not fifo.exists()
         output.collect()
-        assert output.renew(None, None) == {1: str(place)}, "the next end is the next try"
+        assert output.renew(None, None) == {1: str(fifo)}, "the end of the next run tries again"
     finally:
         os.close(holder)
-        await _closed(output)
+        await _close(output)

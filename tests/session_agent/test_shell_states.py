@@ -1,4 +1,4 @@
-"""The states of a living shell: a closed table, and a shell that can only move along it."""
+"""The states of a living shell: the table of transitions is complete, and a shell makes no transition outside of it."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_every_state_is_reached_and_every_shell_can_end() -> None:
         (State.ENDED, State.IDLE),
     ],
 )
-def test_what_is_not_in_the_table_raises(before: State, after: State) -> None:
+def test_a_transition_that_is_not_in_the_table_raises(before: State, after: State) -> None:
     with pytest.raises(IllegalTransitionError, match=f"from {before.value} to {after.value}"):
         check_transition(before, after)
 
 
-async def test_the_way_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_states_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[State] = []
     enter = Shell._enter
 
@@ -59,8 +59,8 @@ async def test_the_way_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytest.M
 
     monkeypatch.setattr(Shell, "_enter", record)
 
-    def way() -> list[State]:
-        """What was seen from the first run on: on a slow machine the shell is asked whether its state is written before that."""
+    def take_states() -> list[State]:
+        """The states since the last call, from the first run on: on a slow machine a check for the snapshot comes before it."""
         while seen[0] in (State.CHECKING, State.IDLE):
             del seen[0]
         found = seen[:]
@@ -70,22 +70,22 @@ async def test_the_way_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytest.M
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         await shell.run("true")
-        assert way() == [State.RUNNING, State.IDLE]
+        assert take_states() == [State.RUNNING, State.IDLE]
         await shell.run("sleep 60", timeout_s=0.05)
         await shell.run("true")
-        aborted = way()
+        aborted = take_states()
         assert aborted[:3] == [State.RUNNING, State.ABORTING, State.CHECKING]
         assert aborted[-2:] == [State.RUNNING, State.IDLE]
         await shell.run("exit 3")
-        assert way() == [State.RUNNING, State.LOST, State.LOADING, State.IDLE]
+        assert take_states() == [State.RUNNING, State.LOST, State.LOADING, State.IDLE]
         await shell.run("sleep 60 &")
         await shell.run("true")
-        assert way()[:3] == [State.RUNNING, State.SETTLING, State.IDLE]
+        assert take_states()[:3] == [State.RUNNING, State.SETTLING, State.IDLE]
     assert seen[-1] is State.ENDED
 
 
 @pytest.mark.parametrize(("kind", "tty"), [("bash", False), ("sh", False), ("bash", True)])
-async def test_a_shell_that_lacks_a_descriptor_leaves_none_behind(kind: str, tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shell_that_lacks_a_descriptor_leaves_none_open(kind: str, tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call that makes a descriptor fails once, in turn, until none is left that can fail."""
     left = -1
 
