@@ -21,10 +21,10 @@ SHELLS = pytest.mark.parametrize("kind", ["bash", "sh"])
 
 
 NAP = f"72.{os.getpid()}"
-"""An argument of `sleep` that no other run of these tests on this machine has."""
+"""An argument of `sleep` that no other run of these tests on this machine uses."""
 
 
-def descendants(argument: str) -> list[int]:
+def processes_with(argument: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -38,7 +38,7 @@ def descendants(argument: str) -> list[int]:
     return found
 
 
-async def test_opened_says_what_it_is() -> None:
+async def test_opened_describes_the_shell() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         first = sandbox.shell(name="main")
         opened = first.channel.facts[0]
@@ -84,11 +84,11 @@ async def test_queue_is_bounded() -> None:
 
 
 @SHELLS
-async def test_a_state_that_is_just_being_written_again_costs_no_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A nudge truncated the dump at the moment we looked: the shell was killed, and the next run was begun in the dying process.
+async def test_a_snapshot_that_is_just_being_written_again_does_not_cost_a_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The dump was truncated to be written again when it was checked: the shell was killed, and the next run began in the dying process.
     written = ShellProcess.has_snapshot
-    looks = iter([False, False, True])
-    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: next(looks, True) and written(process))
+    answers = iter([False, False, True])
+    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: next(answers, True) and written(process))
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         await shell.run("cd /usr")
@@ -97,21 +97,21 @@ async def test_a_state_that_is_just_being_written_again_costs_no_run(kind: str, 
 
 
 @SHELLS
-async def test_the_dead_of_an_aborted_run_are_buried_before_its_end_is_told(kind: str) -> None:
+async def test_the_processes_of_an_aborted_run_are_reaped_before_its_end_is_reported(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
-        strangers = set(child_pids())  # of this test process, not of the agent
+        others = set(child_pids())  # of this test process, not of the agent
         shell = sandbox.shell(shell=kind)
         run = shell.begin("for i in $(seq 100); do (sleep 7132 &); done; echo there; sleep 7132")
         await shell.channel.fact(Output)
         shell.handler.signal("KILL")
         assert (await shell.wait(run)).result["cause"]["reason"] == "cancelled"
-        assert set(child_pids()) - strangers <= sandbox.context.reaper.pids
+        assert set(child_pids()) - others <= sandbox.context.reaper.pids
 
 
 async def test_no_run_begins_in_a_process_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     written = ShellProcess.has_snapshot
-    looks = iter([False, False, False, False, True])  # given up after the fourth, and there when asked once more
-    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: next(looks, True) and written(process))
+    answers = iter([False, False, False, False, True])  # the agent gives up after the fourth; a fifth would find it
+    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: next(answers, True) and written(process))
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell="bash")
         await shell.run("cd /usr")
@@ -160,7 +160,7 @@ async def test_attach_while_it_runs() -> None:
         {"script": "true", "stdin": "tty"},
     ],
 )
-async def test_bad_runs_are_refused_and_the_shell_is_fine(params: dict[str, object]) -> None:
+async def test_bad_runs_are_refused_and_the_shell_still_works(params: dict[str, object]) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         shell.handler.run("bad", dict(params))
@@ -226,7 +226,7 @@ async def test_kill_aborts_the_run_and_keeps_the_shell(kind: str) -> None:
         shell.handler.signal("KILL")
         outcome = await shell.wait(run)
         assert (outcome.exit_code, outcome.result["cause"]["reason"]) == (137, "cancelled")
-        assert descendants("7131") == []
+        assert processes_with("7131") == []
         assert (await shell.run("echo on")).stdout == b"on\n"
 
 
@@ -235,23 +235,23 @@ async def test_term_goes_to_the_children_alone() -> None:
         shell = sandbox.shell()
         run = shell.begin(f"echo begun; sleep {NAP}; echo $?")
         await shell.channel.fact(Output)
-        await until_async(lambda: descendants(NAP), deadline_s=60, what="sleep")
+        await until_async(lambda: processes_with(NAP), deadline_s=60, what="sleep")
         shell.handler.signal("TERM")
         assert (await shell.wait(run)).stdout == b"begun\n143\n"
 
 
-async def test_close_ends_everything_in_it() -> None:
+async def test_close_ends_all_runs_and_processes_of_the_shell() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(name="main")
         other = sandbox.shell(name="main")
         run = shell.begin(f"setsid sleep {NAP} & sleep {NAP}")
         waiting = shell.begin("echo never")
-        await until_async(lambda: len(descendants(NAP)) == 2, deadline_s=60, what="two sleeps")
+        await until_async(lambda: len(processes_with(NAP)) == 2, deadline_s=60, what="two sleeps")
         shell.handler.close(False)
         last = await shell.channel.end()
         assert isinstance(last, Closed)
         assert isinstance(await other.channel.end(), Closed)
-        await until_async(lambda: descendants(NAP) == [], deadline_s=60, what="the end of the tree")
+        await until_async(lambda: processes_with(NAP) == [], deadline_s=60, what="the end of the tree")
         assert not sandbox.context.shells
         ended = {fact.command_id: fact.result for fact in shell.channel.facts if isinstance(fact, Exited)}
         assert ended[run]["exit_code"] == 137
@@ -259,7 +259,7 @@ async def test_close_ends_everything_in_it() -> None:
         assert ended[waiting]["cause"]["reason"] == "cancelled"
 
 
-async def test_detach_leaves_it_alone() -> None:
+async def test_detach_leaves_the_shell_running() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(name="main")
         await shell.run("X=kept")
@@ -268,7 +268,7 @@ async def test_detach_leaves_it_alone() -> None:
         assert (await sandbox.shell(name="main").run("echo $X")).stdout == b"kept\n"
 
 
-async def test_slow_reader_holds_the_run_back() -> None:
+async def test_a_slow_reader_blocks_the_run() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("shell", {}, window=65536, reading=False)
         shell = LiveShell(channel, iter(range(100)))
@@ -286,7 +286,7 @@ async def test_slow_reader_holds_the_run_back() -> None:
         assert (await shell.run("echo on")).stdout == b"on\n"
 
 
-async def test_state_comes_back_after_a_loss() -> None:
+async def test_state_is_restored_after_the_shell_is_lost() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         await shell.run("cd /usr; cd /; cd /usr/share")
@@ -313,7 +313,7 @@ async def test_a_shell_may_be_lost_any_number_of_times() -> None:
         assert (await shell.run("echo $X")).stdout == b"kept\n"
 
 
-async def test_twenty_background_holders() -> None:
+async def test_twenty_background_processes_that_hold_the_output_pipes() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         for i in range(20):
@@ -321,7 +321,7 @@ async def test_twenty_background_holders() -> None:
             assert (outcome.stdout, outcome.stderr) == (b"%d\n" % i, b"e%d\n" % i)
             await shell.run("true")
         left = [name for name in os.listdir("/dev/shm") if name.startswith(".holdfast-")]
-        assert len(left) < 10, "named pipes live for a moment only"
+        assert len(left) < 10, "named pipes are removed soon"
 
 
 async def test_started_comes_before_the_end_of_a_long_run() -> None:
@@ -343,7 +343,7 @@ async def test_two_hundred_time_outs() -> None:
         assert (await shell.run("echo $X; echo $$")).stdout == b"alive\n" + pid
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @SHELLS
 async def test_a_shell_of_another_user(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
@@ -380,8 +380,8 @@ def test_quote_survives_any_bytes() -> None:
     assert quote(b"it's") == b"'it'\\''s'"
 
 
-async def test_a_run_whose_input_finds_no_room_is_refused_and_the_shell_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would read nothing, and end well: wrong, with nothing said of it."""
+async def test_a_run_whose_input_pipe_cannot_be_made_is_refused_and_the_shell_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would read nothing and succeed: a wrong result without an error."""
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         await shell.run("X=1")

@@ -1,4 +1,4 @@
-"""Living shells on a terminal: what their commands see, exact results, keys, sizes, and what a command may leave behind."""
+"""Living shells on a terminal: what their commands see, exact results, input, sizes, and what a command may leave behind."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def shell_of(sandbox: Client, kind: str = "bash", **params: object) -> LiveShell
     return sandbox.shell(tty=True, shell=kind, **params)
 
 
-async def written(shell: LiveShell, what: bytes) -> None:
-    def there() -> bool:
+async def until_written(shell: LiveShell, what: bytes) -> None:
+    def arrived() -> bool:
         return what in b"".join(fact.data for fact in shell.channel.facts if isinstance(fact, Output))
 
-    await until(shell, there, what)
+    await until(shell, arrived, what)
 
 
 async def until(shell: LiveShell, condition: Callable[[], object], what: object) -> None:
@@ -53,7 +53,7 @@ async def test_commands_see_a_terminal_and_results_are_exact(kind: str) -> None:
 
 
 @KINDS
-async def test_much_output_is_whole(kind: str) -> None:
+async def test_large_output_is_complete(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = shell_of(sandbox, kind)
         expected = b"".join(b"%d\r\n" % number for number in range(1, 100_001))
@@ -61,37 +61,37 @@ async def test_much_output_is_whole(kind: str) -> None:
             outcome = await shell.run("seq 1 100000")
             assert outcome.stdout == expected
             assert outcome.result["streams"][1][0] == len(expected)
-        for number in range(200):  # what was written right before the end is there
+        for number in range(200):  # output written just before the end is included
             assert (await shell.run(f"echo {number}; exit_code() {{ return {number}; }}; exit_code")).stdout == b"%d\r\n" % number
 
 
 @KINDS
-async def test_keys_reach_what_runs(kind: str) -> None:
+async def test_input_reaches_the_running_command(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = shell_of(sandbox, kind)
         run = shell.begin("printf 'name? '; read name; echo hello $name; cat; echo over")
-        await written(shell, b"name? ")
+        await until_written(shell, b"name? ")
         shell.handler.write(b"world\n", False)
-        await written(shell, b"hello world")
+        await until_written(shell, b"hello world")
         shell.handler.write(b"line\n\x04", False)
         outcome = await shell.wait(run)
         assert outcome.stdout == b"name? world\r\nhello world\r\nline\r\nline\r\nover\r\n"
-        ahead = shell.begin("read first; echo got $first")
+        early = shell.begin("read first; echo got $first")
         shell.handler.write(b"at once\n", False)
-        assert (await shell.wait(ahead)).stdout.endswith(b"got at once\r\n")
+        assert (await shell.wait(early)).stdout.endswith(b"got at once\r\n")
         eof = shell.begin("cat >/dev/null; echo ended")
         shell.handler.write(b"", True)
         assert (await shell.wait(eof)).stdout.endswith(b"ended\r\n")
 
 
 @KINDS
-async def test_keys_that_nobody_read_are_dropped_with_their_command(kind: str) -> None:
+async def test_unread_input_is_dropped_when_its_command_ends(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = shell_of(sandbox, kind)
         run = shell.begin("echo ready; read one; echo got $one")
-        await written(shell, b"ready")
+        await until_written(shell, b"ready")
         shell.handler.write(b"first\nrm -rf everything\n", False)
-        await written(shell, b"everything")
+        await until_written(shell, b"everything")
         assert b"got first" in (await shell.wait(run)).stdout
         after = await shell.run("read -t 1 late </dev/tty; echo late: $late" if kind == "bash" else "echo late:")
         assert after.stdout.endswith(b"late:\r\n")
@@ -103,9 +103,9 @@ async def test_an_interrupt_from_the_keyboard(kind: str) -> None:
         shell = shell_of(sandbox, kind)
         await shell.run("X=kept")
         for number in range(3):
-            # said by the child: what is pressed while a shell starts one may meet the shell alone, on any terminal
+            # printed by the child: on any terminal, a key pressed while the shell starts it may interrupt the shell alone
             run = shell.begin(f"sh -c 'echo ready{number}; exec sleep 600'; echo never")
-            await written(shell, b"ready%d" % number)
+            await until_written(shell, b"ready%d" % number)
             shell.handler.write(b"\x03", False)
             outcome = await shell.wait(run)
             assert outcome.exit_code == 130
@@ -114,18 +114,18 @@ async def test_an_interrupt_from_the_keyboard(kind: str) -> None:
             assert (after.stdout, after.result["shell"]["restarted"]) == (b"kept\r\n", False)
         program = "import time\ntry: print('set', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('caught')"
         run = shell.begin(f'python3 -c "{program}"')
-        await written(shell, b"set")
+        await until_written(shell, b"set")
         shell.handler.write(b"\x03", False)
         assert b"caught" in (await shell.wait(run)).stdout
         assert (await shell.run("echo $X")).stdout == b"kept\r\n"
 
 
 @KINDS
-async def test_its_size_changes_while_something_runs(kind: str) -> None:
+async def test_a_resize_reaches_the_running_command(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = shell_of(sandbox, kind)
         run = shell.begin("trap 'stty size; exit_now=1' WINCH; echo ready; while [ -z \"$exit_now\" ]; do sleep 0.01; done; trap - WINCH")
-        await written(shell, b"ready")
+        await until_written(shell, b"ready")
         shell.handler.resize(12, 34)
         assert (await shell.wait(run)).stdout == b"ready\r\n12 34\r\n"
         shell.handler.resize(0, 5000)
@@ -146,7 +146,7 @@ async def test_modes_stay_unless_a_signal_ended_the_command() -> None:
 
 
 @KINDS
-async def test_a_time_out_ends_all_of_it(kind: str) -> None:
+async def test_a_time_out_ends_all_processes_of_the_command(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = shell_of(sandbox, kind)
         await shell.run("X=kept; cd /usr")
@@ -169,7 +169,7 @@ async def test_a_shell_that_ends_is_rebuilt_on_another_terminal(script: str) -> 
         assert b"got keys" in (await shell.wait(run)).stdout
 
 
-async def test_a_program_that_keeps_the_foreground_costs_the_process_and_nothing_else() -> None:
+async def test_a_program_that_keeps_the_foreground_costs_the_shells_process_and_nothing_else() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = shell_of(sandbox)
         await shell.run("X=kept; cd /usr")
@@ -188,7 +188,7 @@ async def test_an_interactive_shell_inside_gives_the_terminal_back() -> None:
         shell = shell_of(sandbox)
         for number in range(2):
             run = shell.begin(f"PS1='inner{number}> ' bash --norc --noprofile -i")
-            await written(shell, b"inner%d> " % number)
+            await until_written(shell, b"inner%d> " % number)
             shell.handler.write(b"(exit 9) && true; exit 9\n", False)
             assert (await shell.wait(run)).exit_code == 9
             after = await shell.run("test -t 0; echo $?")
@@ -196,19 +196,19 @@ async def test_an_interactive_shell_inside_gives_the_terminal_back() -> None:
 
 
 @KINDS
-async def test_what_runs_in_the_background_writes_to_the_command_of_the_moment(kind: str) -> None:
+async def test_background_processes_write_to_the_output_of_the_current_command(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = shell_of(sandbox, kind)
         assert (await shell.run("(while :; do echo tick; sleep 0.02; done) & echo $!")).exit_code == 0
         run = shell.begin("read until")
-        await written(shell, b"tick\r\ntick")
+        await until_written(shell, b"tick\r\ntick")
         shell.handler.write(b"\n", False)
         assert b"tick" in (await shell.wait(run)).stdout
         for _ in range(20):
             assert (await shell.run("true")).exit_code == 0
 
 
-async def test_a_reader_that_waits_holds_the_command_up() -> None:
+async def test_a_slow_reader_blocks_the_command() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = LiveShell(sandbox.open("shell", {"tty": True}, window=4096, reading=False), iter(range(100)))
         run = shell.begin("seq 1 200000; echo over")
@@ -220,7 +220,7 @@ async def test_a_reader_that_waits_holds_the_command_up() -> None:
         assert outcome.stdout.count(b"\n") == 200_001
 
 
-async def test_input_and_other_shells_of_the_name_are_refused() -> None:
+async def test_stdin_pipes_and_a_shell_of_that_name_without_a_terminal_are_refused() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         plain = sandbox.shell(name="plain")
         await plain.run("true")
@@ -239,7 +239,7 @@ async def test_input_and_other_shells_of_the_name_are_refused() -> None:
         assert isinstance(bad, Failed)
 
 
-async def test_nothing_stays_open() -> None:
+async def test_no_descriptor_stays_open() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         first = shell_of(sandbox)
         await first.run("true")

@@ -1,4 +1,4 @@
-"""An agent whose sandbox is taken away (PROTOCOL §6.4): the real SDK against the agent as a container's command, stopped with SIGTERM."""
+"""An agent whose sandbox is evicted (PROTOCOL §6.4): the real SDK against the agent as a container's command, stopped with SIGTERM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def agent(tmp_path: Path) -> Callable[..., Any]:
         endpoint = f"unix://{tmp_path}/agent.sock"
         environment = {
             "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path),  # no start-up files of the machine's user: a terminal's shell would run what they say
+            "HOME": str(tmp_path),  # no start-up files of the machine's user: a terminal's shell would execute them
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "HOLDFAST_AGENT_LISTEN": endpoint,
             "HOLDFAST_AGENT_TOKEN": TOKEN,
@@ -64,12 +64,12 @@ async def lost(awaitable: Any, within_s: float = 10.0) -> SandboxLostError:
 
 
 async def until_refused(sandbox: AsyncSandbox) -> None:
-    """The signal takes a moment."""
+    """Run commands until one is refused: the signal takes a moment to arrive."""
     while True:
         await sandbox.exec("true")
 
 
-async def test_an_idle_sandbox_goes_at_once(agent: Callable[..., Any]) -> None:
+async def test_an_idle_agent_exits_at_once(agent: Callable[..., Any]) -> None:
     async with agent() as (sandbox, _, process):
         shell = await sandbox.shell()
         await shell.run("echo hi")
@@ -81,7 +81,7 @@ async def test_an_idle_sandbox_goes_at_once(agent: Callable[..., Any]) -> None:
         assert (await lost(sandbox.exec("true"))).reason == "evicted"
 
 
-async def test_what_runs_may_end(agent: Callable[..., Any]) -> None:
+async def test_running_commands_may_end_within_the_grace_period(agent: Callable[..., Any]) -> None:
     async with agent() as (sandbox, _, process):
         shell = await sandbox.shell()
         running = asyncio.create_task(shell.run("echo begun; while ! test -e go; do sleep 0.02; done; echo done"))
@@ -99,7 +99,7 @@ async def test_what_runs_may_end(agent: Callable[..., Any]) -> None:
             assert await process.wait() == 0
 
 
-async def test_what_runs_too_long_is_lost_with_what_is_known(agent: Callable[..., Any]) -> None:
+async def test_a_command_past_the_grace_period_is_lost_with_its_reason_and_counts(agent: Callable[..., Any]) -> None:
     async with agent(grace_s=1.5, HOLDFAST_AGENT_STOP_REASON="preempted") as (sandbox, _, process):
         running = await sandbox.start("echo partial; sleep 60")
         chunk = await running.read(timeout=5)
@@ -113,15 +113,15 @@ async def test_what_runs_too_long_is_lost_with_what_is_known(agent: Callable[...
 
 @pytest.mark.parametrize("end", ["", "; exit 0"])
 @pytest.mark.parametrize("by_shell", [False, True])
-async def test_what_runs_too_long_may_say_why(agent: Callable[..., Any], tmp_path: Path, end: str, by_shell: bool) -> None:
-    """Its trap runs and what it prints arrives, but how it ends then is not the outcome it would have had."""
+async def test_a_command_past_the_grace_period_runs_its_trap(agent: Callable[..., Any], tmp_path: Path, end: str, by_shell: bool) -> None:
+    """Its trap runs and its output arrives, but its exit is not reported as a result: the eviction caused it."""
     script = f"trap 'echo saved; echo done > saved{end}' TERM; echo begun; while :; do sleep 0.02; done"
     async with agent(grace_s=6) as (sandbox, _, process):
         if by_shell:
             shell = await sandbox.shell()
             running = asyncio.create_task(shell.run(f"touch up; bash -c {shlex.quote(script)}"))
             waiting = asyncio.create_task(shell.run("touch never"))
-            await until_async((tmp_path / "up").exists, deadline_s=60, what="it to run")
+            await until_async((tmp_path / "up").exists, deadline_s=60, what="the command to run")
         else:
             started = await sandbox.start(["bash", "-c", script])
             assert (await started.read(timeout=60)).text == "begun\n"
@@ -137,18 +137,18 @@ async def test_what_runs_too_long_may_say_why(agent: Callable[..., Any], tmp_pat
         assert not (tmp_path / "never").exists()
 
 
-async def test_what_was_left_in_the_background_may_flush_its_files(agent: Callable[..., Any], tmp_path: Path) -> None:
+async def test_background_processes_may_flush_their_files(agent: Callable[..., Any], tmp_path: Path) -> None:
     async with agent() as (sandbox, _, process):
         script = "trap 'sleep 0.3; echo all > flushed; exit' TERM; touch up; while :; do sleep 0.02; done"
         await sandbox.exec(f"setsid nohup bash -c {shlex.quote(script)} > /dev/null 2>&1 &", outlive="adopt")
-        await until_async((tmp_path / "up").exists, deadline_s=60, what="it to be up")
+        await until_async((tmp_path / "up").exists, deadline_s=60, what="the process to be up")
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(60):  # of a grace of 90
+        async with asyncio.timeout(60):  # the grace period is 90 s
             assert await process.wait() == 0
         assert (tmp_path / "flushed").read_text() == "all\n"
 
 
-async def test_a_client_that_is_away_gets_its_result_within_the_grace(agent: Callable[..., Any]) -> None:
+async def test_a_disconnected_client_gets_its_result_within_the_grace_period(agent: Callable[..., Any]) -> None:
     async with agent() as (sandbox, front, process):
         running = asyncio.create_task(sandbox.exec("while ! test -e go; do sleep 0.02; done; echo done"))
         await sandbox.exec("true")
@@ -165,7 +165,7 @@ async def test_a_client_that_is_away_gets_its_result_within_the_grace(agent: Cal
         assert (await lost(sandbox.exec("true"))).reason == "evicted"
 
 
-async def test_the_service_may_know_better(agent: Callable[..., Any]) -> None:
+async def test_the_reason_that_the_service_gives_takes_precedence(agent: Callable[..., Any]) -> None:
     async with agent() as (sandbox, front, process):
         shell = await sandbox.shell()
         front.refusal = json.dumps({"code": "sandbox_gone", "detail": "the node was reclaimed", "reason": "preempted"}).encode()
@@ -174,7 +174,7 @@ async def test_the_service_may_know_better(agent: Callable[..., Any]) -> None:
         assert (await lost(shell.run("true"))).reason == "preempted"
 
 
-async def test_a_terminal_keeps_nobody_waiting(agent: Callable[..., Any]) -> None:
+async def test_a_terminal_does_not_delay_the_exit(agent: Callable[..., Any]) -> None:
     async with agent() as (sandbox, _, process):
         terminal = await sandbox.terminal()
         process.send_signal(signal.SIGTERM)

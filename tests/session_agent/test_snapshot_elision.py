@@ -1,4 +1,4 @@
-"""What the driver believes to leave a shell as it was does: asked of the text, of a real bash, and of living shells that are lost."""
+"""Scripts after which the driver writes no snapshot leave the shell's state as it was: tested on text, a real bash and lost shells."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ CHANGING = (
 
 
 @pytest.mark.parametrize("script", PLAIN)
-def test_a_plain_command_leaves_the_state(script: str) -> None:
+def test_a_plain_command_leaves_the_state_unchanged(script: str) -> None:
     assert leaves_state(script.encode())
 
 
 @pytest.mark.parametrize("script", CHANGING)
-def test_whatever_might_change_it_does_not(script: str) -> None:
+def test_a_command_that_might_change_the_state_is_recognized(script: str) -> None:
     assert not leaves_state(script.encode())
 
 
-def test_a_long_script_is_not_looked_through() -> None:
+def test_a_long_script_is_not_analyzed() -> None:
     assert not leaves_state(b"ls " * 10_000)
 
 
@@ -55,7 +55,7 @@ _ARGUMENTS = (
 )  # fmt: skip
 _COMMANDS = st.tuples(st.sampled_from(_BETWEEN), st.sampled_from(_HEADS), st.lists(st.sampled_from(_ARGUMENTS), max_size=2))
 _STATE = "{ declare -p; declare -f; alias -p; umask; trap -p; shopt; set -o; pwd; }"
-_FLEETING = ("_=", "PIPESTATUS", "BASH_", "RANDOM", "SRANDOM", "SECONDS", "EPOCH", "LINENO", "FUNCNAME", "OLDPWD=")
+_VOLATILE = ("_=", "PIPESTATUS", "BASH_", "RANDOM", "SRANDOM", "SECONDS", "EPOCH", "LINENO", "FUNCNAME", "OLDPWD=")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
@@ -68,12 +68,12 @@ def test_a_real_bash_agrees(tmp_path: Path, commands: list[tuple[str, str, list[
     before, after = subprocess.run(bash, cwd=tmp_path, capture_output=True, check=True, timeout=30).stdout.decode().split("\0")
 
     def lasting(state: str) -> list[str]:
-        return [line for line in state.splitlines() if not any(f" {name}" in line.split("=")[0] + "=" for name in _FLEETING)]
+        return [line for line in state.splitlines() if not any(f" {name}" in line.split("=")[0] + "=" for name in _VOLATILE)]
 
     assert lasting(before) == lasting(after), script
 
 
-async def test_the_state_is_not_written_after_plain_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_snapshot_is_written_after_plain_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     snapshot = BashDialect.snapshot
     monkeypatch.setattr(BashDialect, "snapshot", lambda self, number, slot: written.append(number) or snapshot(self, number, slot))  # type: ignore[func-returns-value]
@@ -89,7 +89,7 @@ async def test_the_state_is_not_written_after_plain_commands(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("before", "plain", "after", "told"),
+    ("before", "plain", "after", "expected"),
     [
         ("X=1", "/bin/true", "echo $X", "1"),
         ("true() { X=changed; }", "true", "echo $X", "changed"),
@@ -108,17 +108,17 @@ async def test_the_state_is_not_written_after_plain_commands(monkeypatch: pytest
         ("trap 'echo bye' EXIT; X=7", "true", "echo $X; trap -p EXIT", "7\ntrap -- 'echo bye' EXIT"),
     ],
 )
-async def test_a_shell_that_is_lost_after_plain_commands_comes_back_as_it_was(before: str, plain: str, after: str, told: str) -> None:
+async def test_a_shell_that_is_lost_after_plain_commands_is_restored(before: str, plain: str, after: str, expected: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell="bash")
         for script in (before, plain, plain):
             await shell.run(script)
         lost = await shell.run("kill -9 $$")
         assert (lost.exit_code, lost.result["shell"]["restored"]) == (137, True)
-        assert (await shell.run(after)).stdout.decode().strip() == told
+        assert (await shell.run(after)).stdout.decode().strip() == expected
 
 
-async def test_what_tracing_changes_is_not_forgotten() -> None:
+async def test_changes_made_by_tracing_are_restored() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell="bash")
         await shell.run("X=0; PS4='+ $((X++)) '; set -x")

@@ -20,7 +20,7 @@ def text(channel: ProcessChannel) -> bytes:
     return bytes(channel.output)
 
 
-async def says(channel: ProcessChannel, what: bytes) -> None:
+async def until_output(channel: ProcessChannel, what: bytes) -> None:
     try:
         await channel.until(lambda: what in channel.output)
     except TimeoutError:
@@ -36,13 +36,13 @@ async def test_it_is_a_terminal_with_a_size() -> None:
         channel = bash(sandbox, rows=31, cols=97)
         assert (await channel.fact(Started)).info["created"] is True
         channel.handler.write(b"stty size; tty; echo $TERM\n", False)
-        await says(channel, b"31 97\r\n/dev/pts/")
-        await says(channel, b"xterm-256color\r\n")
+        await until_output(channel, b"31 97\r\n/dev/pts/")
+        await until_output(channel, b"xterm-256color\r\n")
         channel.handler.write(b"trap 'stty size' WINCH; echo trap:$((40+2))\n", False)
-        await says(channel, b"trap:42")
+        await until_output(channel, b"trap:42")
         channel.handler.resize(12, 34)
         channel.handler.write(b"\n", False)
-        await says(channel, b"12 34\r\n")
+        await until_output(channel, b"12 34\r\n")
         channel.handler.write(b"exit 5\n", False)
         last = await channel.end()
         assert isinstance(last, Exited)
@@ -54,23 +54,23 @@ async def test_job_control_and_ctrl_c() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = bash(sandbox)
         channel.handler.write(b"(echo go:$((40+2)); exec sleep 60)\n", False)
-        await says(channel, b"go:42")
+        await until_output(channel, b"go:42")
         channel.handler.write(b"\x03", False)
-        await says(channel, b"^C")
+        await until_output(channel, b"^C")
         channel.handler.write(b"echo back:$?; (echo in:$((40+2)); exec sleep 61)\n", False)
-        await says(channel, b"back:130")
-        await says(channel, b"in:42")
+        await until_output(channel, b"back:130")
+        await until_output(channel, b"in:42")
         channel.handler.write(b"\x1a", False)
-        await says(channel, b"Stopped")
+        await until_output(channel, b"Stopped")
         channel.handler.write(b"exit\n", False)
-        await says(channel, b"There are stopped jobs")
+        await until_output(channel, b"There are stopped jobs")
         channel.handler.write(b"exit 3\n", False)
         last = await channel.end()
         assert isinstance(last, Exited)
         assert last.result["exit_code"] == 3
 
 
-async def test_end_of_input_is_typed() -> None:
+async def test_end_of_input_is_sent_as_a_key() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"argv": ["sh", "-c", "cat; echo over"]})
         channel.handler.write(b"line\n", True)
@@ -86,10 +86,10 @@ async def test_attach_again_by_name() -> None:
         first.handler.drop()
         second = bash(sandbox, name="main", rows=40, cols=100)
         assert (await second.fact(Started)).info["created"] is False
-        await says(second, b"first-kept")
+        await until_output(second, b"first-kept")
         second.handler.write(b"echo $X-again; stty size\n", False)
-        await says(second, b"kept-again")
-        await says(second, b"40 100")
+        await until_output(second, b"kept-again")
+        await until_output(second, b"40 100")
         second.handler.close(True)
         assert isinstance(await second.end(), Failed)
         third = bash(sandbox, name="main")
@@ -99,32 +99,32 @@ async def test_attach_again_by_name() -> None:
         assert last.result["cause"]["reason"] == "cancelled"
 
 
-async def test_a_size_that_a_program_sets_back_unknowingly_is_set_again() -> None:
+async def test_a_size_that_a_program_overwrites_with_the_old_one_is_set_again() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"name": "t", "argv": ["sleep", "60"]})
         master = only_terminal(sandbox.context)._master
         before = fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8))
         channel.handler.resize(40, 100)
-        fcntl.ioctl(master, termios.TIOCSWINSZ, before)  # as a shell's line editor that asked for it a moment ago
+        fcntl.ioctl(master, termios.TIOCSWINSZ, before)  # as a shell's line editor does that read the size just before
 
         def size() -> tuple[int, ...]:
             return struct.unpack("HHHH", fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)))[:2]
 
-        await until_async(lambda: size() == (40, 100), deadline_s=10, what="the size that is meant")
+        await until_async(lambda: size() == (40, 100), deadline_s=10, what="the requested size")
 
 
-async def test_nobody_connected_keeps_the_tail() -> None:
+async def test_the_tail_of_the_output_is_kept_without_a_client() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"argv": ["sh", "-c", "seq 1 200000; echo over; exec sleep 60"], "name": "t"})
         channel.handler.drop()
         spool = only_terminal(sandbox.context).spool
-        await until_async(lambda: spool.size > 1_400_000, deadline_s=60, what="the flood to pass")
+        await until_async(lambda: spool.size > 1_400_000, deadline_s=60, what="the output to be written")
         again = sandbox.open("terminal", {"name": "t"})
-        await says(again, b"over")
+        await until_output(again, b"over")
         assert len(again.output) <= 512 * 1024
 
 
-async def test_a_slow_client_makes_it_wait() -> None:
+async def test_a_slow_client_blocks_the_program() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open(
             "terminal", {"argv": ["sh", "-c", "head -c 4000000 /dev/zero | tr '\\0' x; echo; echo over"]}, window=65536, reading=False
@@ -141,12 +141,12 @@ async def test_a_slow_client_makes_it_wait() -> None:
         assert channel.output.count(b"x") == 4_000_000
 
 
-async def test_a_long_paste_is_taken_whole() -> None:
+async def test_a_long_paste_arrives_whole() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"argv": ["sh", "-c", "stty raw -echo; echo ready; head -c 300000 | wc -c"]})
-        await says(channel, b"ready")
+        await until_output(channel, b"ready")
         await channel.write(b"p" * 300_000)
-        await says(channel, b"300000")
+        await until_output(channel, b"300000")
         assert channel.consumed == 300_000
 
 
@@ -170,7 +170,7 @@ async def test_time_out_and_failures() -> None:
 async def test_default_is_a_shell() -> None:
     async with client(env={"PATH": PATH, "HOME": "/nowhere"}) as sandbox:
         channel = sandbox.open("terminal", {})
-        await channel.until(lambda: channel.output)  # its prompt: what is typed before that may be thrown away
+        await channel.until(lambda: channel.output)  # its prompt: input before that may be discarded
         channel.handler.write(b"echo $((40+2))\n", False)
-        await says(channel, b"42\r\n")
+        await until_output(channel, b"42\r\n")
         assert any(isinstance(fact, Output) for fact in channel.facts)

@@ -1,4 +1,4 @@
-"""Who attaches to a terminal again sees the screen as it was: real programs, rendered by a terminal emulator."""
+"""A client that attaches to a terminal again sees the same screen: real programs, rendered by a terminal emulator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ curses.wrapper(main)
 
 
 class Screen:
-    """What a person would see."""
+    """The screen that a person would see."""
 
     def __init__(self, channel: ProcessChannel, rows: int = ROWS, columns: int = COLUMNS) -> None:
         self.channel = channel
@@ -72,7 +72,7 @@ def attach(sandbox: Client, **params: object) -> Screen:
     )
 
 
-async def test_a_pager_is_seen_again(tmp_path: Path) -> None:
+async def test_a_pager_shows_the_same_screen_again(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("".join(f"line {n} äöü 中文\n" for n in range(1, 501)))
     async with client(env={"PATH": PATH}) as sandbox:
         first = attach(sandbox, argv=["less", str(tmp_path / "text")])
@@ -84,7 +84,7 @@ async def test_a_pager_is_seen_again(tmp_path: Path) -> None:
         first.channel.handler.close(True)
         again = attach(sandbox)
         await again.shows(lambda lines: lines == before)
-        for _ in range(10):  # a pager that draws again for its new reader may throw away what is typed meanwhile
+        for _ in range(10):  # a pager that draws again for its new client may discard input meanwhile
             again.channel.handler.write(b"123g", False)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(6):
@@ -93,8 +93,8 @@ async def test_a_pager_is_seen_again(tmp_path: Path) -> None:
         await again.shows(lambda lines: lines[0].startswith("line 123 "))
 
 
-async def test_a_program_whose_drawing_is_long_gone_draws_again(tmp_path: Path) -> None:
-    """The header was written half a megabyte ago: no tail brings it back, only the program can."""
+async def test_a_program_whose_drawing_is_not_kept_draws_again(tmp_path: Path) -> None:
+    """The header was written half a megabyte ago, so the kept tail lacks it: the program has to draw it again."""
     (tmp_path / "panel.py").write_text(PANEL)
     async with client(env={"PATH": PATH}) as sandbox:
         first = attach(sandbox, argv=["python3", str(tmp_path / "panel.py")])
@@ -114,7 +114,7 @@ async def test_a_program_whose_drawing_is_long_gone_draws_again(tmp_path: Path) 
         await larger.channel.until(lambda: b"A header that is drawn once" in larger.channel.output)
 
 
-async def test_a_prompt_is_seen_again_and_only_once() -> None:
+async def test_a_prompt_is_shown_again_exactly_once() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         first = attach(sandbox, argv=["bash", "--norc", "--noprofile"])
         await first.shows(lambda lines: lines[0] == ">")
@@ -127,7 +127,7 @@ async def test_a_prompt_is_seen_again_and_only_once() -> None:
         await again.shows(lambda lines: lines[1:5] == ["42 ü", "half-typed", f"{ROWS} {COLUMNS}", ">"])
 
 
-async def test_after_a_flood_the_end_is_seen_and_the_size_is_the_right_one() -> None:
+async def test_after_much_output_its_end_is_shown_and_the_size_is_right() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         first = attach(sandbox, argv=["bash", "--norc", "--noprofile"])
         await first.shows(lambda lines: lines[0] == ">")
@@ -136,7 +136,7 @@ async def test_after_a_flood_the_end_is_seen_and_the_size_is_the_right_one() -> 
         first.channel.handler.close(True)
         again = attach(sandbox)
         await again.shows(lambda lines: lines == before)
-        again.channel.handler.resize(ROWS, COLUMNS)  # whoever says a size means it, at once
+        again.channel.handler.resize(ROWS, COLUMNS)  # an explicit size takes effect at once
         again.channel.handler.write(b"stty size\n", False)
         await again.shows(lambda lines: lines[22] == f"{ROWS} {COLUMNS}")
 
@@ -153,27 +153,27 @@ async def test_after_a_flood_the_end_is_seen_and_the_size_is_the_right_one() -> 
         (b"", b""),
     ],
 )
-def test_a_cut_piece_begins_at_a_clean_place(tail: bytes, kept: bytes) -> None:
+def test_a_cut_tail_begins_at_a_safe_position(tail: bytes, kept: bytes) -> None:
     assert tail[clean_start(tail) :] == kept
     assert replay(tail, cut=True) == RESET + kept
     assert replay(tail, cut=False) == tail
 
 
 @pytest.mark.parametrize(
-    "question",
+    "query",
     [
         b"\x1b[c", b"\x1b[0c", b"\x1b[>c", b"\x1b[=c", b"\x1b[5n", b"\x1b[6n", b"\x1b[?6n", b"\x1b[>q", b"\x1b[?2026$p", b"\x1b[?u",
         b"\x1b[18t",
         b"\x1b]11;?\x07", b"\x1b]10;?\x1b\\", b"\x1b]4;1;?\x07", b"\x1bP+q544e\x1b\\", b"\x1bP$qm\x1b\\", b"\x1bZ", b"\x05",
     ],
 )  # fmt: skip
-def test_a_question_is_not_asked_again(question: bytes) -> None:
-    """The client's terminal would answer, and the program would read the answer as keys."""
-    assert replay(b"a" + question + b"b", cut=False) == b"ab"
+def test_a_terminal_query_is_not_replayed(query: bytes) -> None:
+    """The client's terminal would answer, and the program would read the answer as input."""
+    assert replay(b"a" + query + b"b", cut=False) == b"ab"
 
 
 @pytest.mark.parametrize(
     "drawing", [b"\x1b[1;31m", b"\x1b[2 q", b"\x1b[?25l", b"\x1b]0;title?\x07", b"\x1b]8;;http://x/?a\x07", b"\x1b[8;24;80t"]
 )
-def test_what_draws_is_replayed(drawing: bytes) -> None:
+def test_a_drawing_sequence_is_replayed(drawing: bytes) -> None:
     assert replay(drawing, cut=False) == drawing

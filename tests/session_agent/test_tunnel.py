@@ -1,4 +1,4 @@
-"""Tunnels to real servers: bytes both ways, half-closes, back-pressure, and servers that are rude or absent."""
+"""Tunnels to real servers: bytes both ways, half-closes, back-pressure, and servers that reset the connection or are absent."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_bytes_both_ways_and_both_half_closes() -> None:
     assert [f.data for f in channel.facts if isinstance(f, Output)][-1] == b""
 
 
-async def test_input_before_the_connection_is_there() -> None:
+async def test_input_before_the_connection_is_established() -> None:
     async with server(echo) as port:
         channel = tunnel(port)
         channel.handler.write(b"early", True)
@@ -98,7 +98,7 @@ async def test_we_may_send_after_the_servers_end() -> None:
         assert await got == b"still here"
 
 
-async def test_nobody_listens() -> None:
+async def test_a_port_without_a_listener_is_unreachable() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -110,7 +110,7 @@ async def test_nobody_listens() -> None:
 
 async def test_servers_on_ipv6_loopback_only_are_found() -> None:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # without listening: nor can a test beside this one
+        held.bind(("127.0.0.1", 0))  # bound but not listening, so that no parallel test can listen
         try:
             async with server(echo, "::1", held.getsockname()[1]) as port:
                 channel = tunnel(port)
@@ -122,12 +122,12 @@ async def test_servers_on_ipv6_loopback_only_are_found() -> None:
             pytest.skip("there is no IPv6 here")
 
 
-async def test_reset_is_typed() -> None:
-    async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_a_reset_is_port_unreachable() -> None:
+    async def resetting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    async with server(rude) as port:
+    async with server(resetting) as port:
         channel = tunnel(port)
         await channel.opened()
         await channel.write(b"x")
@@ -195,7 +195,7 @@ async def test_server_that_does_not_read_gets_no_more_than_the_window() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
-async def test_the_socket_goes_with_the_channel(how: str) -> None:
+async def test_the_socket_closes_with_the_channel(how: str) -> None:
     gone = asyncio.Event()
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -217,7 +217,7 @@ async def test_the_socket_goes_with_the_channel(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
-async def test_end_while_it_connects(how: str) -> None:
+async def test_a_channel_that_ends_while_it_connects(how: str) -> None:
     async with server(echo) as port:
         channel = tunnel(port)
         if how == "close":
@@ -234,11 +234,11 @@ async def test_end_while_it_connects(how: str) -> None:
     "params",
     [{"port": None}, {"port": 0}, {"port": 65536}, {"port": "80"}, {"port": True}, {"port": 1, "host": ""}, {"port": 1, "host": 5}],
 )
-async def test_wrong_types_are_typed(params: dict[str, object]) -> None:
+async def test_params_of_wrong_types_are_invalid_arguments(params: dict[str, object]) -> None:
     channel = serve(open_tunnel, "tunnel", "/", params)
     assert (await channel.error())["code"] == "invalid_argument"
 
 
 @pytest.mark.parametrize("host", ["x" * 70 + ".invalid", "a..b", "no-such-host.invalid"])
-async def test_hosts_that_are_none(host: str) -> None:
+async def test_hosts_that_do_not_exist(host: str) -> None:
     assert (await tunnel(1, host=host).error())["code"] == "port_unreachable"

@@ -1,4 +1,4 @@
-"""Users as images and callers name them: what `USER` of a Dockerfile may say, read without the image's libc."""
+"""Users as images and callers name them: the forms that `USER` of a Dockerfile may have, resolved without the image's libc."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {"accounts": str(tmp_path / "passwd"), "group": str(tmp_path / "group")}
 
 
-def test_with_a_group_it_is_that_group_and_no_other(files: dict[str, str]) -> None:
+def test_a_user_with_a_group_has_that_group_and_no_other(files: dict[str, str]) -> None:
     bob = User("bob", 1234, 77, "/home/bob", "/bin/bash", (77,))
     for wanted in ("bob:extra", "bob:77", "1234:77", "1234:extra"):
         assert find_user(wanted, **files) == bob
@@ -28,12 +28,12 @@ def test_with_a_group_it_is_that_group_and_no_other(files: dict[str, str]) -> No
     assert find_user("bob:", **files) == find_user("bob", **files) == User("bob", 1234, 1234, "/home/bob", "/bin/bash", (77, 1234))
 
 
-def test_a_group_alone_is_that_group_of_root(files: dict[str, str]) -> None:
+def test_a_group_alone_means_root_with_that_group(files: dict[str, str]) -> None:
     assert find_user(":extra", **files) == User("root", 0, 77, "/root", "/bin/sh", (77,))
 
 
 def test_digits_are_an_id_and_never_a_name(files: dict[str, str]) -> None:
-    """As docker has it (``GetExecUser`` in moby/sys/user: "they will not be evaluated as usernames")."""
+    """As docker does it (``GetExecUser`` in moby/sys/user: "they will not be evaluated as usernames")."""
     with open(files["accounts"], "a") as accounts, open(files["group"], "a") as groups:
         accounts.write("5000:x:1700:1700::/home/five:/bin/sh\n")
         groups.write("88:x:99:\n")
@@ -52,7 +52,7 @@ def test_commented_groups_and_ids_in_other_scripts_are_ignored(files: dict[str, 
 
 
 def test_entries_may_lack_their_last_fields_and_have_blanks_around_them(files: dict[str, str]) -> None:
-    """As docker's parser accepts them; images of a few files are often written by hand."""
+    """As docker's parser accepts them; the accounts of small images are often written by hand."""
     with open(files["group"], "a", newline="") as groups:
         groups.write("wheel:x:10:bob,crlf\r\n")
     with open(files["accounts"], "a", newline="") as accounts:
@@ -65,14 +65,14 @@ def test_entries_may_lack_their_last_fields_and_have_blanks_around_them(files: d
 @pytest.mark.parametrize(
     "wanted", ["bob:nobodys", "ghost:77", ":ghosts", "bob:77:1", "bob:-1", "bob:4294967295", "²", "bob:²", "9" * 5000, "bob:" + "9" * 5000]
 )
-def test_what_is_no_user_or_no_group(files: dict[str, str], wanted: str) -> None:
+def test_unknown_and_invalid_users_and_groups(files: dict[str, str], wanted: str) -> None:
     with pytest.raises(HoldfastError) as refused:
         find_user(wanted, **files)
     assert refused.value.code == "user_not_found"
 
 
-def test_a_pipe_in_place_of_the_accounts_holds_nobody_up(tmp_path: Path) -> None:
-    """A command may put one there: an ordinary open would wait for a writer, and the agent with it."""
+def test_a_pipe_in_place_of_the_accounts_does_not_block(tmp_path: Path) -> None:
+    """A command may put one there; an ordinary open would block the agent until a writer comes."""
     accounts = tmp_path / "passwd"
     os.mkfifo(accounts)
     assert find_user(0, accounts=str(accounts), group=str(accounts)).uid == 0
@@ -82,7 +82,7 @@ def test_a_pipe_in_place_of_the_accounts_holds_nobody_up(tmp_path: Path) -> None
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Whom the files were read for."""
+    """The users for whom the files were read."""
     seen: list[object] = []
     read = users._read_user
 
@@ -114,7 +114,7 @@ def test_accounts_are_read_again_once_either_file_has_changed(
     assert len(users._cache) <= 16
 
 
-def test_files_that_changed_just_now_are_not_relied_on(files: dict[str, str], reads: list[object]) -> None:
+def test_files_that_changed_just_now_are_not_cached(files: dict[str, str], reads: list[object]) -> None:
     """Two changes within one tick of the kernel's clock leave the same time, and may leave the same size."""
     find_user("bob", **files)
     find_user("bob", **files)

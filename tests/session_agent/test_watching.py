@@ -27,7 +27,7 @@ def watch(workdir: object, path: object = ".", *, reading: bool = True, window: 
     return serve(open_watch, "watch", workdir, {"path": str(path), **params}, reading=reading, window=window)
 
 
-def told(channel: FakeChannel) -> list[dict[str, Any]]:
+def reported(channel: FakeChannel) -> list[dict[str, Any]]:
     unpacker = msgpack.Unpacker(raw=False)
     unpacker.feed(bytes(channel.output))
     return list(unpacker)
@@ -35,14 +35,14 @@ def told(channel: FakeChannel) -> list[dict[str, Any]]:
 
 async def until(channel: FakeChannel, condition: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition(told(channel)):
+        while not condition(reported(channel)):
             channel.heard.clear()
             await channel.heard.wait()
-    return told(channel)
+    return reported(channel)
 
 
 async def events(channel: FakeChannel, root: Path) -> list[tuple[str, ...]]:
-    """What was told until now, without the root: a last file marks the place."""
+    """The events until now, with paths below the root: creating a last file marks the end."""
     (root / LAST).touch()
     found = await until(channel, lambda all_: any(event["path"].endswith(LAST) for event in all_))
     rows = []
@@ -81,7 +81,7 @@ async def test_one_directory(tmp_path: Path) -> None:
     assert isinstance(await channel.end(), Closed)
 
 
-async def test_all_below_it(tmp_path: Path) -> None:
+async def test_recursive_watch(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "out").symlink_to("/")
     channel = watch(tmp_path.parent, tmp_path.name, recursive=True)
@@ -103,8 +103,8 @@ async def test_all_below_it(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-async def test_a_tree_that_comes_at_once_is_told_whole_and_once(tmp_path: Path) -> None:
-    """Nothing of it is missed while its directories are not watched yet, and nothing is told twice."""
+async def test_a_tree_that_appears_at_once_is_reported_whole_and_once(tmp_path: Path) -> None:
+    """Nothing of it is missed while its directories are not watched yet, and nothing is reported twice."""
     root, other = tmp_path / "root", tmp_path / "other"
     for folder in (root, other):
         folder.mkdir()
@@ -134,7 +134,7 @@ async def test_a_tree_that_comes_at_once_is_told_whole_and_once(tmp_path: Path) 
 
 
 async def test_one_file_is_watched_by_its_name(tmp_path: Path) -> None:
-    """Editors write another and put it in its place."""
+    """Editors write another file and rename it into place."""
     (tmp_path / "file").write_text("1")
     (tmp_path / "link").symlink_to("file")
     for name in ("file", "link"):
@@ -154,14 +154,14 @@ async def test_one_file_is_watched_by_its_name(tmp_path: Path) -> None:
         await channel.end()
 
 
-async def test_the_end_of_what_is_watched_is_the_end(tmp_path: Path) -> None:
+async def test_a_watch_ends_when_its_directory_is_removed_or_moved(tmp_path: Path) -> None:
     for end in (os.rmdir, lambda path: os.rename(path, tmp_path / "elsewhere")):
         (tmp_path / "gone").mkdir()
         channel = watch(tmp_path, "gone", recursive=True)
         await channel.opened()
         end(tmp_path / "gone")
         assert await channel.result() == {}
-        assert told(channel)[-1] == {"type": "deleted", "path": str(tmp_path / "gone"), "directory": True}
+        assert reported(channel)[-1] == {"type": "deleted", "path": str(tmp_path / "gone"), "directory": True}
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ async def test_odd_names(tmp_path: Path) -> None:
     assert any(event["path"].endswith("new\nline") for event in found)
 
 
-async def test_a_client_that_does_not_read_holds_little_and_hears_that_events_were_lost(tmp_path: Path) -> None:
-    """The kernel's queue is the bound, and its overflow an event."""
+async def test_a_client_that_does_not_read_costs_little_memory_and_gets_an_overflow(tmp_path: Path) -> None:
+    """The kernel's queue is the limit, and its overflow is reported as an event."""
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if most > 100_000:
         pytest.skip(f"the kernel queues {most} events")
     channel = watch("/", tmp_path, reading=False, window=4096)
     await channel.opened()
-    for number in range(most // 2 + 3000):  # created and modified or deleted: two of each
+    for number in range(most // 2 + 3000):  # at least two events each
         path = tmp_path / f"{number % 100:03}"
         path.touch()
         path.unlink()
@@ -253,7 +253,7 @@ async def test_more_directories_than_can_be_watched(tmp_path: Path, monkeypatch:
     await channel.end()
 
 
-async def test_nothing_stays_open(tmp_path: Path) -> None:
+async def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for number in range(5):
         channel = watch(tmp_path, recursive=True)
@@ -270,7 +270,7 @@ async def test_nothing_stays_open(tmp_path: Path) -> None:
 
 
 @requires("root")
-async def test_with_a_user_that_users_permissions_hold(tmp_path: Path) -> None:
+async def test_a_watch_for_a_user_has_that_users_permissions(tmp_path: Path) -> None:
     for above in (tmp_path, *tmp_path.parents):
         if above.owner() == "root" and above != Path("/") and above != Path("/tmp"):
             os.chmod(above, 0o755)
