@@ -19,7 +19,7 @@ from session_agent.agent.output.spool import ATTACHED_BYTES, Budget, Spool, Spoo
 
 
 def drain(reader: SpoolReader, room: int = 1 << 20) -> tuple[dict[int, bytes], dict[int, int]]:
-    """Everything there is for a reader: bytes and gaps per stream."""
+    """Read all that is available to a reader: bytes and gaps per stream."""
     data: dict[int, bytes] = {1: b"", 2: b""}
     gaps: dict[int, int] = {1: 0, 2: 0}
     while True:
@@ -80,7 +80,7 @@ def test_random_pieces_with_random_readers() -> None:
         assert budget.held_bytes == 0
 
 
-def test_taken_bytes_go_except_the_last_window() -> None:
+def test_taken_bytes_are_freed_except_the_last_window() -> None:
     budget = Budget()
     spool = Spool(budget)
     reader = spool.attach(lambda: True)
@@ -100,13 +100,13 @@ def is_full(spool: Spool) -> bool:
     return spool.full
 
 
-def test_full_depends_on_who_reads() -> None:
-    here = [True]
+def test_the_limit_depends_on_whether_a_reader_is_attached() -> None:
+    attached = [True]
     spool = Spool(Budget(), limit_bytes=3 * ATTACHED_BYTES)
-    reader = spool.attach(lambda: here[0])
+    reader = spool.attach(lambda: attached[0])
     spool.append(1, b"x" * ATTACHED_BYTES)
     assert is_full(spool)
-    here[0] = False
+    attached[0] = False
     assert not is_full(spool)
     resumed: list[bool] = []
     spool.pause(lambda: resumed.append(True))
@@ -114,35 +114,35 @@ def test_full_depends_on_who_reads() -> None:
     assert resumed == [True]
     spool.append(1, b"x" * (2 * ATTACHED_BYTES))
     assert is_full(spool)
-    here[0] = True
+    attached[0] = True
     drain(reader)
     assert not is_full(spool)
 
 
-def test_a_reader_who_is_away_holds_nobody_up() -> None:
-    """A client that died keeps its place while there is room; then the one that goes on reading comes first."""
-    here = [True]
+def test_a_disconnected_reader_does_not_block_the_others() -> None:
+    """The bytes of a disconnected client are kept while there is room; after that the client that still reads takes precedence."""
+    attached = [True]
     spool = Spool(Budget(), limit_bytes=500_000)
-    away, live = spool.attach(lambda: here[0]), spool.attach(lambda: True)
+    away, live = spool.attach(lambda: attached[0]), spool.attach(lambda: True)
     for _ in range(20):
         spool.append(1, b"x" * 10_000)
         drain(live)
         spool.taken()
-    here[0] = False
+    attached[0] = False
     for _ in range(20):
         spool.append(1, b"x" * 10_000)
         drain(live)
         spool.taken()
-    here[0] = True
-    assert drain(away) == ({1: b"x" * 400_000, 2: b""}, {1: 0, 2: 0}), "it was not a spool behind: nothing is lost"
-    here[0] = False
+    attached[0] = True
+    assert drain(away) == ({1: b"x" * 400_000, 2: b""}, {1: 0, 2: 0}), "it was behind by less than a spool: nothing is lost"
+    attached[0] = False
     for _ in range(1000):
         assert not spool.full
         spool.append(1, b"x" * 10_000)
         data, gaps = drain(live)
         assert (len(data[1]), gaps[1]) == (10_000, 0)
         spool.taken()
-    here[0] = True
+    attached[0] = True
     data, gaps = drain(away)
     assert len(data[1]) + gaps[1] == 10_000_000
     assert 400_000 <= len(data[1]) <= WINDOW_BYTES + 10_000, "the last window is kept in any case"
@@ -164,11 +164,11 @@ def test_tail_drops_the_oldest_with_an_exact_count() -> None:
     assert spool.truncated
 
 
-def test_the_sandbox_has_a_bound_too() -> None:
+def test_the_sandbox_has_a_limit_too() -> None:
     budget = Budget(limit_bytes=100_000)
-    forgotten, live = Spool(budget), Spool(budget)
-    forgotten.append(1, b"x" * 100_000)
-    assert forgotten.full
+    unread, live = Spool(budget), Spool(budget)
+    unread.append(1, b"x" * 100_000)
+    assert unread.full
     reader = live.attach(lambda: True)
     live.append(1, b"y" * 10)
     assert live.full
@@ -177,8 +177,8 @@ def test_the_sandbox_has_a_bound_too() -> None:
     assert not live.full
 
 
-def test_the_tail_of_one_command_does_not_pass_the_bound_of_all() -> None:
-    """A hundred commands that each keep the tail of their output still have one sandbox."""
+def test_tails_stay_within_the_budget_of_the_sandbox() -> None:
+    """A hundred commands that each keep the tail of their output share the budget of one sandbox."""
     budget = Budget(limit_bytes=1_000_000)
     spools = [Spool(budget, tail=True) for _ in range(100)]
     for _ in range(20):
@@ -191,8 +191,8 @@ def test_the_tail_of_one_command_does_not_pass_the_bound_of_all() -> None:
         assert not spool.full
 
 
-def test_who_waits_for_the_bound_of_all_goes_on_when_another_makes_room() -> None:
-    """Nobody reads the second command: nothing of its own would ever wake it."""
+def test_a_spool_that_waits_for_budget_continues_when_another_frees_it() -> None:
+    """No client reads the second command, so nothing but the freed budget can resume it."""
     budget = Budget(limit_bytes=100_000)
     first, second = Spool(budget), Spool(budget)
     first.append(1, b"x" * 100_000)
@@ -206,7 +206,7 @@ def test_who_waits_for_the_bound_of_all_goes_on_when_another_makes_room() -> Non
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_who_waits_for_the_bound_of_all_goes_on_when_another_ends_that_may_go(is_read: bool) -> None:
+def test_a_spool_that_waits_for_budget_continues_when_another_can_be_reclaimed(is_read: bool) -> None:
     budget = Budget(limit_bytes=100_000)
     first, second = Spool(budget, drops_unattached=True), Spool(budget)
     reader = first.attach(lambda: is_read)
@@ -226,7 +226,7 @@ def test_who_waits_for_the_bound_of_all_goes_on_when_another_ends_that_may_go(is
     assert budget.held_bytes < budget.limit_bytes
 
 
-def test_what_somebody_had_whole_goes_before_anything_waits() -> None:
+def test_output_that_a_reader_received_is_reclaimed_before_a_spool_waits() -> None:
     budget = Budget(limit_bytes=100_000)
     spools = [Spool(budget) for _ in range(3)]
     for spool in spools[:2]:
@@ -234,11 +234,11 @@ def test_what_somebody_had_whole_goes_before_anything_waits() -> None:
     reader = spools[0].attach(lambda: True, keep=True)
     assert len(drain(reader)[0][1]) == 50_000
     spools[0].received(reader)
-    assert len(drain(spools[0].attach(lambda: True))[0][1]) == 50_000, "there is room: it stays"
+    assert len(drain(spools[0].attach(lambda: True))[0][1]) == 50_000, "while there is room it is kept"
     spools[2].append(1, b"z")
     assert not is_full(spools[2])
     assert [len(spool.held(1)) for spool in spools] == [0, 50_000, 1]
-    assert drain(spools[0].attach(lambda: True)) == ({1: b"", 2: b""}, {1: 50_000, 2: 0}), "told, as ever"
+    assert drain(spools[0].attach(lambda: True)) == ({1: b"", 2: b""}, {1: 50_000, 2: 0}), "the loss is reported as a gap"
 
 
 def test_a_reader_that_keeps_leaves_all_to_the_next_while_there_is_room() -> None:
@@ -262,8 +262,8 @@ def test_a_reader_that_keeps_leaves_all_to_the_next_while_there_is_room() -> Non
     assert len(spool.held(1)) == 4 * MIB
 
 
-def test_what_keeping_costs_counts_too() -> None:
-    """Two streams in turn, a byte at a time: each piece takes many times its size, and the bound is one of memory."""
+def test_the_overhead_of_small_pieces_counts_too() -> None:
+    """Two streams alternate, two bytes at a time: each piece takes many times its size, and the limit is one of memory."""
     budget = Budget(limit_bytes=2 * MIB)
     spool = Spool(budget)
     tracemalloc.start()
@@ -287,7 +287,7 @@ def test_what_keeping_costs_counts_too() -> None:
     assert (budget.held_bytes, budget.reclaimable) == (0, ({}, {}, {}))
 
 
-def test_a_reader_that_is_slow_with_small_pieces_makes_the_process_wait_sooner() -> None:
+def test_small_pieces_for_a_slow_reader_make_the_process_wait_sooner() -> None:
     spool = Spool(Budget())
     spool.attach(lambda: True)
     while not spool.full:
@@ -296,7 +296,7 @@ def test_a_reader_that_is_slow_with_small_pieces_makes_the_process_wait_sooner()
     assert spool.size < ATTACHED_BYTES // 8
 
 
-def test_the_last_window_of_what_is_read_goes_before_anything_waits() -> None:
+def test_the_last_window_of_read_output_is_reclaimed_before_a_spool_waits() -> None:
     budget = Budget(limit_bytes=4 * WINDOW_BYTES)
     live = [Spool(budget) for _ in range(4)]
     for spool in live:
@@ -305,12 +305,12 @@ def test_the_last_window_of_what_is_read_goes_before_anything_waits() -> None:
         spool.append(1, b"y")
         drain(reader)
         spool.taken()
-    forgotten = Spool(budget)
-    forgotten.append(1, b"z" * WINDOW_BYTES)
-    assert not is_full(forgotten)
+    unread = Spool(budget)
+    unread.append(1, b"z" * WINDOW_BYTES)
+    assert not is_full(unread)
 
 
-def test_what_is_left_for_others_makes_nobody_wait() -> None:
+def test_bytes_kept_for_later_readers_make_no_spool_wait() -> None:
     budget = Budget(limit_bytes=1_000_000)
     much, other = Spool(budget), Spool(budget)
     reader = much.attach(lambda: True, keep=True)
@@ -321,27 +321,27 @@ def test_what_is_left_for_others_makes_nobody_wait() -> None:
     other.append(1, b"y" * (budget.limit_bytes - budget.held_bytes - 128))
     assert budget.held_bytes == budget.limit_bytes
     assert not is_full(other)
-    assert len(much.held(1)) >= 900_000, "no more of it went than had to"
+    assert len(much.held(1)) >= 900_000, "no more of it was dropped than necessary"
 
 
-def test_what_is_asked_for_later_waits_for_nobody() -> None:
-    """With a reader it waits for that reader; without one its oldest goes, and of all that ended the oldest before that."""
-    here = [True]
+def test_a_spool_that_drops_unattached_waits_only_for_an_attached_reader() -> None:
+    """With a reader it waits for that reader; without one it drops its oldest bytes. Of ended spools the oldest is reclaimed first."""
+    attached = [True]
     budget = Budget(limit_bytes=1_000_000)
     spool = Spool(budget, drops_unattached=True, limit_bytes=200_000)
-    reader = spool.attach(lambda: here[0])
+    reader = spool.attach(lambda: attached[0])
     spool.append(1, b"x" * 200_000)
     assert is_full(spool)
     resumed: list[bool] = []
     spool.pause(lambda: resumed.append(True))
-    here[0] = False
+    attached[0] = False
     spool.taken()
     assert resumed == [True]
     for _ in range(10):
         spool.append(1, b"x" * 50_000)
         assert not is_full(spool)
     assert len(spool.held(1)) == 200_000
-    here[0] = True
+    attached[0] = True
     data, gaps = drain(reader)
     assert (len(data[1]), gaps[1]) == (200_000, 500_000)
     ended = [Spool(budget, drops_unattached=True) for _ in range(8)]
@@ -349,12 +349,12 @@ def test_what_is_asked_for_later_waits_for_nobody() -> None:
         other.append(1, b"z" * 200_000)
         other.end()
     assert budget.held_bytes <= budget.limit_bytes
-    assert [len(other.held(1)) for other in ended][-3:] == [200_000] * 3, "the newest are there"
+    assert [len(other.held(1)) for other in ended][-3:] == [200_000] * 3, "the newest are kept"
     assert len(ended[0].held(1)) == 0
 
 
-def test_what_a_reader_had_was_not_dropped() -> None:
-    """The tail goes on without what was read: nobody missed that, and no account may say so."""
+def test_bytes_that_a_reader_took_do_not_count_as_dropped() -> None:
+    """A tail also drops what was read, but no reader missed it, so no count includes it."""
     spool = Spool(Budget(), tail=True, limit_bytes=100_000)
     reader = spool.attach(lambda: True)
     for _ in range(20):
@@ -371,7 +371,7 @@ def test_what_a_reader_had_was_not_dropped() -> None:
 @pytest.mark.parametrize(
     ("memory", "budget"), [(0, 256 * MIB), (16 << 30, 256 * MIB), (1 << 30, 256 * MIB), (128 * MIB, 32 * MIB), (16 * MIB, 8 * MIB)]
 )
-def test_the_bound_fits_the_sandbox(memory: int, budget: int) -> None:
+def test_the_budget_fits_the_memory_of_the_sandbox(memory: int, budget: int) -> None:
     assert spool_budget(SandboxLimits(), memory) == budget
 
 
@@ -393,7 +393,7 @@ def test_digests_of_streams_of_any_length(sizes: list[int]) -> None:
         whole += piece
         assert ours.hexdigest() == hashlib.sha256(whole).hexdigest()
     ours.end()
-    assert not ours._kept, "nothing but the digest is kept of a stream that ended"
+    assert not ours._kept, "only the digest of a stream that ended is kept"
     assert ours.hexdigest() == hashlib.sha256(whole).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""What is asked of a command, a terminal or a shell before it is known whether it could be started.
+"""Requests to a command, a terminal or a shell that arrive before it is known whether its process could be started.
 
-The children here are real. They are kept on their way by the file that they move themselves with: it is a pipe that has no room.
+The children here are real. Each is held up between fork and exec, because the file through which it joins its control group is a full pipe.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PIPE_BYTES = 4096
 
 @dataclass
 class Held:
-    """A sandbox in which nothing that is started comes to its exec before ``release``."""
+    """A sandbox in which no process that is started reaches its exec before ``release``."""
 
     sandbox: Client
     descriptor: int
@@ -46,8 +46,8 @@ class Held:
         reaper = self.sandbox.context.reaper
         return any(reaper.is_starting(pid) for pid in reaper.pids)
 
-    async def left_nothing(self) -> None:
-        """All descriptors are given back when the last child is gone."""
+    async def assert_nothing_left(self) -> None:
+        """All descriptors are closed when the last child is gone."""
         await until_async(lambda: not self.sandbox.context.reaper.pids, deadline_s=60, what="the end of all children")
         assert sorted(os.listdir("/proc/self/fd")) == self.before
 
@@ -64,12 +64,12 @@ async def held(path: str = PATH) -> AsyncIterator[Held]:
         os.close(writer)
 
 
-def cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forked from now on fails between fork and exec."""
+def make_starts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process forked from now on fails between fork and exec."""
     monkeypatch.setattr(forking, "execs", lambda paths: [Call("ioctl", (0, 0, 0)), *execs(paths)])
 
 
-async def test_nothing_is_told_before_the_start_is_known() -> None:
+async def test_nothing_is_reported_before_the_start_is_known() -> None:
     async with held() as box:
         channel = box.sandbox.command("sh", "-c", "cat; echo err >&2; exit 3", stdin="pipe", id="a")
         channel.handler.write(b"kept ", False)
@@ -85,10 +85,10 @@ async def test_nothing_is_told_before_the_start_is_known() -> None:
             assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (3, b"kept for it\n", b"err\n")
             assert isinstance(one.facts[0], Started)
         assert channel.consumed == len("kept for it\n")
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
-async def test_the_agent_goes_on_while_something_starts() -> None:
+async def test_the_event_loop_runs_while_processes_start() -> None:
     async with held() as box:
         channels = [box.sandbox.command("sh", "-c", f"exit {code}") for code in range(20)]
         turns = 0
@@ -98,7 +98,7 @@ async def test_the_agent_goes_on_while_something_starts() -> None:
         assert box.starting
         box.release()
         assert [(await channel.outcome()).exit_code for channel in channels] == list(range(20))
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
 async def test_signals_wait_for_the_program() -> None:
@@ -107,13 +107,13 @@ async def test_signals_wait_for_the_program() -> None:
         for name in ("INT", "INT", "NO-SUCH-SIGNAL"):
             channel.handler.signal(name)
         for _ in range(10):
-            await asyncio.sleep(0.001)  # nothing comes: there is no event to wait for
+            await asyncio.sleep(0.001)  # nothing is sent: there is no event to wait for
         assert box.starting
         assert channel.facts == []
         box.release()
         outcome = await channel.outcome()
         assert (outcome.exit_code, outcome.result["signal"]) == (130, "INT")
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
 @pytest.mark.parametrize("way", ["close", "kill", "time-out", "agent"])
@@ -134,10 +134,10 @@ async def test_the_end_does_not_wait_for_the_start(way: str) -> None:
         await gone(pid)
         again = await box.sandbox.command("sh", "-c", "echo ran", id="a", timeout_s=0.01 if way == "time-out" else None).outcome()
         assert again.result == outcome.result, "it never runs again"
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
-async def test_an_agent_that_stops_leaves_nothing_on_its_way() -> None:
+async def test_an_agent_that_stops_leaves_no_starting_process() -> None:
     async with held() as box:
         for kind in ("command", "terminal"):
             box.sandbox.open(kind, {"id": kind, "argv": ["sleep", "60"]})
@@ -148,7 +148,7 @@ async def test_an_agent_that_stops_leaves_nothing_on_its_way() -> None:
         await gone(pid)
 
 
-async def test_who_goes_away_meanwhile_finds_it_later() -> None:
+async def test_a_client_that_detaches_during_the_start_can_follow_later() -> None:
     async with held() as box:
         channel = box.sandbox.command("echo", "here", id="a")
         channel.handler.close(True)
@@ -159,7 +159,7 @@ async def test_who_goes_away_meanwhile_finds_it_later() -> None:
         assert (await follower.outcome()).stdout == b"here\n"
 
 
-async def test_a_program_that_is_not_there() -> None:
+async def test_a_program_that_does_not_exist() -> None:
     async with held() as box:
         channel = box.sandbox.command("no-such-program", stdin="pipe")
         channel.handler.write(b"for nobody", True)
@@ -169,13 +169,13 @@ async def test_a_program_that_is_not_there() -> None:
         outcome = await channel.outcome()
         assert (outcome.exit_code, outcome.started, outcome.stderr) == (127, True, b"no-such-program: command not found\n")
         assert not box.sandbox.context.commands
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
 async def test_a_start_that_fails_leaves_the_id_free(monkeypatch: pytest.MonkeyPatch) -> None:
     async with held() as box:
         with monkeypatch.context() as patched:
-            cannot_start(patched)
+            make_starts_fail(patched)
             channel = box.sandbox.command("echo", "ran", id="a", stdin="pipe")
             channel.handler.write(b"for nobody", False)
             follower = box.sandbox.open("follow", {"id": "a"})
@@ -191,20 +191,20 @@ async def test_a_start_that_fails_leaves_the_id_free(monkeypatch: pytest.MonkeyP
         assert not box.sandbox.context.commands
         assert len(box.sandbox.context.records) == 0
         assert (await box.sandbox.command("echo", "ran", id="a").outcome()).stdout == b"ran\n"
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
-async def test_killed_from_inside_on_its_way() -> None:
+async def test_a_process_that_is_killed_while_it_starts() -> None:
     async with held() as box:
         channel = box.sandbox.command("true")
         (pid,) = box.sandbox.context.reaper.pids
         os.kill(pid, 15)
         outcome = await channel.outcome()
         assert (outcome.exit_code, outcome.result["signal"]) == (143, "TERM")
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
-async def test_a_terminal_keeps_keys_and_signals() -> None:
+async def test_a_starting_terminal_keeps_input_and_signals() -> None:
     async with held() as box:
         channel = box.sandbox.open(
             "terminal", {"name": "t", "argv": ["sh", "-c", "trap 'echo winched' WINCH; read x; echo got $x; sleep 60"]}
@@ -220,7 +220,7 @@ async def test_a_terminal_keeps_keys_and_signals() -> None:
         channel.handler.signal("KILL")
         for one in (channel, other):
             assert (await one.outcome()).result["cause"]["reason"] == "cancelled"
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
 async def test_a_terminal_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,25 +230,25 @@ async def test_a_terminal_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch
         box.release()
         outcome = await missing.outcome()
         assert (outcome.exit_code, outcome.stdout) == (127, b"no-such-program: command not found\r\n")
-        cannot_start(monkeypatch)
+        make_starts_fail(monkeypatch)
         last = await box.sandbox.open("terminal", {"name": "t", "argv": ["true"]}).end()
         assert isinstance(last, Failed)
         assert last.error["code"] == "spawn_failed"
         assert not box.sandbox.context.terminals
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
-async def test_a_terminal_ends_before_it_started() -> None:
+async def test_a_terminal_that_ends_before_it_started() -> None:
     async with held() as box:
         channel = box.sandbox.open("terminal", {"name": "t", "argv": ["cat"]})
         channel.handler.close(False)
         outcome = await channel.outcome()
         assert (outcome.exit_code, outcome.result["cause"]["reason"]) == (137, "cancelled")
-        await box.left_nothing()
+        await box.assert_nothing_left()
 
 
 @pytest.mark.parametrize("kind", ["bash", "sh"])
-async def test_a_shell_keeps_its_first_run(kind: str) -> None:
+async def test_a_starting_shell_keeps_its_first_run(kind: str) -> None:
     async with held() as box:
         shell = box.sandbox.shell(shell=kind)
         run = shell.begin("echo here; exit 7")
