@@ -1,4 +1,4 @@
-"""The data of a simulated world: plans, connections, jobs, and the error for a broken promise.
+"""The data of a simulated world: plans, connections, jobs, and the error for a violated guarantee.
 
 ``simulation.World`` owns everything that happens to them.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 def pattern(command_id: str, size_bytes: int) -> bytes:
-    """Bytes that cannot be mistaken for another command's, nor for themselves at another offset."""
+    """Bytes that differ from those of another command and from themselves at another offset."""
     block = hashlib.sha256(command_id.encode()).digest() + b"%d;"
     pieces, total, i = [], 0, 0
     while total < size_bytes:
@@ -50,7 +50,7 @@ class Wire:
 
 
 class ViolationError(AssertionError):
-    """The promise was broken."""
+    """A guarantee of the session was violated."""
 
 
 class Job:

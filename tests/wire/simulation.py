@@ -1,8 +1,8 @@
 """A seeded simulation of the pure session core: two ends, an unreliable network, a virtual clock.
 
 Each world runs one client and one agent through cuts at any message, late and duplicated greetings, attaches before the old
-connection is noticed lost, and slow readers. The agent runs *plans*: a command echoes the input it was promised and prints
-numbered bytes. ``World.check`` then checks the whole promise: every plan ran once, every byte arrived once and in order, and
+connection is noticed lost, and slow readers. The agent runs *plans*: a command takes the input it was promised and prints
+numbered bytes. ``World.check`` then checks all guarantees: every plan ran once, every byte arrived once and in order, and
 nothing is left stored. A failing seed reproduces the run exactly.
 """
 
@@ -35,7 +35,7 @@ class World:
         self.client = ClientSession(SESSION_ID, SECRET, timing)
         self.agent = AgentSession(SESSION_ID, SECRET, EPOCH, timing)
         self.wire: Wire | None = None
-        self.held: Wire | None = None  # the connection the agent believes in
+        self.agent_wire: Wire | None = None  # the connection that the agent considers open
         self.stale: list[Wire] = []
         self.plans: dict[str, Plan] = {}
         self.channels: dict[int, list[Plan]] = {}  # client's channel → plans in order
@@ -135,7 +135,7 @@ class World:
     def _current(self, number: int, command_id: str) -> Plan:
         plan = next((p for p in self.channels[number] if not p.exited), None)
         if plan is None or plan.command_id != command_id:
-            raise ViolationError(f"channel {number} speaks of {command_id} out of turn")
+            raise ViolationError(f"channel {number} reports {command_id} out of turn")
         return plan
 
     # The agent's application ------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class World:
                 case Attached() | Writable() | Delivered() | Retired():
                     pass
                 case Silent():
-                    self.held = None
+                    self.agent_wire = None
                 case Dropped():
                     raise ViolationError("a channel was dropped that the client never gave up")
                 case _:
@@ -205,8 +205,8 @@ class World:
         self.wire = Wire()
         self.client.connect(self.now)
 
-    def swallow(self) -> None:
-        """The connection loses everything without an error: only silence shows it."""
+    def lose_everything(self) -> None:
+        """The connection loses everything without an error: only the silence reveals it."""
         wire = self.wire
         if wire is None:
             return
@@ -241,9 +241,9 @@ class World:
 
     def _agent_lost(self, wire: Wire) -> None:
         wire.open = False
-        if self.held is wire:
+        if self.agent_wire is wire:
             self.agent.disconnected()
-            self.held = None
+            self.agent_wire = None
 
     def carry_up(self, wire: Wire) -> None:
         """One message reaches the agent on ``wire``."""
@@ -260,10 +260,10 @@ class World:
                     raise ViolationError(f"the live connection was refused: {error}") from None
                 wire.open = False
                 return
-            if self.held is not None and self.held is not wire:
-                self.held.open = False
-            self.held = wire
-        elif self.held is wire:
+            if self.agent_wire is not None and self.agent_wire is not wire:
+                self.agent_wire.open = False
+            self.agent_wire = wire
+        elif self.agent_wire is wire:
             self.agent.receive(message, self.now)
         self.agent_events()
 
@@ -279,8 +279,8 @@ class World:
         limit = self.rng.choice([1, 5000, 1 << 20])
         if self.wire is not None:
             self.wire.up.extend(self.client.outgoing(limit))
-        if self.held is not None:
-            self.held.down.extend(self.agent.outgoing(limit))  # onto a dead wire: lost
+        if self.agent_wire is not None:
+            self.agent_wire.down.extend(self.agent.outgoing(limit))  # onto a dead wire: lost
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
@@ -315,7 +315,7 @@ class World:
             if self.stale and rng.random() < 0.5:
                 self.carry_up(rng.choice(self.stale))
             elif rng.random() < 0.1:
-                self.swallow()
+                self.lose_everything()
             else:
                 self.cut()
         if self.wire is None and (not faults or rng.random() < 0.3):
@@ -349,7 +349,7 @@ class World:
         )
 
     def check(self) -> None:
-        """Raise ``ViolationError`` unless the whole promise was kept."""
+        """Raise ``ViolationError`` unless all guarantees were kept."""
         for plan in self.plans.values():
             counts = (plan.ran, plan.started, plan.exited)
             if counts != (1, 1, 1):
@@ -361,4 +361,4 @@ class World:
         if not self.shells <= self.ended:
             raise ViolationError("a shell never closed")
         if self.client._channels or self.agent._channels:
-            raise ViolationError("a channel that is over is still kept")
+            raise ViolationError("a channel that ended is still stored")

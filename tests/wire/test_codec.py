@@ -164,7 +164,7 @@ def test_malformed_bytes_are_protocol_errors(message: bytes) -> None:
 
 
 def test_empty_maps_cannot_blow_up_memory() -> None:
-    """256 KiB of one-byte maps would take 16 MiB and more: the count of containers ends it early."""
+    """256 KiB of one-byte maps would take 16 MiB and more: the limit on containers stops the decoder early."""
     rows = [b"\xdc\x3f\xff" + b"\x80" * 0x3FFF] * 15
     bomb = b"\x95\x01\x01\x00\xa1k\x81\xa1a" + b"\x9f" + b"".join(rows)
     assert len(bomb) < MESSAGE_BYTES

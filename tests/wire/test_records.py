@@ -1,4 +1,4 @@
-"""The project's own ``dataclass`` makes what the standard library's makes: each class is made by both, and they are compared."""
+"""The project's own ``dataclass`` makes the same classes as the standard library's: each class is made by both, and they are compared."""
 
 from __future__ import annotations
 
@@ -96,17 +96,17 @@ def _hashed(made: Any) -> Any:
 
 
 def _set(made: Any) -> Any:
-    said = []
+    outcomes = []
     for name in ("first", "unknown"):
         try:
             setattr(made, name, 9)
-            said.append(getattr(made, name))
+            outcomes.append(getattr(made, name))
         except (AttributeError, TypeError) as wrong:
-            said.append("refused" if name == "unknown" else type(wrong))  # the standard library raises whatever its slots make of it
-    return said
+            outcomes.append("refused" if name == "unknown" else type(wrong))  # the standard library's error depends on its slots
+    return outcomes
 
 
-def test_the_projects_own() -> None:
+def test_frames_and_records_of_the_project() -> None:
     output = Output(1, 2, b"data")
     assert output == Output(channel=1, stream=2, data=b"data") != Output(1, 2, b"other")
     assert hash(output) == hash(Output(1, 2, b"data"))
@@ -140,7 +140,7 @@ def test_a_copy_with_some_fields_changed() -> None:
         records.replace(output, unknown=1)  # type: ignore[call-arg]
 
 
-def test_all_can_be_compiled_before_a_first_object() -> None:
+def test_all_classes_can_be_compiled_before_a_first_object() -> None:
     @records.dataclass(slots=True)
     class Late:
         number: int = 3
@@ -152,4 +152,4 @@ def test_all_can_be_compiled_before_a_first_object() -> None:
     late = Late.__init__
     records.compile_all()
     assert Late.__init__ is late
-    assert waiting(Late.__new__(Late), 4) is None  # a thread that had looked it up before
+    assert waiting(Late.__new__(Late), 4) is None  # as a thread does that looked it up before

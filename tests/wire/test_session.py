@@ -1,4 +1,4 @@
-"""The clauses of PROTOCOL §3–§6 one by one, with two ends driven against each other and no clock but an argument."""
+"""The clauses of PROTOCOL §3–§6 one by one, with two ends driven against each other; the time is an argument."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_first_attach_is_not_a_resume() -> None:
     assert pair.client.events() == [Attached(2, True, {})]
 
 
-def test_a_lost_welcome_is_no_loss() -> None:
+def test_a_lost_welcome_does_not_lose_the_session() -> None:
     client, agent = ClientSession(ID, SECRET), AgentSession(ID, SECRET, "e")
     for attempt in range(2):
         client.connect(0.0)
@@ -97,10 +97,10 @@ def test_another_secret_is_refused() -> None:
     with pytest.raises(HoldfastError) as caught:
         pair.connect(ClientSession(ID, b"another secret of tests"))
     assert caught.value.code == "session_forbidden"
-    assert pair.agent.attached, "the holder keeps its session"
+    assert pair.agent.attached, "the attached client keeps its session"
 
 
-def test_a_restarted_agent_is_detected_not_guessed() -> None:
+def test_a_restarted_agent_is_detected_by_its_epoch() -> None:
     pair = Pair()
     pair.open_shell()
     pair.cut()
@@ -172,7 +172,7 @@ def test_the_end_of_a_command_is_known_to_be_delivered_by_its_ack() -> None:
     assert pair.up() == [Delivered(number, "c"), Retired(number)]
 
 
-def test_a_lost_last_ack_is_made_up_for_by_the_next_greeting() -> None:
+def test_the_next_greeting_replaces_a_lost_last_ack() -> None:
     pair = Pair()
     number = pair.client.open("command", {"id": "c"})
     pair.up()
@@ -186,10 +186,10 @@ def test_a_lost_last_ack_is_made_up_for_by_the_next_greeting() -> None:
     assert Retired(number) in events
 
 
-def test_an_acknowledgement_goes_along_with_what_is_sent_but_not_with_all_of_it() -> None:
+def test_acknowledgements_are_sent_with_some_messages_but_not_with_each() -> None:
     pair = Pair()
     number = pair.open_shell()
-    pair.client.tick(pair.now + 1)  # what opening the shell left
+    pair.client.tick(pair.now + 1)  # acknowledges the opening of the shell
     for turn in range(3):
         pair.now += 1
         sent: list[type] = []
@@ -205,9 +205,9 @@ def test_an_acknowledgement_goes_along_with_what_is_sent_but_not_with_all_of_it(
             for message in answer:
                 pair.client.receive(message, pair.now)
         assert sent.count(Run) == 4
-        assert 1 <= sent.count(Ack) <= 2, "by the clock of the last message, once in half of the longest delay"
+        assert 1 <= sent.count(Ack) <= 2, "at most once in half of the longest delay, by the time of the last message"
         due = pair.client.deadline() or 0
-        assert pair.now < due <= pair.now + pair.client.timing.ack_delay_s, "what was not acknowledged is, in time"
+        assert pair.now < due <= pair.now + pair.client.timing.ack_delay_s, "the rest is acknowledged within the longest delay"
 
 
 def test_credit_bounds_bytes_and_lets_signals_pass() -> None:
@@ -239,7 +239,7 @@ def test_a_credit_lost_in_a_cut_is_repeated() -> None:
     assert pair.client.room(number) == WINDOW_BYTES
 
 
-def test_a_peer_that_overruns_its_credit_breaches() -> None:
+def test_a_peer_that_exceeds_its_credit_is_a_protocol_error() -> None:
     pair = Pair()
     number = pair.client.open("command", {"id": "c"})
     pair.up()
@@ -255,16 +255,16 @@ def test_a_peer_that_overruns_its_credit_breaches() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        encode_item(Output(1, 1, b"x"), 5),  # a hole
+        encode_item(Output(1, 1, b"x"), 5),  # an offset after a hole
         encode_item(Exited(9, "c", {}), 0),  # a channel never opened
         encode_item(Closed(1, {}), 0),  # illegal on a command
-        encode_item(Run(1, "c", {}), 0),  # the wrong way round
+        encode_item(Run(1, "c", {}), 0),  # a frame that only a client sends
         encode(Ack(1, 99)),  # never sent
-        encode(Credit(1, 2**40)),  # beyond reason
+        encode(Credit(1, 2**40)),  # far beyond any window
         encode(Hello(1, ID, SECRET, "", 0, 1, {}, 1)),
     ],
 )
-def test_what_an_agent_may_not_send(message: bytes) -> None:
+def test_messages_that_an_agent_may_not_send(message: bytes) -> None:
     pair = Pair()
     pair.client.open("command", {"id": "c"})
     pair.up()
@@ -277,13 +277,13 @@ def test_what_an_agent_may_not_send(message: bytes) -> None:
     [
         encode_item(Write(1, b"x"), 7),
         encode_item(Write(3, b"x"), 0),
-        encode_item(Run(1, "c", {}), 1),  # not on a command
+        encode_item(Run(1, "c", {}), 1),  # illegal on a command
         encode_item(Open(1, "command", {}), 1),
         encode_item(Output(1, 1, b"x"), 1),
         encode(Ack(1, 5)),
     ],
 )
-def test_what_a_client_may_not_send(message: bytes) -> None:
+def test_messages_that_a_client_may_not_send(message: bytes) -> None:
     pair = Pair()
     pair.client.open("command", {"id": "c"})
     pair.up()
@@ -291,22 +291,22 @@ def test_what_a_client_may_not_send(message: bytes) -> None:
         pair.agent.receive(message, 0.0)
 
 
-def test_items_before_the_greeting_are_a_breach() -> None:
+def test_items_before_the_greeting_are_a_protocol_error() -> None:
     client = ClientSession(ID, SECRET)
     client.connect(0.0)
     with pytest.raises(ProtocolError):
         client.receive(encode_item(Output(1, 1, b"x"), 0), 0.0)
 
 
-def test_a_peer_that_asks_and_never_reads_piles_nothing_up() -> None:
+def test_pings_of_a_peer_that_never_reads_do_not_accumulate() -> None:
     pair = Pair()
     for number in range(1000):
         pair.client.receive(encode(Ping(number)), 0.0)
     assert [decode(message)[0] for message in pair.client.outgoing()] == [Pong(999)]
 
 
-def test_a_peer_that_sends_and_never_reads_piles_nothing_up() -> None:
-    """Of acknowledgements and credits only the newest of each channel wait to be sent."""
+def test_acknowledgements_for_a_peer_that_never_reads_do_not_accumulate() -> None:
+    """Only the newest acknowledgement and the newest credit of each channel wait to be sent."""
     pair = Pair()
     channel = pair.client.open("command", {"id": "c"})
     pair.up()
@@ -324,8 +324,8 @@ def test_a_peer_that_sends_and_never_reads_piles_nothing_up() -> None:
 
 
 @pytest.mark.parametrize("received", [{1: 5}, {1: 1 << 20}, {}])
-def test_a_greeting_that_cannot_be_changes_nothing(received: dict[int, int]) -> None:
-    """Offsets inside an item, beyond what was sent, below what was acknowledged: its holder goes on (PROTOCOL §3.4, §9)."""
+def test_an_impossible_greeting_changes_nothing(received: dict[int, int]) -> None:
+    """Offsets inside an item, beyond what was sent, below what was acknowledged: the attached client continues (PROTOCOL §3.4, §9)."""
     pair = Pair()
     channel = pair.open_shell()
     pair.client.send(Run(channel, "c", {}))
@@ -358,10 +358,10 @@ def test_a_channel_number_is_used_once() -> None:
     other = ClientSession(ID, SECRET, take_over=True)
     pair.connect(other)
     assert other.open("command", {"id": "c"}) == channel
-    assert [type(event) for event in pair.up(other)] == [Attached, Open], "who took the session over counts anew"
+    assert [type(event) for event in pair.up(other)] == [Attached, Open], "after a take-over the numbers start again"
 
 
-def test_ends_that_were_not_yet_acknowledged_leave_room_for_new_channels() -> None:
+def test_unacknowledged_ends_leave_room_for_new_channels() -> None:
     """The agent counts a channel until its last fact is acknowledged; a client with a thousand open at a time stays below the limit."""
     pair = Pair()
     for _ in range(3):
@@ -392,7 +392,7 @@ def test_silence_is_probed_and_then_fatal() -> None:
     assert not client.connected
 
 
-def test_time_our_own_loop_lost_is_not_held_against_the_peer() -> None:
+def test_a_pause_of_this_process_does_not_count_as_silence_of_the_peer() -> None:
     pair = Pair()
     pair.client.events()
     pair.client.tick(60.0)  # the process was stopped for a minute
@@ -414,7 +414,7 @@ def test_channels_take_turns() -> None:
     assert channels[:4] == [first, second, first, second]
 
 
-def test_an_ended_channel_takes_nothing_more_but_forgives_what_was_on_its_way() -> None:
+def test_an_ended_channel_sends_nothing_and_ignores_messages_that_arrive_late() -> None:
     pair = Pair()
     number = pair.client.open("command", {"id": "c"})
     pair.up()

@@ -35,7 +35,7 @@ def test_resume_is_lossless_and_ordered(first: int) -> None:
     assert commands > 8 * BATCH
 
 
-# Ten bugs that a session protocol can have. Each must be caught within the seeds of one batch. --------------------
+# Bugs that a session protocol can have. Each must be caught within the seeds of one batch. ------------------------
 
 
 def _duplicates_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def _credit_not_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(session.Session, "_resume", resume)
 
 
-def _stale_greeting_served(patch: pytest.MonkeyPatch) -> None:
+def _stale_greeting_accepted(patch: pytest.MonkeyPatch) -> None:
     original = AgentSession.attach
 
     def attach(self: AgentSession, hello: Hello, now: float) -> None:
@@ -119,7 +119,7 @@ def _attach_starts_afresh(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AgentSession, "attach", attach)
 
 
-def _ends_never_forgotten(patch: pytest.MonkeyPatch) -> None:
+def _ended_channels_never_retired(patch: pytest.MonkeyPatch) -> None:
     def keep(self: AgentSession, number: int, offset: int) -> None:
         return None
 
@@ -141,7 +141,7 @@ def _credit_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendHalf, "limit", property(lambda self: 1 << 40, lambda self, value: None), raising=False)
 
 
-def _received_before_it_was_whole(patch: pytest.MonkeyPatch) -> None:
+def _received_offset_is_one_too_high(patch: pytest.MonkeyPatch) -> None:
     def offsets(self: session.Session) -> dict[int, int]:
         return {number: channel.inbound.received + (channel.inbound.received > 0) for number, channel in self._channels.items()}
 
@@ -155,12 +155,12 @@ PLANTED = [
     _ack_trims_one_too_many,
     _resume_starts_at_what_was_sent,
     _credit_not_repeated,
-    _stale_greeting_served,
+    _stale_greeting_accepted,
     _attach_starts_afresh,
-    _ends_never_forgotten,
+    _ended_channels_never_retired,
     _silence_ignored,
     _credit_ignored,
-    _received_before_it_was_whole,
+    _received_offset_is_one_too_high,
 ]
 
 

@@ -24,7 +24,7 @@ def reader() -> MessageReader:
     return MessageReader(apply_mask)
 
 
-def test_messages_come_whole_however_their_bytes_were_cut() -> None:
+def test_messages_are_reassembled_from_pieces_of_any_size() -> None:
     seed = int(os.environ.get("HOLDFAST_FUZZ_SEED", "1"))
     print("seed", seed)
     rng = random.Random(seed)
@@ -32,17 +32,17 @@ def test_messages_come_whole_however_their_bytes_were_cut() -> None:
         messages = [rng.randbytes(rng.choice((0, 1, 125, 126, 127, 4000, 65535, 65536, 70000))) for _ in range(rng.randrange(1, 8))]
         stream = b"".join(map(client_frame, messages))
         frames: list[tuple[int, bytes]] = []
-        cut = reader()
+        parser = reader()
         while stream:
             size = rng.choice((1, 2, 3, 5, 13, 1000, 100_000))
-            frames += cut.feed(stream[:size])
+            frames += parser.feed(stream[:size])
             stream = stream[size:]
         assert frames == [(BINARY, message) for message in messages]
-        assert not cut.breach
+        assert not parser.breach
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])
-def test_a_side_reads_what_the_other_writes(size: int) -> None:
+def test_each_side_reads_what_the_other_writes(size: int) -> None:
     payload, mask = random.Random(size).randbytes(size), b"\x01\x82\x03\xf4"
     sent = own_client_frame(BINARY, payload, mask), server_frame(BINARY, payload)
     for frame, side in zip(sent, (Side.SERVER, Side.CLIENT), strict=True):
@@ -50,16 +50,16 @@ def test_a_side_reads_what_the_other_writes(size: int) -> None:
         library.receive_data(frame)
         assert [cast(Frame, event).data for event in library.events_received()] == [payload]
     for frame, masked in zip(sent, (True, False), strict=True):
-        cut = MessageReader(masked=masked)
-        assert [one for byte in frame[:20] for one in cut.feed(bytes((byte,)))] + cut.feed(frame[20:]) == [(BINARY, payload)]
+        parser = MessageReader(masked=masked)
+        assert [one for byte in frame[:20] for one in parser.feed(bytes((byte,)))] + parser.feed(frame[20:]) == [(BINARY, payload)]
         other = MessageReader(masked=not masked)
         assert (other.feed(frame), other.breach) == ([], 1002)
 
 
-def test_control_frames_come_in_their_place() -> None:
+def test_control_frames_keep_their_place_between_messages() -> None:
     ping, close = client_frame(b"there?", Opcode.PING), client_frame(b"\x03\xe8", Opcode.CLOSE)
-    cut = reader()
-    frames = [frame for byte in client_frame(b"one") + ping + client_frame(b"two") + close for frame in cut.feed(bytes((byte,)))]
+    parser = reader()
+    frames = [frame for byte in client_frame(b"one") + ping + client_frame(b"two") + close for frame in parser.feed(bytes((byte,)))]
     assert frames == [(BINARY, b"one"), (PING, b"there?"), (BINARY, b"two"), (CLOSE, b"\x03\xe8")]
 
 
@@ -70,13 +70,13 @@ def test_control_frames_come_in_their_place() -> None:
         (bytes((BINARY, 0xFF)) + (MESSAGE_BYTES + 1).to_bytes(8, "big"), 1009),
         (bytes((BINARY, 0xFF)) + b"\xff" * 8, 1009),
     ],
-    ids=["not masked", "too large", "absurd"],
+    ids=["not masked", "too large", "largest length"],
 )
 def test_nothing_is_read_after_a_breach(breach: bytes, code: int) -> None:
-    cut = reader()
-    assert cut.feed(client_frame(b"one") + breach + b"\0" * 4) == [(BINARY, b"one")]
-    assert cut.breach == code
-    assert cut.feed(client_frame(b"two")) == []
+    parser = reader()
+    assert parser.feed(client_frame(b"one") + breach + b"\0" * 4) == [(BINARY, b"one")]
+    assert parser.breach == code
+    assert parser.feed(client_frame(b"two")) == []
 
 
 def library_code(frame: bytes) -> int:
@@ -98,6 +98,6 @@ def test_control_frames_are_judged_as_the_library_does(first: int, payload: byte
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 125, 70_000])
-def test_masks_without_c(size: int) -> None:
+def test_masking_without_c(size: int) -> None:
     data, mask = random.Random(size).randbytes(size), b"\x01\xff\x00\x80"
     assert own_apply_mask(data, mask) == apply_mask(data, mask)
