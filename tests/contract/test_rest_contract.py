@@ -1,8 +1,8 @@
-"""The REST contract: requests made up from the API's document, valid and not, against a served gateway.
+"""The REST contract: valid and invalid requests, generated from the API's document, against a running gateway.
 
-A real Redis, a runtime in memory, and a gateway on a thread of its own. What sandboxes would answer needs an agent (``tests/gateway``
-and ``tests/e2e`` have them); here it is away, which is an answer too. 0 server errors, 0 answers the document does not describe,
-authentication never ignored.
+The gateway runs on a thread of its own, with a real Redis and a runtime in memory. No agent can be reached (``tests/gateway`` and
+``tests/e2e`` have agents), so operations that need one give the documented error. The tests allow no other server error, no answer that
+the document does not describe, and no operation that ignores authentication.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tests.support.requires import requires
 pytestmark = [requires("redis"), pytest.mark.timeout(180)]
 
 EXAMPLES = 100 if os.environ.get("HOLDFAST_FUZZ") else 10
-"""Made-up requests per operation and mode."""
-HONEST = {"agent_unreachable": 503, "unsupported": 501}
-"""What a gateway without agents or an image store has to say."""
+"""Generated requests per operation and mode."""
+EXPECTED_FAILURES = {"agent_unreachable": 503, "unsupported": 501}
+"""The errors of a gateway without agents or an image store, with their statuses."""
 
-WORDED = {"POST /sandboxes", "PUT /sandboxes/{sandbox_id}/network"}
-"""Address ranges, paths and quantities are more than a schema can say: what it lets through may still be refused, with the field named."""
+BEYOND_SCHEMA = {"POST /sandboxes", "PUT /sandboxes/{sandbox_id}/network"}
+"""A schema cannot describe address ranges, paths and quantities in full: the gateway may refuse what it allows, and names the field."""
 
 
 @functools.cache
 def tool() -> Any:
-    """Imported where the tests run: the import takes seconds, in each worker that collects this file."""
+    """Import schemathesis when a test runs: the import takes seconds, and every worker collects this file."""
     import schemathesis
     from schemathesis.checks import load_all_checks
 
@@ -57,7 +57,7 @@ def operations() -> dict[str, Any]:
     return {operation.label: operation for operation in found}
 
 
-class BackgroundTasks:
+class BackgroundGateway:
     """A gateway on a thread of its own."""
 
     def __init__(self, redis_url: str) -> None:
@@ -80,13 +80,13 @@ class BackgroundTasks:
     async def _run(self) -> None:
         with tempfile.TemporaryDirectory(prefix="hf-contract-") as folder:
             async with serve(self._redis_url, Path(folder)) as served:
-                await self._furnish(served)
+                await self._populate(served)
                 self.url = served.url
                 self._up.set()
                 await self._end.wait()
 
-    async def _furnish(self, served: Served) -> None:
-        """Something for made-up ids to hit."""
+    async def _populate(self, served: Served) -> None:
+        """Create the sandboxes and the group that generated requests use."""
         for id_ in IDS:
             await served.place(id_, served.runtime.endpoint)
             served.runtime.add(id_)
@@ -99,14 +99,14 @@ IDS, GROUP = ("sb-1", "sb-2"), "run-7"
 @pytest.fixture(scope="module")
 def gateway(redis_server: RedisServer) -> Iterator[str]:
     redis_server.flush()
-    with BackgroundTasks(redis_server.url) as served:
+    with BackgroundGateway(redis_server.url) as served:
         yield served.url
 
 
-def honest(answer: Any) -> bool:
-    """Whether a 5xx is what is true here, said in the documented way."""
+def is_expected_failure(answer: Any) -> bool:
+    """Whether a 5xx is expected here and has the documented form."""
     media: list[str] = answer.headers["content-type"]
-    return media == ["application/problem+json"] and HONEST.get(answer.json()["code"]) == answer.status_code
+    return media == ["application/problem+json"] and EXPECTED_FAILURES.get(answer.json()["code"]) == answer.status_code
 
 
 def cases() -> Iterator[Any]:
@@ -137,10 +137,10 @@ def test_every_answer_is_as_documented(gateway: str, label: str, mode: str) -> N
     @given(case=operation.as_strategy(generation_mode=generation_mode), target=st.sampled_from(IDS) | st.none())
     def run(case: Any, target: str | None) -> None:
         if target and "sandbox_id" in case.path_parameters and case.method != "DELETE":
-            case.path_parameters["sandbox_id"] = target  # made-up ids meet nothing
+            case.path_parameters["sandbox_id"] = target  # a generated id never exists
         answer = case.call(base_url=gateway, headers={"X-API-Key": ADA}, timeout=20)
-        skipped = [server_error] if honest(answer) else []
-        if answer.status_code == 422 and operation.label in WORDED:
+        skipped = [server_error] if is_expected_failure(answer) else []
+        if answer.status_code == 422 and operation.label in BEYOND_SCHEMA:
             skipped.append(acceptance)
         case.validate_response(answer, excluded_checks=skipped)
 

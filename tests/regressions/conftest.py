@@ -20,7 +20,7 @@ def client(stack: Stack) -> Iterator[SandboxClient]:
 
 @pytest.fixture(scope="session")
 def sandbox(client: SandboxClient) -> Iterator[Sandbox]:
-    """For all of these tests: none of them may spoil it, which is part of what they show."""
+    """One for all of these tests: none of them may make it unusable, which is part of what they verify."""
     with client.create_sandbox("host", memory="1Gi") as sandbox:
         yield sandbox
 
@@ -37,15 +37,15 @@ class Link:
         """The sandbox with a session of its own."""
         return self.client.get_sandbox(self.sandbox.id)
 
-    def cut_and_come_back(self) -> None:
-        """Cut, and return when the session is attached again: a command that is sent now has been answered."""
+    def cut_and_reconnect(self) -> None:
+        """Cut the connection, and return when the session is attached again and has run a command."""
         self.proxy.cut_all()
         assert self.sandbox.exec("true", timeout=20).exit_code == 0
 
 
 @pytest.fixture
 def weather() -> Weather:
-    """Override to have faults that come by themselves."""
+    """Override this for faults that occur without a call."""
     return Weather()
 
 
@@ -55,8 +55,8 @@ def link(stack: Stack, sandbox: Sandbox, weather: Weather) -> Iterator[Link]:
         FaultProxy(stack.url.replace("http://", "tcp://"), seed=7, weather=weather) as proxy,
         SandboxClient(proxy.url, stack.key) as client,
     ):
-        through = client.get_sandbox(sandbox.id)
+        proxied = client.get_sandbox(sandbox.id)
         try:
-            yield Link(proxy, client, through)
+            yield Link(proxy, client, proxied)
         finally:
-            through.close()
+            proxied.close()

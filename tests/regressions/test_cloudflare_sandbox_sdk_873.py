@@ -1,8 +1,7 @@
 """cloudflare sandbox-sdk #873: a stream ended with an invented `complete`, exit code 0, while the process went on running.
 
-`pgrep` showed it minutes after its "success"; all later output was lost and nothing said so. Here: while the process runs, whatever
-happens to the connection or the gateway, there is no result; when there is one it is the process's own; and where none can be known, an
-error.
+`pgrep` showed it minutes after its "success"; all later output was lost without an error. Here: while the process runs, there is no
+result, whatever happens to the connection or the gateway. A result is the process's own; where none can be known, there is an error.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def test_no_result_while_the_process_runs(stack: Stack, link: Link) -> None:
         link.sandbox.exec(f"echo output > /tmp/{name}", timeout=20)
         result = process.wait(timeout=20)
     assert result.exit_code == 9
-    assert result.stdout == 'begun\n{"half a line of output\n', "with all that came later"
+    assert result.stdout == 'begun\n{"half a line of output\n', "with all later output"
 
 
 def test_no_result_where_none_can_be_known(client: SandboxClient) -> None:
@@ -70,7 +69,7 @@ def test_a_signalled_process_has_no_exit_code_0(link: Link) -> None:
         assert (result.exit_code, result.signal, result.stdout) == (128 + number, name, "so far\n")
 
 
-def test_a_service_that_stays_away_is_an_error(stack: Stack, link: Link) -> None:
+def test_a_service_that_stays_unreachable_is_an_error(stack: Stack, link: Link) -> None:
     with SandboxClient(link.proxy.url, stack.key, resume_timeout_s=0.5) as client:
         impatient = client.get_sandbox(link.sandbox.id)
         with impatient.start("echo begun; sleep 60") as process:

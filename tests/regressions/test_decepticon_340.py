@@ -1,9 +1,9 @@
-"""Decepticon #340: the end of a command in a living shell was read out of its terminal's text.
+"""Decepticon #340: the end of a command in a living shell was detected in its terminal's text.
 
-The thread of #340 itself could not be found again. Told by the project's #668 and #512: its shell counts prompt markers of the form
-`[NAME:status:directory]` on a tmux screen, so a second prompt, an echo of the input or a marker in the output ends the wrong command, and
-slow commands came back with only their own text. Here: whatever a command prints, however slowly, and whatever it does to the prompt, the
-output and the status are its own.
+The thread of #340 itself could not be found again. According to the project's #668 and #512, its shell counts prompt markers of
+the form `[NAME:status:directory]` on a tmux screen, so a second prompt, an echo of the input or a marker in the output ends the wrong
+command, and slow commands returned only their own text. Here: whatever a command prints, however slowly, and whatever it does to the
+prompt, the output and the status are its own.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def test_no_text_ends_a_command(sandbox: Sandbox, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bash", "sh"])
-def test_its_own_source_printed_back_ends_nothing(sandbox: Sandbox, kind: str) -> None:
-    """All that the shell could know of how it is driven, as output: descriptors, functions, traps, its command line."""
+def test_printing_how_the_shell_is_driven_ends_nothing(sandbox: Sandbox, kind: str) -> None:
+    """The output is all that the shell knows of how it is driven: descriptors, functions, traps, its command line."""
     with sandbox.shell(shell=kind) as shell:
         result = shell.run("set; trap; cat /proc/$$/cmdline | tr '\\0' ' '; echo end; (exit 3)")
         assert result.exit_code == 3

@@ -19,54 +19,54 @@ pytestmark = [requires("namespaces", "redis", "bash")]
 TIME_OUT_S = 5.0
 """Time enough for four servers to begin to listen on a busy machine."""
 SERVER = "python3 -m http.server {port} --bind 127.0.0.1"
-ASK = "import socket,sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 2)"
+CONNECT = "import socket,sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 2)"
 
 
 def answers(sandbox: Sandbox, port: int) -> bool:
-    return sandbox.exec(["python3", "-c", ASK, str(port)]).exit_code == 0
+    return sandbox.exec(["python3", "-c", CONNECT, str(port)]).exit_code == 0
 
 
-def waiting(port: int) -> str:
+def server_script(port: int) -> str:
     """Start the server, wait until it listens, then wait for it as `npm run dev` does."""
     server = SERVER.format(port=port)
-    ask = f'python3 -c "{ASK}" {port} 2>/dev/null'
-    return f"sh -c '{server}' >/dev/null 2>&1 & until {ask}; do sleep 0.02; done; echo listening; wait"
+    connect = f'python3 -c "{CONNECT}" {port} 2>/dev/null'
+    return f"sh -c '{server}' >/dev/null 2>&1 & until {connect}; do sleep 0.02; done; echo listening; wait"
 
 
 def test_the_server_dies_with_the_command_that_timed_out(sandbox: Sandbox) -> None:
-    """Four ways at once: each has to wait for its own time-out."""
+    """Four variants at once, because each has to wait for its own time-out."""
     first = 20000 + 10 * secrets.randbelow(1000)
 
     def by_exec(port: int, prefix: str) -> None:
-        result = sandbox.exec(prefix + "sh -c " + quoted(waiting(port)), timeout=TIME_OUT_S)
-        is_over(sandbox, result, port)
+        result = sandbox.exec(prefix + "sh -c " + quoted(server_script(port)), timeout=TIME_OUT_S)
+        check_stopped(sandbox, result, port)
 
     def in_shell(port: int) -> None:
         with sandbox.shell() as shell:
-            is_over(sandbox, shell.run(waiting(port), timeout=TIME_OUT_S), port)
+            check_stopped(sandbox, shell.run(server_script(port), timeout=TIME_OUT_S), port)
 
     with ThreadPoolExecutor(4) as pool:
-        ways = [pool.submit(by_exec, first + number, prefix) for number, prefix in enumerate(("", "setsid --wait "))]
-        ways += [pool.submit(in_shell, first + number) for number in (2, 3)]
-        for way in ways:
-            way.result()
+        variants = [pool.submit(by_exec, first + number, prefix) for number, prefix in enumerate(("", "setsid --wait "))]
+        variants += [pool.submit(in_shell, first + number) for number in (2, 3)]
+        for variant in variants:
+            variant.result()
 
 
-def is_over(sandbox: Sandbox, result: CommandResult, port: int) -> None:
+def check_stopped(sandbox: Sandbox, result: CommandResult, port: int) -> None:
     assert result.timed_out
-    assert result.stdout == "listening\n", "it was there"
-    assert not answers(sandbox, port), "and is not any more"
+    assert result.stdout == "listening\n", "the server listened"
+    assert not answers(sandbox, port), "the server has stopped"
 
 
-def test_without_a_time_out_there_is_none(sandbox: Sandbox) -> None:
-    """There is no default time-out that could hit a server that is meant to stay: it lives as a job of its shell, or adopted."""
+def test_without_a_time_out_the_server_lives_on(sandbox: Sandbox) -> None:
+    """No default time-out ends a server that is meant to stay: it lives as a job of its shell, or adopted."""
     port = 31000 + secrets.randbelow(1000)
     with sandbox.shell() as shell:
-        shell.run(waiting(port).removesuffix("wait"))
+        shell.run(server_script(port).removesuffix("wait"))
         shell.run("sleep 10", timeout=0.1)
-        assert answers(sandbox, port), "the time-out of another command is none of its business"
+        assert answers(sandbox, port), "the time-out of another command does not affect it"
     assert not answers(sandbox, port), "it ends with its shell"
-    assert sandbox.exec(waiting(port).removesuffix("wait"), outlive="adopt").ok
+    assert sandbox.exec(server_script(port).removesuffix("wait"), outlive="adopt").ok
     assert answers(sandbox, port)
     sandbox.exec(f"pkill -f 'http.server {port}'")
 

@@ -1,7 +1,7 @@
 """kubernetes #124571: `kubectl exec` cut standard output short and still ended with status 0.
 
-`seq 1 2000000` over a slow connection gave another last line every time. It is either all of it, or said to be incomplete. Here: the same
-command over a link that splits, delays and cuts, as collected output, as a stream and to a reader that is slow itself.
+`seq 1 2000000` over a slow connection gave another last line every time. The output must be complete or marked as incomplete. Here: the
+same command over a link that splits and cuts, as collected output, as a stream, and with a limit of the client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def weather() -> Weather:
     return Weather(cut_every_bytes=4_000_000, split=True)
 
 
-def test_all_of_it_or_an_error(link: Link) -> None:
+def test_collected_output_is_complete(link: Link) -> None:
     for _ in range(2):
         result = link.sandbox.exec(f"seq 1 {LAST}", timeout=60)
         assert (result.exit_code, result.truncated) == (0, False)
@@ -34,7 +34,7 @@ def test_all_of_it_or_an_error(link: Link) -> None:
     assert link.proxy.faults.cuts >= 2
 
 
-def test_as_a_stream(link: Link) -> None:
+def test_streamed_output_is_complete(link: Link) -> None:
     with link.sandbox.shell() as shell:
         stream = shell.stream(f"seq 1 {LAST}", timeout=60)
         digest = hashlib.sha256()
@@ -44,9 +44,9 @@ def test_as_a_stream(link: Link) -> None:
     assert stream.result.exit_code == 0
 
 
-def test_what_is_kept_in_part_is_said_to_be(link: Link) -> None:
+def test_output_that_is_kept_in_part_is_marked_as_truncated(link: Link) -> None:
     result = link.sandbox.exec(f"seq 1 {LAST}", timeout=60, max_output_bytes=1_000_000)
     assert result.truncated
     assert result.stdout_bytes == WHOLE[:1_000_000]
-    assert result.streams[1].seen == len(WHOLE), "the count is of all"
+    assert result.streams[1].seen == len(WHOLE), "the count includes all output"
     assert result.streams[1].sha256 == hashlib.sha256(WHOLE).hexdigest()

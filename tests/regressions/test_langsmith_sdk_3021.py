@@ -13,7 +13,7 @@ pytestmark = [requires("namespaces", "redis", "bash")]
 
 RECORDS = 29_297
 RECORD = "%07d " + "r" * 120 + "\\n"  # 3.8 MB in all: several windows of credit, so that the cuts fall into the stream
-EVERY = RECORDS // 8
+RECORDS_PER_CUT = RECORDS // 8
 
 
 def test_live_output_of_a_shell_survives_reconnects(link: Link) -> None:
@@ -22,7 +22,7 @@ def test_live_output_of_a_shell_survives_reconnects(link: Link) -> None:
         text, cuts = b"", 0
         for chunk in stream:
             text += chunk.data
-            if len(text) // 129 > (cuts + 1) * EVERY:
+            if len(text) // 129 > (cuts + 1) * RECORDS_PER_CUT:
                 cuts += link.proxy.cut_all()
         check(text, cuts)
         assert stream.result.exit_code == 5
@@ -34,7 +34,7 @@ def test_live_output_of_a_process_survives_reconnects(link: Link) -> None:
         text, cuts = b"", 0
         for chunk in process:
             text += chunk.data
-            if len(text) // 129 > (cuts + 1) * EVERY:
+            if len(text) // 129 > (cuts + 1) * RECORDS_PER_CUT:
                 cuts += link.proxy.cut_all()
         check(text, cuts)
         assert process.wait().exit_code == 0

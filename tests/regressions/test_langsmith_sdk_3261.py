@@ -1,7 +1,7 @@
 """langsmith-sdk #3261: a connection that closed before the command's `started` arrived ended the whole run.
 
-The client could neither retry (the command might have begun: a second `git push`) nor go on. Their fix is ours by design: the client
-chooses the command's id, the same id attaches. Here: the connection is cut after every possible amount of what the client sends.
+The client could neither retry (the command might have begun: a second `git push`) nor continue. Our design has their fix: the client
+chooses the command's id, and the same id attaches. Here: the connection is cut after every possible amount of what the client sends.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ def test_cut_before_started_runs_once_and_answers(link: Link, way: str) -> None:
         cuts += link.proxy.faults.cuts - before
         sandbox.close()
     ran = link.sandbox.exec(f"cat {marker}").stdout.split()
-    assert ran == [str(one) for one in range(number + 1)], "each once, in order"
+    assert ran == [str(one) for one in range(number + 1)], "each ran once, in order"
     assert cuts >= 10

@@ -1,7 +1,7 @@
 """langsmith-sdk #3301: a healthy, silent command was given up on the sixth lost connection, though each reconnect had succeeded.
 
 Their count of failed reconnects was only cleared by output, so it counted losses since the last output. Seen in production after ten
-minutes of five good reconnects. Here: a command that says nothing, and twelve cuts, each followed by a reattachment that worked.
+minutes of five good reconnects. Here: a command that prints nothing, and twelve cuts, each followed by a reattachment that worked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def test_a_silent_command_outlives_any_number_of_reconnects(link: Link) -> None:
     gate = f"/tmp/gate-{secrets.token_hex(6)}"
     with link.sandbox.start(f"mkfifo {gate}; read word < {gate}; echo $word; exit 4") as process:
         for _ in range(CUTS):
-            link.cut_and_come_back()
+            link.cut_and_reconnect()
             with pytest.raises(WaitTimeoutError):
                 process.wait(timeout=0.01)
         link.sandbox.exec(f"echo released > {gate}", timeout=20)

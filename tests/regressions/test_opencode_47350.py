@@ -1,7 +1,7 @@
 """opencode #47350: the shell tool never returned when a command left a background process that held its stdio.
 
 It waited for the end of the pipes, not of the command; 81 minutes in one report, because the time-out killed the process group and the
-holder had left it by `setsid`. The holder need not write anything. Here: every shape from that thread and from #22012, each answered at
+holder had left it by `setsid`. The holder need not write anything. Here: every shape from that thread and from #22012; each returns at
 once, in a shell and as a command.
 """
 
@@ -17,7 +17,7 @@ from tests.support.requires import requires
 pytestmark = [requires("namespaces", "redis", "bash")]
 
 LIMIT_S = 15.0
-"""Far below the 300 s of the holders and the 30 s of the time-out: the answer does not wait for either."""
+"""Far below the 300 s of the holders and the 30 s of the time-out: the result does not wait for either."""
 HOLDERS = {
     "silent": "sleep 300 &",
     "stderr alone": "sleep 300 </dev/null >/dev/null &",
@@ -34,7 +34,7 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_the_command_answers_when_it_has_ended(sandbox: Sandbox, holder: str) -> None:
+def test_the_command_returns_when_it_has_ended(sandbox: Sandbox, holder: str) -> None:
     script = f"{HOLDERS[holder]}\necho foreground done; (exit 3)"
     began = time.monotonic()
     result = sandbox.exec(script, timeout=30)
@@ -54,7 +54,7 @@ def test_the_command_answers_when_it_has_ended(sandbox: Sandbox, holder: str) ->
 
 
 @pytest.mark.parametrize("outlive", ["kill", "adopt"])
-def test_what_becomes_of_the_holder_is_declared(sandbox: Sandbox, outlive: str) -> None:
+def test_outlive_decides_what_happens_to_the_holder(sandbox: Sandbox, outlive: str) -> None:
     result = sandbox.exec("sleep 298.25 & echo $!", outlive=outlive, timeout=30)  # type: ignore[arg-type]
     pid = result.stdout.strip()
     # not `kill -0`, which succeeds for a zombie, nor `cmdline`, which is empty while a process executes its program
@@ -63,6 +63,6 @@ def test_what_becomes_of_the_holder_is_declared(sandbox: Sandbox, outlive: str) 
     sandbox.exec(["kill", pid])
 
 
-def test_waiting_for_the_holder_is_a_choice_too(sandbox: Sandbox) -> None:
+def test_outlive_can_also_wait_for_the_holder(sandbox: Sandbox) -> None:
     result = sandbox.exec("(sleep 0.2; echo late) & echo soon", outlive="wait", timeout=30)
     assert result.stdout == "soon\nlate\n"

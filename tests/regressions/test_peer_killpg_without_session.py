@@ -1,7 +1,7 @@
-"""A released peer: `killpg(getpgid(child))` on a child that was given no session of its own kills the server that started it.
+"""In another released project, `killpg(getpgid(child))` on a child without a session of its own kills the server that started it.
 
-No public issue; found by reading (reliability.md, last lines). Here: every command leads a session of its own, and neither our signals
-nor those a command sends to its own group, or to everyone, reach the agent, a neighbouring command or the shell.
+No public issue; found by reading its code (reliability.md, last lines). Here: every command leads a session of its own, and neither our
+signals nor those a command sends to its own group, or to everyone, reach the agent, a neighbouring command or the shell.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def test_every_command_leads_a_session(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("signal", ["INT", "TERM", "KILL", "HUP"])
-def test_our_signals_reach_the_command_alone(sandbox: Sandbox, signal: str) -> None:
+def test_our_signals_reach_only_the_command(sandbox: Sandbox, signal: str) -> None:
     with sandbox.shell() as shell, sandbox.start("sleep 297") as bystander:
         shell.run("sleep 296 & J=$!")
         for _ in range(5):
@@ -34,11 +34,11 @@ def test_our_signals_reach_the_command_alone(sandbox: Sandbox, signal: str) -> N
                 assert process.wait(timeout=20).exit_code != 0
         assert shell.run("kill -0 $J && echo lives").stdout == "lives\n"
         bystander.terminate()
-        assert bystander.wait().signal == "TERM", "until then it ran"
+        assert bystander.wait().signal == "TERM", "it ran until then"
 
 
 @pytest.mark.parametrize("script", ["kill 0", "kill -9 0", "kill -INT 0; sleep 5", "trap '' TERM; kill 0; kill -KILL 0"])
-def test_a_command_that_kills_its_own_group_kills_itself_alone(sandbox: Sandbox, script: str) -> None:
+def test_a_command_that_kills_its_own_group_kills_only_itself(sandbox: Sandbox, script: str) -> None:
     with sandbox.start("sleep 297") as bystander, sandbox.shell() as shell:
         shell.run("X=1")
         result = sandbox.exec(script, timeout=20)
@@ -49,7 +49,7 @@ def test_a_command_that_kills_its_own_group_kills_itself_alone(sandbox: Sandbox,
         assert bystander.wait().signal == "TERM"
 
 
-def test_a_command_that_kills_everyone_leaves_the_agent(sandbox: Sandbox) -> None:
+def test_a_command_that_kills_everyone_does_not_kill_the_agent(sandbox: Sandbox) -> None:
     began = sandbox.exec("cut -d' ' -f22 /proc/1/stat").stdout
     result = sandbox.exec("kill -9 -1; kill -9 1; kill -9 $$", timeout=20)
     assert result.exit_code == 137

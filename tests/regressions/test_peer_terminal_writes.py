@@ -1,7 +1,7 @@
-"""A released peer: a non-blocking pseudo-terminal takes about 10 KiB at a time and then refuses; what was refused was lost.
+"""In another released project, a non-blocking pseudo-terminal took about 10 KiB at a time, and what it refused was lost.
 
-No public issue; found by reading (reliability.md, last lines). Here: a large paste arrives whole and in order, also when the program
-reads late, and a program that never reads does not hold up the others.
+No public issue; found by reading its code (reliability.md, last lines). Here: a large paste arrives whole and in order, also when the
+program reads late, and a program that never reads does not block the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_a_large_paste_arrives_whole(sandbox: Sandbox, size: int) -> None:
         assert seen.removeprefix(b"ready").split()[0] == hashlib.sha256(data).hexdigest().encode()
 
 
-def test_a_program_that_does_not_read_holds_up_nobody(sandbox: Sandbox) -> None:
+def test_a_program_that_does_not_read_blocks_no_other_command(sandbox: Sandbox) -> None:
     with sandbox.terminal(["sh", "-c", "stty raw -echo; printf ready; exec sleep 60"]) as terminal:
         for chunk in terminal:
             if b"ready" in chunk.data:
