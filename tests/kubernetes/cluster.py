@@ -1,8 +1,8 @@
-"""A namespace on the cluster that KUBECONFIG names, as a deployment would make it, and a runtime in it.
+"""A namespace on the cluster that KUBECONFIG names, set up like a deployment, and settings for a runtime in it.
 
-Owns the making and removal of the namespace. The gateway of these tests runs where pytest runs, outside of the cluster, and dials pods by
-their addresses; so here, unlike in a deployment, agents may be dialled from anywhere. `HOLDFAST_TEST_IMAGE` and `HOLDFAST_TEST_DEBIAN`
-name a busybox and a Debian image that the cluster has.
+Creates and removes the namespace. The gateway of these tests runs where pytest runs, outside of the cluster, and connects to pods by
+their addresses; so here, unlike in a deployment, connections to agents are allowed from everywhere.
+`HOLDFAST_TEST_IMAGE` and `HOLDFAST_TEST_DEBIAN` name a busybox and a Debian image that the cluster can start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def kubeconfig() -> str:
 
 @contextlib.asynccontextmanager
 async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSettings]:
-    """A namespace of its own: baseline, everything denied, agents reachable."""
+    """A new namespace with the baseline standard, whose policies deny all traffic except connections to agents."""
     api = Api(kubeconfig(), 20.0)
     name = f"hf-test-{secrets.token_hex(4)}"
     labels = {"pod-security.kubernetes.io/enforce": "baseline"}
@@ -62,10 +62,10 @@ async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSe
 
 
 async def _note_verdict(api: Api, settings: KubernetesSettings) -> None:
-    """What a deployment's controller finds out before anything is isolated here, found out once for all namespaces of a run."""
+    """Write the verdict that a deployment's controller writes before the first isolated sandbox; probe only once in a run."""
     if not _verdicts:
         verdict = await network_probe.probe(api, settings)
-        assert verdict.conclusive, f"it cannot be seen whether this cluster enforces network policies: {verdict.detail}"
+        assert verdict.conclusive, f"the probe cannot determine whether this cluster enforces network policies: {verdict.detail}"
         _verdicts.append(verdict)
     else:
         await network_probe.note(api, settings, _verdicts[0])

@@ -1,6 +1,6 @@
-"""A gateway and a controller as processes, with a Redis of their own, whose sandboxes are pods of the cluster that KUBECONFIG names.
+"""A gateway and a controller as processes, with their own Redis, whose sandboxes are pods of the cluster that KUBECONFIG names.
 
-Owns the processes and what they are told; the namespace is `cluster`'s. Ends everything it started.
+Owns the processes and their environment; `cluster` owns the namespace. Ends everything that it started.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A waiting pod that becomes a sandbox, with others at work between any two steps of that: the controller, a second replica, nobody."""
+"""Adoption of a spare while the controller or a second replica acts between its steps, or after the replica that began it was killed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BODY = {"image": "host", "cpu": 1, "memory": "256Mi", "sandbox_id": "sb-1", "wai
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> AsyncIterator[Served]:
-    """A gateway over pods of the fake cluster, and one spare that waits. No controller is at work but the test's own."""
+    """A gateway over pods of the fake cluster, and one spare. No controller runs except the one that a test starts."""
     path = tmp_path / "pools.yaml"
     path.write_text("[{name: warm, image: host, cpu: 1, memory: 256Mi, size: 1}]")
     async with serve(redis_url, tmp_path) as served:
@@ -57,8 +57,8 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
         yield served
 
 
-async def looks(served: Served) -> Reconciler:
-    """A controller's, twice: what it would do on evidence it has done."""
+async def reconcile_twice(served: Served) -> Reconciler:
+    """Run two passes, after which a controller has acted on everything that it needs to see twice."""
     term = await served.store.lead("c1", 60)
     assert term is not None
     reconciler = Reconciler(served.store, served.gateway.runtime, 60.0)
@@ -77,61 +77,61 @@ def create(client: httpx.AsyncClient) -> asyncio.Task[httpx.Response]:
     return asyncio.create_task(client.post("/sandboxes", json=BODY))
 
 
-async def answers(served: Served) -> None:
-    """Its agent is where the record says, and knows whose it is."""
+async def assert_agent_answers(served: Served) -> None:
+    """The agent listens at the endpoint of the record and has the record's identity."""
     found = await record(served)
     (await dial(found.endpoint, (SECRET,), "sb-1", found.incarnation, 5.0)).transport.abort()
 
 
-async def test_a_spare_is_not_called_ready_before_its_agent_knows(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent never answers, so the sandbox is made cold in the end, and is where its record says."""
-    told, go_on = asyncio.Event(), asyncio.Event()
+async def test_a_spare_is_not_ready_before_its_agent_was_adopted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spare's agent never answers, so the sandbox is created from scratch and listens at the endpoint of its record."""
+    dialled, go_on = asyncio.Event(), asyncio.Event()
 
     async def unreachable(*_: Any) -> None:
-        told.set()
+        dialled.set()
         await go_on.wait()
         raise DialError("agent_unreachable", "the waiting agent does not answer")
 
     monkeypatch.setattr(adoption, "adopt_agent", unreachable)
     async with served.client() as client:
-        making = create(client)
-        await told.wait()
-        await looks(served)
+        creating = create(client)
+        await dialled.wait()
+        await reconcile_twice(served)
         assert (await record(served)).status == "pending"
         go_on.set()
-        assert (await making).json()["status"] == "ready"
-    await answers(served)
+        assert (await creating).json()["status"] == "ready"
+    await assert_agent_answers(served)
 
 
-@pytest.mark.parametrize("told", [False, True])
-async def test_what_a_replica_that_is_gone_had_begun_is_finished_by_the_next(
-    served: Served, runtime: KubernetesRuntime, monkeypatch: pytest.MonkeyPatch, told: bool
+@pytest.mark.parametrize("agent_adopted", [False, True])
+async def test_an_adoption_that_a_killed_replica_began_is_finished_by_the_next(
+    served: Served, runtime: KubernetesRuntime, monkeypatch: pytest.MonkeyPatch, agent_adopted: bool
 ) -> None:
-    """It was killed after its claim, before or after the agent heard of it."""
+    """The replica was killed after it claimed the spare, before or after the agent was adopted."""
     reached = asyncio.Event()
 
     async def killed(*arguments: Any) -> None:
-        if told:
+        if agent_adopted:
             await adopt_agent(*arguments)
         reached.set()
         await asyncio.Event().wait()
 
     monkeypatch.setattr(adoption, "adopt_agent", killed)
-    monkeypatch.setattr(PodCreation, "tidy", lambda *_: asyncio.sleep(0))  # who is killed does not
+    monkeypatch.setattr(PodCreation, "tidy", lambda *_: asyncio.sleep(0))  # a killed replica does not tidy
     async with served.client() as client:
         first = create(client)
         await reached.wait()
-        (making,) = served.gateway.creations.values()
-        making.cancel()
+        (creating,) = served.gateway.creations.values()
+        creating.cancel()
         await asyncio.gather(first, return_exceptions=True)
         monkeypatch.undo()
         assert (await client.post("/sandboxes", json=BODY)).json()["status"] == "ready"
         assert [(one.sandbox_id, one.adopted) for one in await runtime.list_all()] == [("sb-1", True)]
-    await answers(served)
+    await assert_agent_answers(served)
 
 
-async def test_a_store_that_is_away_hears_later_that_a_spare_was_taken(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller cannot say it in the maker's stead."""
+async def test_a_store_that_was_unavailable_records_the_adoption_later(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the gateway that adopted can record it; the controller cannot."""
     real, tries = served.store.mark_ready, 0
 
     async def away(*arguments: Any, **more: Any) -> Any:
@@ -144,43 +144,43 @@ async def test_a_store_that_is_away_hears_later_that_a_spare_was_taken(served: S
     monkeypatch.setattr(served.store, "mark_ready", away)
     async with served.client() as client:
         assert (await client.post("/sandboxes", json=BODY)).json()["code"] == "placement_unavailable"
-        await looks(served)
+        await reconcile_twice(served)
 
         async def ready() -> bool:
             return (await record(served)).status == "ready"
 
-        await until_async(ready, deadline_s=60, what="the store to hear of it")
-    await answers(served)
+        await until_async(ready, deadline_s=60, what="the store to record it")
+    await assert_agent_answers(served)
 
 
-def test_what_became_of_a_claim_that_nobody_notes_is_not_guessed() -> None:
+def test_a_claim_that_no_gateway_finishes_fails_after_the_grace() -> None:
     pending, claimed = a_record(status="pending", age=5 * GRACE + 1), present(adopted=True)
     assert twice([pending], [claimed]) == [MarkFailed("sb-1", "i1", CREATE_LOST)]
     assert twice([replace(pending, active_at=NOW)], [claimed]) == []
     assert twice([a_record()], [claimed]) == []
 
 
-async def test_a_spare_that_is_taken_while_it_is_being_removed_stays(runtime: KubernetesRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who took it was stopped for so long that it was given up, and went on between the look and the removal."""
+async def test_a_spare_that_is_adopted_during_its_removal_stays(runtime: KubernetesRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adopting process was paused for so long that the spare was given up; it continued between the lookup and the removal."""
     labels = {POOL_LABEL: "warm", KEY_LABEL: "k"}
-    spare, asked = order("pool-1", owner="", token="0d" * 32, labels=labels), order("sb-1")
+    spare, adopter = order("pool-1", owner="", token="0d" * 32, labels=labels), order("sb-1")
     await runtime.create(spare, 60.0)
-    delete, takers = runtime.api.delete, [asked]
+    delete, adopters = runtime.api.delete, [adopter]
 
-    async def taken_before(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        if takers:
-            await runtime.adopt("pool-1", takers.pop(), 60.0)
+    async def adopt_before(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        if adopters:
+            await runtime.adopt("pool-1", adopters.pop(), 60.0)
         return await delete(path, body)
 
-    monkeypatch.setattr(runtime.api, "delete", taken_before)
+    monkeypatch.setattr(runtime.api, "delete", adopt_before)
     assert not await runtime.delete("pool-1", spare.incarnation)
     assert [one.sandbox_id for one in await runtime.list_all()] == ["sb-1"]
-    assert await runtime.delete("sb-1", asked.incarnation)
+    assert await runtime.delete("sb-1", adopter.incarnation)
     assert await runtime.list_all() == []
 
 
-async def test_what_is_left_of_a_former_holder_is_found_beside_the_next(runtime: KubernetesRuntime) -> None:
-    """The next pod bears the id as its name, the one that was a spare only as its label."""
+async def test_the_pod_of_a_former_incarnation_is_found_beside_the_next(runtime: KubernetesRuntime) -> None:
+    """The later pod has the id as its name, the pod that was a spare has it only as a label."""
     spare, former, later = order("pool-1", owner="", token="0d" * 32, labels={POOL_LABEL: "warm", KEY_LABEL: "k"}), order("a"), order("a")
     await runtime.create(spare, 60.0)
     await runtime.adopt("pool-1", former, 60.0)
@@ -191,10 +191,10 @@ async def test_what_is_left_of_a_former_holder_is_found_beside_the_next(runtime:
     assert [one.incarnation for one in await runtime.list_all()] == [later.incarnation]
 
 
-async def test_a_pod_that_is_being_made_is_not_lost_with_its_maker(
+async def test_a_pod_in_creation_outlives_the_gateway_that_creates_it(
     served: Served, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its image takes longer to be pulled than a gateway lives: the cluster is at it, so it comes up, and the controller says so."""
+    """Pulling the image takes longer than the gateway lives. The cluster continues, and the controller marks the sandbox ready."""
     live, pulled = kubelet._live, asyncio.Event()
 
     async def slowly(pod: dict[str, Any]) -> None:
@@ -206,17 +206,17 @@ async def test_a_pod_that_is_being_made_is_not_lost_with_its_maker(
     assert term is not None
     reconciler = Reconciler(served.store, served.gateway.runtime, GRACE_S)
     async with served.client() as client:
-        await client.post("/sandboxes", json={**BODY, "cpu": 2, "wait": False})  # which fits no pool
+        await client.post("/sandboxes", json={**BODY, "cpu": 2, "wait": False})  # no pool has this size
         await until_async(lambda: "hf-sb-1" in kubelet.api.pods.names(), deadline_s=60, what="the pod")
-        for making in served.gateway.creations.values():
-            making.cancel()
+        for creating in served.gateway.creations.values():
+            creating.cancel()
         end = asyncio.get_running_loop().time() + 20 * GRACE_S
 
         async def over() -> bool:
             await reconciler.run_once(term)
             return asyncio.get_running_loop().time() > end
 
-        await until_async(over, deadline_s=60, what="twenty graces")
+        await until_async(over, deadline_s=60, what="twenty grace periods")
         assert (await record(served)).status == "pending"
         pulled.set()
 
@@ -224,5 +224,5 @@ async def test_a_pod_that_is_being_made_is_not_lost_with_its_maker(
             await reconciler.run_once(term)
             return (await record(served)).status == "ready"
 
-        await until_async(ready, deadline_s=60, what="it to come up")
-    await answers(served)
+        await until_async(ready, deadline_s=60, what="the sandbox to be ready")
+    await assert_agent_answers(served)

@@ -1,6 +1,6 @@
-"""The Kubernetes runtime on a real cluster: the contract, typed failures as a real kubelet makes them, what a create costs.
+"""The Kubernetes runtime on a real cluster: the contract, typed failures from a real kubelet, the duration of a create.
 
-Run by `make test-cluster` with KUBECONFIG and HOLDFAST_BUNDLE_IMAGE set (tests/kubernetes/cluster.py says what else).
+Run by `make test-cluster` with KUBECONFIG and HOLDFAST_BUNDLE_IMAGE set; tests/kubernetes/cluster.py lists further variables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.until import until_async
 pytestmark = [pytest.mark.cluster, requires("cluster"), pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 OVERHEAD_S = 0.150
-"""Create to ready over the pod's own Ready."""
+"""How much later a create may return than the pod becomes Ready."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -79,7 +79,7 @@ async def test_failures_are_typed_and_prompt(
     print(f"\n{code}: {caught.value.message} ({time.monotonic() - began:.1f} s)")
 
 
-async def test_a_quota_is_told(runtime: KubernetesRuntime, settings: KubernetesSettings) -> None:
+async def test_a_quota_is_reported(runtime: KubernetesRuntime, settings: KubernetesSettings) -> None:
     quotas = f"/api/v1/namespaces/{settings.namespace}/resourcequotas"
     await runtime.api.post(quotas, {"kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     try:
@@ -95,7 +95,7 @@ async def _counted(runtime: KubernetesRuntime, quotas: str) -> bool:
     return bool((await runtime.api.get(f"{quotas}/none")).get("status", {}).get("hard"))
 
 
-async def test_a_pod_past_its_deadline_is_told(runtime: KubernetesRuntime) -> None:
+async def test_a_pod_past_its_deadline_is_reported(runtime: KubernetesRuntime) -> None:
     await runtime.create(order("sb-1", image=IMAGE), CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
@@ -105,7 +105,7 @@ async def test_a_pod_past_its_deadline_is_told(runtime: KubernetesRuntime) -> No
     await events.aclose()  # type: ignore[attr-defined]
 
 
-async def test_an_eviction_is_announced_and_told(runtime: KubernetesRuntime) -> None:
+async def test_an_eviction_is_announced_and_its_end_reported(runtime: KubernetesRuntime) -> None:
     await runtime.create(order("sb-1", image=IMAGE), CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
@@ -119,10 +119,12 @@ async def test_an_eviction_is_announced_and_told(runtime: KubernetesRuntime) -> 
 
 
 @pytest.mark.parametrize("options", [{}, {"gracePeriodSeconds": 1}, {"gracePeriodSeconds": 0}], ids=["delete", "now", "force"])
-async def test_a_pod_that_others_delete_is_no_fault_of_its_workload(runtime: KubernetesRuntime, options: dict[str, Any]) -> None:
+async def test_the_workload_is_not_at_fault_when_another_client_deletes_the_pod(
+    runtime: KubernetesRuntime, options: dict[str, Any]
+) -> None:
     """As `kubectl delete pod`, with --now and with --force."""
     await runtime.create(order("sb-1", image=IMAGE), CREATE_S)
-    await until_async(lambda: _ready(runtime), deadline_s=60, what="the kubelet to say that it is ready")
+    await until_async(lambda: _ready(runtime), deadline_s=60, what="the kubelet to report it ready")
     events = runtime.watch()
     await next_of(events, Synced)
     await runtime.api.delete(f"{runtime.pods}/hf-sb-1", options)
@@ -136,18 +138,18 @@ async def _ready(runtime: KubernetesRuntime) -> bool:
     return [present.state for present in await runtime.list_all()] == ["ready"]
 
 
-async def test_a_create_is_over_soon_after_the_pod_is_ready(runtime: KubernetesRuntime) -> None:
-    """Ready as this process sees it on a watch of its own, against the create's return."""
-    over = []
+async def test_a_create_returns_soon_after_the_pod_is_ready(runtime: KubernetesRuntime) -> None:
+    """Compare the create's return with the moment when a separate watch of this process sees the pod Ready."""
+    overheads = []
     for number in range(5):
         began = time.monotonic()
         seen = asyncio.create_task(_ready_at(runtime, f"hf-sb-{number}"))
         await runtime.create(order(f"sb-{number}", image=IMAGE), CREATE_S)
         made_at = time.monotonic()
         ready_at = await seen
-        over.append(made_at - ready_at)
-        print(f"\ncreate {made_at - began:.2f} s, pod Ready seen after {ready_at - began:.2f} s, overhead {1000 * over[-1]:+.0f} ms")
-    assert statistics.median(over) <= OVERHEAD_S
+        overheads.append(made_at - ready_at)
+        print(f"\ncreate {made_at - began:.2f} s, pod Ready seen after {ready_at - began:.2f} s, overhead {1000 * overheads[-1]:+.0f} ms")
+    assert statistics.median(overheads) <= OVERHEAD_S
 
 
 async def _ready_at(runtime: KubernetesRuntime, name: str) -> float:
@@ -162,19 +164,19 @@ async def _ready_at(runtime: KubernetesRuntime, name: str) -> float:
 
 
 @pytest.mark.parametrize("kind", ["secret", "config", "claim"])
-async def test_a_volume_that_is_not_there_is_told_in_seconds(settings: KubernetesSettings, kind: Any) -> None:
+async def test_a_missing_volume_is_reported_in_seconds(settings: KubernetesSettings, kind: Any) -> None:
     runtime = KubernetesRuntime(replace(settings, shared=("secret/*", "config/*", "claim/*")), "test-replica")
     began = time.monotonic()
-    asked = order(f"sb-{kind}", image=IMAGE, options=Options(volumes=(Volume(kind, "/mnt/x", "nobody-made-it"),)))
+    request = order(f"sb-{kind}", image=IMAGE, options=Options(volumes=(Volume(kind, "/mnt/x", "nobody-made-it"),)))
     with pytest.raises(HoldfastError, match="nobody-made-it") as caught:
-        await runtime.create(asked, 120.0)
+        await runtime.create(request, 120.0)
     assert (caught.value.code, caught.value.reason, caught.value.fault) == ("invalid_argument", "config", "caller")
     print(f"\n{caught.value.message} ({time.monotonic() - began:.1f} s)")
-    assert time.monotonic() - began < 30.0  # a kubelet tells events by and by when it has had many to tell
+    assert time.monotonic() - began < 30.0  # a kubelet limits its rate of events
     await runtime.aclose()
 
 
-async def test_both_ways_of_injection(settings: KubernetesSettings) -> None:
+async def test_both_kinds_of_injection(settings: KubernetesSettings) -> None:
     for injection in ("init", "image"):
         runtime = KubernetesRuntime(replace(settings, bundle_injection=injection), "test-replica")
         began = time.monotonic()
@@ -192,7 +194,7 @@ async def test_the_network_enforces_what_is_declared(runtime: KubernetesRuntime,
     assert verdict.holds
 
 
-async def test_the_doctor_is_content(runtime: KubernetesRuntime) -> None:
+async def test_the_doctor_finds_no_problem(runtime: KubernetesRuntime) -> None:
     checks = await runtime.doctor()
     for check in checks:
         print(f"\n{'ok ' if check['ok'] else 'BAD'} {check['name']}: {check['detail']}", end="")
@@ -200,14 +202,14 @@ async def test_the_doctor_is_content(runtime: KubernetesRuntime) -> None:
     assert all(check["ok"] or not check["required"] for check in checks)
 
 
-async def test_a_spare_becomes_a_sandbox_at_once_and_only_once(runtime: KubernetesRuntime) -> None:
+async def test_exactly_one_of_several_requests_adopts_a_spare(runtime: KubernetesRuntime) -> None:
     await runtime.create(order("pool-1", image=IMAGE, owner="", labels={"holdfast/pool": "p"}, token="aa" * 32), CREATE_S)
-    takers = [order(f"sb-{number}", image=IMAGE, token=f"{number:02x}" * 32) for number in range(3)]
+    requests = [order(f"sb-{number}", image=IMAGE, token=f"{number:02x}" * 32) for number in range(3)]
     began = time.monotonic()
-    answers = await asyncio.gather(*(runtime.adopt("pool-1", taker, CREATE_S) for taker in takers), return_exceptions=True)
+    answers = await asyncio.gather(*(runtime.adopt("pool-1", request, CREATE_S) for request in requests), return_exceptions=True)
     print(f"\nadopted after {1000 * (time.monotonic() - began):.0f} ms")
-    lost = [answer for answer in answers if isinstance(answer, HoldfastError)]
-    assert [error.code for error in lost] == ["sandbox_not_found"] * 2
+    refused = [answer for answer in answers if isinstance(answer, HoldfastError)]
+    assert [error.code for error in refused] == ["sandbox_not_found"] * 2
     (present,) = await runtime.list_all()
-    assert present.sandbox_id in {taker.sandbox_id for taker in takers}
+    assert present.sandbox_id in {request.sandbox_id for request in requests}
     assert await runtime.delete(present.sandbox_id, present.incarnation)

@@ -1,6 +1,6 @@
-"""Whatever is killed on a real cluster, a session at work does not notice, or gets a reason: controller, API server connection, Redis, pod.
+"""Faults on a cluster: a session survives the loss of controller, API server connection and Redis, and gets a reason when its pod ends.
 
-Run by `make test-cluster`. The service reaches the API server through a proxy here, which can be cut.
+Run by `make test-cluster`. The service connects to the API server through a proxy that a test can cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODULES = ("gateway", "gateway.controller")
 
 
 class Cut:
-    """A proxy of connections to the API server."""
+    """A proxy in front of the API server, whose connections a test can break."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -66,7 +66,7 @@ class Cut:
 
 @pytest_asyncio.fixture
 async def cut(tmp_path: Path) -> AsyncIterator[tuple[Cut, str]]:
-    """The proxy, and a kubeconfig that leads through it."""
+    """The proxy, and the path of a kubeconfig that names it as the server."""
     body = yaml.safe_load(Path(kubeconfig()).read_text())
     cluster = body["clusters"][0]["cluster"]
     target = urlsplit(cluster["server"])
@@ -92,8 +92,8 @@ async def stack(cut: tuple[Cut, str], tmp_path: Path) -> AsyncIterator[ClusterSt
             await asyncio.to_thread(manager.__exit__, None, None, None)
 
 
-class Busy:
-    """One shell asked again and again."""
+class ShellLoad:
+    """Runs one command after another in a shell, counts them and measures the slowest."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self.done = 0
@@ -113,22 +113,22 @@ class Busy:
         await until_async(lambda: self.done >= wanted, deadline_s=60, what="further commands")
 
 
-async def test_whatever_is_killed_sessions_go_on_and_pods_stay(stack: ClusterStack, cut: tuple[Cut, str]) -> None:
+async def test_sessions_and_pods_survive_faults_of_the_service(stack: ClusterStack, cut: tuple[Cut, str]) -> None:
     proxy = cut[0]
     async with AsyncSandboxClient(stack.url, stack.key) as client:
         sandbox = await client.create_sandbox(IMAGE, **SMALL)  # type: ignore[arg-type]
-        busy = Busy(sandbox)
-        working = asyncio.create_task(busy.run(), name="commands")
-        await busy.more()
+        load = ShellLoad(sandbox)
+        working = asyncio.create_task(load.run(), name="commands")
+        await load.more()
         faults: list[tuple[str, Callable[[], None], Callable[[], None]]] = [
             ("controller", lambda: stack.kill("gateway.controller"), lambda: stack.spawn("gateway.controller")),
             ("API server connection", proxy.cut, lambda: setattr(proxy, "closed", False)),
             ("Redis", stack.redis.kill, stack.redis.start),
         ]
         for name, begin, end in faults:
-            busy.slowest_s = 0.0
+            load.slowest_s = 0.0
             await asyncio.to_thread(begin) if name != "API server connection" else begin()
-            await busy.more(200)
+            await load.more(200)
             if name != "controller":
                 with pytest.raises(HoldfastError) as caught:
                     await client.create_sandbox(IMAGE, **{**SMALL, "ready_timeout_s": 3})  # type: ignore[arg-type]
@@ -138,9 +138,9 @@ async def test_whatever_is_killed_sessions_go_on_and_pods_stay(stack: ClusterSta
             async with await client.create_sandbox(IMAGE, **{**SMALL, "ready_timeout_s": 120}) as another:  # type: ignore[arg-type]
                 assert (await another.exec("echo back")).stdout == "back\n"
             took_s = time.monotonic() - began
-            print(f"\n{name}: slowest command {busy.slowest_s * 1e3:.0f} ms; back again, a create takes {took_s:.1f} s", end="")
+            print(f"\n{name}: slowest command {load.slowest_s * 1e3:.0f} ms; back again, a create takes {took_s:.1f} s", end="")
             assert not working.done()
-        await until_async(lambda: _known(stack, sandbox.id), deadline_s=60, what="the record, after Redis lost all, to be rebuilt")
+        await until_async(lambda: _known(stack, sandbox.id), deadline_s=60, what="the record to be rebuilt after Redis lost its data")
         api = Api(kubeconfig(), 20.0)
         pods = f"/api/v1/namespaces/{stack.settings.namespace}/pods"
         (pod,) = [one for one in (await api.get(pods))["items"] if one["metadata"]["name"] == f"hf-{sandbox.id}"]
@@ -148,10 +148,10 @@ async def test_whatever_is_killed_sessions_go_on_and_pods_stay(stack: ClusterSta
         began = time.monotonic()
         with pytest.raises(SandboxLostError) as lost:
             await working
-        print(f"\nthe pod: {lost.value.reason} ({lost.value.fault}) after {time.monotonic() - began:.1f} s and {busy.done} commands")
+        print(f"\nthe pod: {lost.value.reason} ({lost.value.fault}) after {time.monotonic() - began:.1f} s and {load.done} commands")
         assert lost.value.fault == "infrastructure"
-        assert lost.value.reason in ("evicted", "deleted"), "as its agent says, or the pod when the agent got no word out"
-        await until_async(lambda: _empty(api, pods), deadline_s=60, what="nothing to be left")
+        assert lost.value.reason in ("evicted", "deleted"), "reported by the agent, or by the pod if the agent could not send anything"
+        await until_async(lambda: _empty(api, pods), deadline_s=60, what="all sandbox pods to be gone")
         await api.aclose()
 
 

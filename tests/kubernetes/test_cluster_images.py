@@ -1,6 +1,6 @@
-"""Images pulled ahead on a real cluster: a real kubelet's words for what is not there, and what a pull costs.
+"""Images pulled in advance on a real cluster: how a missing image is reported, and how long a pull takes.
 
-Run by `make test-cluster` with KUBECONFIG and HOLDFAST_BUNDLE_IMAGE set (tests/kubernetes/cluster.py says what else).
+Run by `make test-cluster` with KUBECONFIG and HOLDFAST_BUNDLE_IMAGE set; tests/kubernetes/cluster.py lists further variables.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ async def test_pulled_listed_and_removed(settings: KubernetesSettings, injection
             assert image.ready
         assert {one.name for one in await images.list_all()} == {IMAGE, DEBIAN}
         body = await runtime.api.get(runtime.pods, {"labelSelector": PREPULL_SELECTOR})
-        ends = [pod["status"]["initContainerStatuses"][-1]["state"]["terminated"]["exitCode"] for pod in body["items"]]
-        assert ends == [0] * len(ends)
-        assert len(ends) >= 2
+        exit_codes = [pod["status"]["initContainerStatuses"][-1]["state"]["terminated"]["exitCode"] for pod in body["items"]]
+        assert exit_codes == [0] * len(exit_codes)
+        assert len(exit_codes) >= 2
         for name in (IMAGE, DEBIAN):
             await images.remove(name)
         await until_async(lambda: _none(runtime), deadline_s=60, what="their pods to be gone")

@@ -1,6 +1,6 @@
-"""P1 on a pod beside P1 on the embedded runtime, in turns in the same run: a command in a living shell, asked again and again.
+"""The time of a command in a living shell (figure P1) in a pod and on the embedded runtime, measured alternately in one run.
 
-Run by `make test-cluster`; on a machine that does other things the two suffer alike, which is why they take turns.
+Run by `make test-cluster`. Other load on the machine affects both alike because they alternate.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["cluster"]
 
 @pytest_asyncio.fixture
 async def shells(cluster: ClusterStack, stack: Stack) -> AsyncIterator[dict[str, AsyncShell]]:
-    async with contextlib.AsyncExitStack() as everything:
+    async with contextlib.AsyncExitStack() as resources:
         shells = {}
         for name, url, key, image in (("pod", cluster.url, cluster.key, DEBIAN), ("embedded", stack.url, stack.key, "host")):
-            client = await everything.enter_async_context(AsyncSandboxClient(url, key))
-            sandbox = await everything.enter_async_context(await client.create_sandbox(image, cpu=2, memory="256Mi"))
-            shells[name] = await everything.enter_async_context(await sandbox.shell(shell="bash"))
+            client = await resources.enter_async_context(AsyncSandboxClient(url, key))
+            sandbox = await resources.enter_async_context(await client.create_sandbox(image, cpu=2, memory="256Mi"))
+            shells[name] = await resources.enter_async_context(await sandbox.shell(shell="bash"))
         yield shells
 
 

@@ -1,6 +1,6 @@
-"""What commands find in a pod of a real cluster under each profile, and what they cannot do to the agent and the node.
+"""What commands can do in a pod of a real cluster under each profile, and what they cannot do to the agent and the node.
 
-Run by `make test-cluster`. The user namespace's part needs nodes that can (HOLDFAST_SANDBOX_PROFILE says what the rest is tried with).
+Run by `make test-cluster`. `userns` needs nodes with user namespaces; HOLDFAST_SANDBOX_PROFILE sets the profile of the other cluster tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.requires import requires
 
 pytestmark = [pytest.mark.cluster, requires("cluster", "redis"), pytest.mark.timeout(600)]
 
-DOCKERS = 0x00000000A80425FB
+DOCKER_CAPABILITIES = 0x00000000A80425FB
 """Bits of capabilities(7): CHOWN, DAC_OVERRIDE, FSETID, FOWNER, MKNOD, NET_RAW, SETGID, SETUID, SETFCAP, SETPCAP, NET_BIND_SERVICE,
 SYS_CHROOT, KILL, AUDIT_WRITE."""
 SMALL = {"cpu": 1, "memory": "256Mi", "ready_timeout_s": 120}
@@ -47,11 +47,11 @@ def out(sandbox: Sandbox, command: str) -> str:
     return sandbox.exec(command).stdout.strip()
 
 
-def test_who_commands_are(sandbox: tuple[Profile, Sandbox]) -> None:
+def test_user_and_privileges_of_commands(sandbox: tuple[Profile, Sandbox]) -> None:
     profile, made = sandbox
     assert out(made, "id -u") == ("1000" if profile == "restricted" else "0")
     status = dict(line.split(":\t", 1) for line in out(made, "grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status").splitlines())
-    assert int(status["CapEff"], 16) == (0 if profile == "restricted" else DOCKERS)
+    assert int(status["CapEff"], 16) == (0 if profile == "restricted" else DOCKER_CAPABILITIES)
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1" if profile == "restricted" else "0", "2")
     inside, outside, count = map(int, out(made, "cat /proc/self/uid_map").splitlines()[0].split())
     assert inside == 0
@@ -65,7 +65,7 @@ def test_who_commands_are(sandbox: tuple[Profile, Sandbox]) -> None:
         "useradd -m bob && su - bob -c 'id -un' | grep -x bob",
         "setpriv --reuid 1 --regid 1 --clear-groups id -u | grep -x 1",
         "groupadd staff2 && chgrp staff2 /tmp && chmod g+s /tmp",
-        "mknod /tmp/null c 1 3 || grep -vq 4294967295 /proc/self/uid_map",  # of a user namespace it cannot
+        "mknod /tmp/null c 1 3 || grep -vq 4294967295 /proc/self/uid_map",  # not possible in a user namespace
         "mkdir -p /tmp/root && cp -a /bin/true /tmp/ && chroot / true",
         "useradd -u 1234 carol && su carol -c 'sleep 100 & echo $!' > /tmp/pid && kill $(cat /tmp/pid)",
         "mkdir -m 700 /tmp/theirs && chown 7:7 /tmp/theirs && touch /tmp/theirs/f && rm -r /tmp/theirs",
@@ -74,10 +74,10 @@ def test_who_commands_are(sandbox: tuple[Profile, Sandbox]) -> None:
         "cp /bin/sleep /tmp/mine && chown 0:0 /tmp/mine && chmod 4755 /tmp/mine && test -u /tmp/mine",
     ],
 )
-def test_what_docker_run_can(sandbox: tuple[Profile, Sandbox], command: str) -> None:
+def test_what_docker_run_allows_is_allowed(sandbox: tuple[Profile, Sandbox], command: str) -> None:
     profile, made = sandbox
     if profile == "restricted":
-        pytest.skip("by intention")
+        pytest.skip("the restricted profile forbids it on purpose")
     done = made.exec(command)
     assert done.exit_code == 0, (done.stdout, done.stderr)
 
@@ -100,7 +100,7 @@ def test_what_docker_run_can(sandbox: tuple[Profile, Sandbox], command: str) -> 
         "nice -n -5 true 2>&1 | grep -q cannot && exit 1",
     ],
 )
-def test_what_stays_out_of_reach(sandbox: tuple[Profile, Sandbox], command: str) -> None:
+def test_what_commands_cannot_do(sandbox: tuple[Profile, Sandbox], command: str) -> None:
     _, made = sandbox
     done = made.exec(command)
     assert done.exit_code != 0, (done.stdout, done.stderr)
@@ -112,7 +112,7 @@ def test_the_agent_cannot_be_killed_or_stopped(sandbox: tuple[Profile, Sandbox])
     assert out(made, "echo still here") == "still here"
 
 
-async def test_a_probe_sees_what_the_nodes_can() -> None:
+async def test_a_probe_sees_what_the_nodes_support() -> None:
     async with namespace() as settings:
         for profile in PROFILES:
             runtime = KubernetesRuntime(replace(settings, sandbox_profile=profile), "r")

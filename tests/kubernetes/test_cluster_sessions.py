@@ -1,6 +1,6 @@
 """Living shells in pods of a real cluster, through SDK and gateway: the shell-behaviour suite in two images, a hundred pods, the network.
 
-Run by `make test-cluster`. The gateway runs beside pytest and dials pods by their addresses.
+Run by `make test-cluster`. The gateway runs where pytest runs and connects to pods by their addresses.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clust
 
 @pytest.fixture(scope="module")
 def sandboxes(stack: ClusterStack) -> Iterator[dict[str, Sandbox]]:
-    """One per image, for all shell cases."""
+    """One sandbox per image, shared by all shell cases."""
     with SandboxClient(stack.url, stack.key) as client:
         made = {image: client.create_sandbox(image, **SMALL) for image in (IMAGE, DEBIAN)}  # type: ignore[arg-type]
         yield made
@@ -57,14 +57,14 @@ def sandboxes(stack: ClusterStack) -> Iterator[dict[str, Sandbox]]:
             sandbox.delete()
 
 
-NOT_HERE = {("busybox", "private descriptors are closed")}
-"""Its `ls` is part of the shell: no exec closes what only programs must not see."""
+EXCLUDED = {("busybox", "private descriptors are closed")}
+"""The `ls` of busybox is built into its shell, so no exec closes the descriptors that programs must not see."""
 _PARAMS = [
     pytest.param(image, case, shell, id=f"{name}-{case.name}-{shell}")
     for name, image, shells in (("busybox", IMAGE, ("sh",)), ("debian", DEBIAN, ("bash", "sh")))
     for case in CASES
     for shell in case.shells
-    if shell in shells and (name, case.name) not in NOT_HERE
+    if shell in shells and (name, case.name) not in EXCLUDED
 ]
 
 
@@ -103,7 +103,7 @@ async def test_a_hundred_pods_from_create_to_delete(client: AsyncSandboxClient) 
     assert not failed, failed[:3]
 
 
-async def test_the_network_changes_while_it_runs(client: AsyncSandboxClient) -> None:
+async def test_the_network_of_a_running_sandbox_changes(client: AsyncSandboxClient) -> None:
     if not OUTSIDE:
         pytest.skip("HOLDFAST_TEST_OUTSIDE names no address of this machine that pods are routed to")
     server = await asyncio.start_server(_hello, OUTSIDE, 0)
@@ -130,7 +130,7 @@ async def test_the_network_changes_while_it_runs(client: AsyncSandboxClient) -> 
         again_s = await until(True)
         await sandbox.change_network({"mode": "none"})
         closed_s = await until(False)
-        print(f"\nin force after {opened_s:.1f}, {narrowed_s:.1f}, {again_s:.1f} and {closed_s:.1f} s")
+        print(f"\nin effect after {opened_s:.1f}, {narrowed_s:.1f}, {again_s:.1f} and {closed_s:.1f} s")
         with pytest.raises(UnsupportedError):
             await sandbox.change_network({"domains": ["pypi.org"]})
         with pytest.raises(InvalidArgumentError):
@@ -161,14 +161,14 @@ async def test_failures_are_typed(client: AsyncSandboxClient) -> None:
         assert caught.value.reason == reason
 
 
-async def test_a_command_that_eats_its_memory_is_told_and_the_sandbox_lives_or_says_why(client: AsyncSandboxClient) -> None:
+async def test_a_command_that_exceeds_its_memory_gets_oom_and_the_sandbox_lives_or_reports_it(client: AsyncSandboxClient) -> None:
     sandbox: AsyncSandbox
     async with await client.create_sandbox(DEBIAN, cpu=1, memory="96Mi", ready_timeout_s=60) as sandbox:
         try:
             result = await sandbox.exec(["sh", "-c", "x=$(head -c 400000000 /dev/zero | tr '\\0' x); echo ${#x}"], timeout=60)
             print(f"\nexit {result.exit_code}, signal {result.signal}, cause {result.cause}")
             assert result.exit_code == 137
-            assert result.cause is not None, "the kernel tells in every container: memory.events, or memory.oom_control"
+            assert result.cause is not None, "the kernel counts it in every container: memory.events or memory.oom_control"
             assert (result.cause.reason, result.cause.fault) == ("oom", "workload")
             assert (await sandbox.exec("echo alive")).stdout == "alive\n"
         except HoldfastError as lost:

@@ -1,4 +1,4 @@
-"""The runtimes' contract on the fake cluster: real HTTP, real watches, a real session agent in every pod."""
+"""The contract of runtimes on the fake cluster: real HTTP, real watches, a real session agent in every pod."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.gateway.harness import SECRET
 class TestKubernetesRuntime(RuntimeConformance):
     """The whole contract."""
 
-    async def test_ready_is_told(self, runtime: KubernetesRuntime) -> None:
+    async def test_ready_is_reported(self, runtime: KubernetesRuntime) -> None:
         events = runtime.watch()
         await next_of(events, Synced)
         await runtime.create(order("sb-1"), CREATE_S)
         assert isinstance(await next_of(events, BecameReady, "sb-1"), BecameReady)
         await events.aclose()  # type: ignore[attr-defined]
 
-    async def test_the_agent_proves_itself_and_its_pod(self, runtime: KubernetesRuntime) -> None:
-        asked = order("sb-1", incarnation="1" * 16, token=agent_token(SECRET, "sb-1", "1" * 16))
-        made = await runtime.create(asked, CREATE_S)
-        (await dial(made, (SECRET,), "sb-1", asked.incarnation, 5.0)).transport.abort()
+    async def test_the_agent_proves_its_identity_and_its_pod(self, runtime: KubernetesRuntime) -> None:
+        request = order("sb-1", incarnation="1" * 16, token=agent_token(SECRET, "sb-1", "1" * 16))
+        made = await runtime.create(request, CREATE_S)
+        (await dial(made, (SECRET,), "sb-1", request.incarnation, 5.0)).transport.abort()
         address, _, uid = made.partition("#")
         assert uid
-        for endpoint, incarnation in ((made, "0" * 16), (f"{address}#{'0' * len(uid)}", asked.incarnation)):
+        for endpoint, incarnation in ((made, "0" * 16), (f"{address}#{'0' * len(uid)}", request.incarnation)):
             with pytest.raises(HoldfastError) as caught:
                 await dial(endpoint, (SECRET,), "sb-1", incarnation, 5.0)
             assert caught.value.code == "agent_identity"

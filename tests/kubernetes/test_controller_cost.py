@@ -1,4 +1,4 @@
-"""What a quiet controller asks of the API server and of Redis in a pass: the same for any number of sandboxes."""
+"""Requests of an idle controller pass to the API server and to Redis: their number does not depend on the number of sandboxes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RUNNING: dict[str, Any] = {
     "conditions": [{"type": "Ready", "status": "True"}],
 }
 MOST_COMMANDS = 450
-"""Redis commands of one quiet pass, those inside its scripts counted one by one: 64 shards, at most seven each."""
+"""Redis commands of one idle pass, including each command inside its scripts: 64 shards, at most seven each."""
 
 
 @pytest_asyncio.fixture
@@ -62,7 +62,7 @@ async def commands(store: PlacementStore) -> Counter[str]:
 
 
 @pytest.mark.parametrize("count", [0, 100, 1000])
-async def test_a_quiet_pass_lists_nothing(store: PlacementStore, api: FakeApi, tmp_path: Path, count: int) -> None:
+async def test_an_idle_pass_lists_nothing(store: PlacementStore, api: FakeApi, tmp_path: Path, count: int) -> None:
     runtime, term = KubernetesRuntime(settings_for(api, tmp_path, page=500), "controller-1"), await store.lead("c1", 60)
     assert term is not None
     await add(store, api, runtime, range(count))
@@ -85,11 +85,11 @@ async def test_a_quiet_pass_lists_nothing(store: PlacementStore, api: FakeApi, t
             api.requests.clear()
             before = await commands(store)
             assert await reconciler.run_once(term) == []
-            asked = await commands(store) - before
+            used = await commands(store) - before
             assert dict(api.requests) == {}
-            assert asked["hgetall"] == 0
-            assert sum(asked.values()) < MOST_COMMANDS, asked
-            print(f"\n{count} sandboxes: {sum(asked.values())} Redis commands, no request to the API server; {dict(asked)}")
+            assert used["hgetall"] == 0
+            assert sum(used.values()) < MOST_COMMANDS, used
+            print(f"\n{count} sandboxes: {sum(used.values())} Redis commands, no request to the API server; {dict(used)}")
 
             api.requests.clear()
             await add(store, api, runtime, range(count, count + 1))
@@ -100,8 +100,8 @@ async def test_a_quiet_pass_lists_nothing(store: PlacementStore, api: FakeApi, t
             await until_async(known, deadline_s=60, what="the new pod")
             before = await commands(store)
             await reconciler.run_once(term)
-            asked = await commands(store) - before
-            assert asked["hgetall"] <= 1 + (count + 1) // 16, "the shard of the change at most"
+            used = await commands(store) - before
+            assert used["hgetall"] <= 1 + (count + 1) // 16, "at most the shard of the change is read"
             assert dict(api.requests) == {}
 
             api.pods.delete("hf-sb-0", {"gracePeriodSeconds": 0})
@@ -117,8 +117,7 @@ async def _has(runtime: KubernetesRuntime, count: int) -> bool:
     return len(await runtime.list_watched()) == count
 
 
-async def test_a_broken_watch_is_not_believed(store: PlacementStore, api: FakeApi, tmp_path: Path) -> None:
-    """Without a watch, and while it is broken, everything is listed."""
+async def test_without_a_working_watch_everything_is_listed(store: PlacementStore, api: FakeApi, tmp_path: Path) -> None:
     runtime = KubernetesRuntime(settings_for(api, tmp_path, page=500), "controller-1")
     try:
         await add(store, api, runtime, range(3))

@@ -1,4 +1,4 @@
-"""A pod that another client of the cluster deletes is no fault of the workload, nor of the caller who created the sandbox."""
+"""When another client of the cluster deletes a pod, neither the workload nor the caller who created the sandbox is at fault."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.kube.server import FakeApi
 
 @pytest.mark.parametrize("options", [{}, {"gracePeriodSeconds": 30}, {"gracePeriodSeconds": 1}, {"gracePeriodSeconds": 0}])
 async def test_kubectl_delete(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, options: dict[str, Any]) -> None:
-    """As `kubectl delete pod` does by itself, with a grace, with --now and with --force."""
+    """As `kubectl delete pod` does without options, with a grace period, with --now and with --force."""
     await runtime.create(order("sb-1"), CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
@@ -34,25 +34,25 @@ async def test_kubectl_delete(runtime: KubernetesRuntime, api: FakeApi, kubelet:
 
 
 async def until_ready(runtime: KubernetesRuntime) -> None:
-    """Until the kubelet has said that the container runs: the maker knows before."""
+    """Wait until the kubelet reports that the container runs; the create returns earlier."""
     async with asyncio.timeout(60):
         while (await runtime.list_all())[0].state != "ready":
             await asyncio.sleep(0)
 
 
-async def test_our_own_delete_stays_the_caller_s(runtime: KubernetesRuntime) -> None:
-    asked = order("sb-1")
-    await runtime.create(asked, CREATE_S)
+async def test_a_delete_through_the_service_is_attributed_to_the_caller(runtime: KubernetesRuntime) -> None:
+    request = order("sb-1")
+    await runtime.create(request, CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
     await until_ready(runtime)
-    assert await runtime.delete("sb-1", asked.incarnation)
+    assert await runtime.delete("sb-1", request.incarnation)
     gone = await next_of(events, WentAway, "sb-1")
     assert (gone.cause.reason, gone.cause.fault) == ("deleted", "caller")
     await events.aclose()  # type: ignore[attr-defined]
 
 
-async def test_what_had_ended_by_itself_keeps_its_cause(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+async def test_a_pod_that_ended_before_its_delete_keeps_its_cause(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
     await runtime.create(order("sb-1"), CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
@@ -67,13 +67,15 @@ async def test_what_had_ended_by_itself_keeps_its_cause(runtime: KubernetesRunti
     await events.aclose()  # type: ignore[attr-defined]
 
 
-async def test_an_end_before_the_delete_and_one_by_it_are_told_apart(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+async def test_an_end_before_the_delete_is_distinguished_from_one_caused_by_it(
+    runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet
+) -> None:
     await runtime.create(order("sb-1"), CREATE_S)
     await until_ready(runtime)
     pod = api.pods.get("hf-sb-1")
 
-    def look(finished_s: float, reason: str = "Error", code: int = 137, *, grace: int = 30) -> Any:
-        """The pod, deleted now with that grace, its container ended so many seconds later."""
+    def ended_pod(finished_s: float, reason: str = "Error", code: int = 137, *, grace: int = 30) -> Any:
+        """The pod, deleted now with that grace period, whose container ended ``finished_s`` seconds later."""
         ended = {"terminated": {"reason": reason, "exitCode": code, "finishedAt": stamp(finished_s)}}
         metadata = {**pod["metadata"], "deletionTimestamp": stamp(grace), "deletionGracePeriodSeconds": grace}
         return read_pod(
@@ -82,19 +84,19 @@ async def test_an_end_before_the_delete_and_one_by_it_are_told_apart(runtime: Ku
 
     before = read_pod(pod)
     for facts, reason, fault in (
-        (look(1.0, "Completed", 0), "deleted", "infrastructure"),
-        (look(29.0), "deleted", "infrastructure"),  # it did not stop in its grace and was killed
-        (look(-20.0), "exited", "workload"),
-        (look(1.0, "OOMKilled"), "oom", "workload"),
+        (ended_pod(1.0, "Completed", 0), "deleted", "infrastructure"),
+        (ended_pod(29.0), "deleted", "infrastructure"),  # it did not stop within its grace period and was killed
+        (ended_pod(-20.0), "exited", "workload"),
+        (ended_pod(1.0, "OOMKilled"), "oom", "workload"),
     ):
         (event,) = on_change(facts, before, runtime.settings)
         assert isinstance(event, WentAway)
         assert (event.cause.reason, event.cause.fault) == (reason, fault)
-    # The kubelet removes what has ended without grace. That is not told a second time.
-    assert on_vanish(look(1.0, grace=0), look(1.0)) == []
-    (event,) = on_vanish(look(1.0, grace=0), before)  # one event told both: it is told now
+    # The kubelet removes an ended pod with a grace period of 0. That is not reported a second time.
+    assert on_vanish(ended_pod(1.0, grace=0), ended_pod(1.0)) == []
+    (event,) = on_vanish(ended_pod(1.0, grace=0), before)  # one event carried both: it is reported now
     assert isinstance(event, WentAway)
     assert (event.cause.reason, event.cause.fault) == ("deleted", "infrastructure")
-    (event,) = on_vanish(look(1.0, grace=0), look(1.0, grace=ASKED_GRACE_S))
+    (event,) = on_vanish(ended_pod(1.0, grace=0), ended_pod(1.0, grace=ASKED_GRACE_S))
     assert isinstance(event, WentAway)
     assert (event.cause.reason, event.cause.fault) == ("deleted", "caller")

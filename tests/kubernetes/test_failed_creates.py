@@ -1,4 +1,4 @@
-"""A create that failed, through the whole service: nothing is left of it in the cluster or in Redis but the reason, for a while."""
+"""A failed create leaves nothing in the cluster, and in Redis only its reason for a limited time, through the whole service."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"image": "slow-registry"}, "image-pull"),
     ({"image": "needs-secret"}, "config"),
     ({"cpu": 1000}, "unschedulable"),
-    ({"labels": {"unseen": "yes"}, "timeout": 1.0}, "timeout"),  # told by who makes it; as "ready-timeout" by the controller
+    ({"labels": {"unseen": "yes"}, "timeout": 1.0}, "timeout"),  # as the creating gateway reports it; the controller says "ready-timeout"
     ({"env": {"PYTHONHOME": "/nowhere"}}, "exited"),
     ({"priority_class": "system-node-critical"}, "unsupported"),
     ({"network": {"domains": ["pypi.org"]}}, "unsupported"),
@@ -43,7 +43,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIterator[Served]:
-    """A gateway and a controller over the fake cluster, with quotas to count."""
+    """A gateway and a controller over the fake cluster, with a quota, so that usage is counted."""
     settings = settings_for(api, tmp_path, unschedulable_patience_s=0.4, pull_patience_s=0.3, enforcement="policy", nodes_grow=True)
     runtime = KubernetesRuntime(settings, "replica-1", QUICK)
     admission = AdmissionSettings(owner_quota=Quota(5, None, None))
@@ -79,14 +79,16 @@ async def test_more_than_any_node_has_is_refused_at_once(
 
 
 class SlowAgent(ProcessAgent):
-    """Its container runs for many of the controller's looks before anything of it listens, or ends."""
+    """Its container runs for many passes of the controller before the agent listens or ends."""
 
     async def start(self) -> None:
         await self.spawn("sh", "-c", 'sleep 1; exec "$0" -m session_agent', sys.executable)
 
 
 @pytest.mark.parametrize(("env", "status"), [({}, "ready"), ({"PYTHONHOME": "/nowhere"}, "failed")])
-async def test_what_runs_is_not_ready_before_it_listens(served: Served, kubelet: Kubelet, env: dict[str, str], status: str) -> None:
+async def test_a_running_container_is_not_ready_before_its_agent_listens(
+    served: Served, kubelet: Kubelet, env: dict[str, str], status: str
+) -> None:
     kubelet.agent = SlowAgent
     async with served.client() as client:
         await client.post("/sandboxes", json={"image": "host", "cpu": 1, "memory": "64Mi", "sandbox_id": "sb-1", "env": env})
@@ -94,8 +96,8 @@ async def test_what_runs_is_not_ready_before_it_listens(served: Served, kubelet:
         await client.delete("/sandboxes/sb-1")
 
 
-def _hold_up_the_maker(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who makes it takes a while to write down why it failed: the controller looks twice meanwhile."""
+def _delay_the_gateway(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The creating gateway records the failure late, so that the controller runs two passes before that."""
     mark_failed = store.mark_failed
 
     async def late(*arguments: Any, term: int | None = None, **more: Any) -> Any:
@@ -108,32 +110,32 @@ def _hold_up_the_maker(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("body", "reason"), CASES, ids=lambda part: part if isinstance(part, str) else str(part)[:40])
 @pytest.mark.parametrize("wait", [True, False])
-async def test_nothing_is_left(
+async def test_a_failed_create_leaves_nothing(
     served: Served, api: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], reason: str, wait: bool
 ) -> None:
     await until_async(lambda: api.watches, deadline_s=SOON_S, what="the controller to watch")
     if wait:
-        _hold_up_the_maker(served.store, monkeypatch)
-    reaches = {"network": {"reaches": [{"cidr": "198.51.100.0/24"}]}}  # a policy of its own, where it gets so far
-    if "labels" in body:  # no scheduler looks at it
+        _delay_the_gateway(served.store, monkeypatch)
+    reaches = {"network": {"reaches": [{"cidr": "198.51.100.0/24"}]}}  # needs its own policy, if the create gets that far
+    if "labels" in body:  # it is never scheduled
         monkeypatch.setattr(kubelet, "_live", lambda pod: asyncio.sleep(0))
-    asked = {"image": "host", "cpu": 1, "memory": "64Mi", "sandbox_id": "sb-1", "wait": wait, **reaches, **body}
+    request = {"image": "host", "cpu": 1, "memory": "64Mi", "sandbox_id": "sb-1", "wait": wait, **reaches, **body}
     async with served.client() as client:
-        answer = await client.post("/sandboxes", json=asked)
-        told = answer.json()
+        answer = await client.post("/sandboxes", json=request)
+        result = answer.json()
         if wait:
-            assert answer.status_code >= 400, told
+            assert answer.status_code >= 400, result
         else:
-            told = (await client.get("/sandboxes/sb-1/wait")).json()
-            assert told["status"] == "failed"
-        assert any(str(word).endswith(reason) for word in (told.get("reason"), told.get("code"))), told
+            result = (await client.get("/sandboxes/sb-1/wait")).json()
+            assert result["status"] == "failed"
+        assert any(str(value).endswith(reason) for value in (result.get("reason"), result.get("code"))), result
         await until_async(lambda: not sandboxes(api), deadline_s=SOON_S, what="the pod to be gone")
         entry = await served.store.get("sb-1")
         if isinstance(entry, Record):
             assert entry.status == "failed"
             assert entry.cause is not None
             assert entry.cause.reason.endswith(reason)
-        assert (await served.store.usage_entries("ada")) == {}, "it is not counted"
+        assert (await served.store.usage_entries("ada")) == {}, "it is not counted as usage"
         await client.delete("/sandboxes/sb-1")
         entry = await served.store.get("sb-1")
         assert entry is None or (isinstance(entry, Tombstone) and entry.cause.reason.endswith((reason, "deleted")))

@@ -1,4 +1,4 @@
-"""Images pulled ahead: the manifest, on how many nodes they are, and what a pull that cannot succeed answers and leaves."""
+"""Images pulled in advance: the manifest, the number of nodes that have them, the errors and the cleanup of failed pulls."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_golden(name: str, injection: Injection, profile: Profile) -> None:
     kubernetes_validate.validate(made, "1.36", strict=True)
 
 
-def test_nothing_of_the_image_runs_and_nothing_is_told_to_it() -> None:
+def test_a_pulled_image_runs_no_code_of_its_own_and_gets_no_secrets() -> None:
     spec = daemon_set("evil:1", PLAIN, "image")["spec"]["template"]["spec"]
     (only,) = spec["initContainers"]
     assert only["command"][0] == agent_command()[0]
@@ -82,7 +82,7 @@ def test_nothing_of_the_image_runs_and_nothing_is_told_to_it() -> None:
 # Pulls ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pull_is_over_when_all_nodes_have_it(images: Images, daemons: Daemons, api: FakeApi) -> None:
+async def test_a_pull_ends_when_all_nodes_have_the_image(images: Images, daemons: Daemons, api: FakeApi) -> None:
     daemons.held = True
     pull = asyncio.create_task(images.pull("debian:13"))
     await until_async(lambda: _wanted(images, 2), deadline_s=SOON_S, what="a pod for each node")
@@ -102,7 +102,7 @@ async def _wanted(images: Images, nodes: int) -> bool:
     return [one.wanted for one in await images.list_all()] == [nodes]
 
 
-async def test_its_pods_are_no_sandboxes(images: Images, runtime: KubernetesRuntime, api: FakeApi) -> None:
+async def test_pods_of_a_pull_are_not_listed_as_sandboxes(images: Images, runtime: KubernetesRuntime, api: FakeApi) -> None:
     await images.pull("debian:13")
     await runtime.create(order("sb-1"), CREATE_S)
     assert [one.sandbox_id for one in await runtime.list_all()] == ["sb-1"]
@@ -113,7 +113,9 @@ async def test_its_pods_are_no_sandboxes(images: Images, runtime: KubernetesRunt
     ("image", "code", "words"),
     [("unknown-image", "image_not_found", "docker.io/library/unknown-image:latest: not found"), ("bad image", "image_not_found", "parse")],
 )
-async def test_what_cannot_be_pulled_is_told_at_once_and_undone(images: Images, api: FakeApi, image: str, code: str, words: str) -> None:
+async def test_an_image_that_cannot_be_pulled_is_reported_at_once_and_cleaned_up(
+    images: Images, api: FakeApi, image: str, code: str, words: str
+) -> None:
     began = time.monotonic()
     with pytest.raises(HoldfastError, match=words) as caught:
         await images.pull(image)
@@ -122,7 +124,7 @@ async def test_what_cannot_be_pulled_is_told_at_once_and_undone(images: Images, 
     assert (api.stores["daemonsets"].names(), api.pods.names()) == ([], [])
 
 
-async def test_a_registry_that_is_away_gets_its_time(api: FakeApi, daemons: Daemons, tmp_path: Path) -> None:
+async def test_an_unreachable_registry_is_retried_for_the_patience(api: FakeApi, daemons: Daemons, tmp_path: Path) -> None:
     runtime = KubernetesRuntime(settings_for(api, tmp_path, pull_patience_s=1.0), "replica-1")
     assert runtime.images is not None
     with pytest.raises(HoldfastError, match="i/o timeout") as caught:
@@ -131,7 +133,7 @@ async def test_a_registry_that_is_away_gets_its_time(api: FakeApi, daemons: Daem
     await runtime.aclose()
 
 
-async def test_a_pull_given_up_waiting_for_goes_on(runtime: KubernetesRuntime, daemons: Daemons) -> None:
+async def test_a_pull_continues_after_its_caller_timed_out(runtime: KubernetesRuntime, daemons: Daemons) -> None:
     daemons.held = True
     images = ClusterImages(runtime.api, runtime.settings, runtime.injection, pull_s=0.3)
     with pytest.raises(HoldfastError, match="continues") as caught:
@@ -141,13 +143,13 @@ async def test_a_pull_given_up_waiting_for_goes_on(runtime: KubernetesRuntime, d
     assert (await images.pull("debian:13")).ready == 2
 
 
-async def test_two_pulls_at_once_make_one(images: Images, api: FakeApi) -> None:
+async def test_two_pulls_at_once_share_one_daemon_set(images: Images, api: FakeApi) -> None:
     both = await asyncio.gather(images.pull("debian:13"), images.pull("debian:13"))
     assert [one.ready for one in both] == [2, 2]
     assert len(api.stores["daemonsets"].names()) == 1
 
 
-async def test_a_new_bundle_makes_it_again(images: Images, runtime: KubernetesRuntime, api: FakeApi) -> None:
+async def test_a_new_bundle_replaces_the_daemon_set(images: Images, runtime: KubernetesRuntime, api: FakeApi) -> None:
     await images.pull("debian:13")
     newer = ClusterImages(runtime.api, replace(runtime.settings, bundle_image="registry.example/bundle:2"), runtime.injection)
     assert (await newer.pull("debian:13")).ready == 2
@@ -165,7 +167,7 @@ async def test_removal(images: Images, api: FakeApi) -> None:
     assert caught.value.code == "image_not_found"
 
 
-async def test_a_pull_ends_when_it_is_removed(images: Images, daemons: Daemons) -> None:
+async def test_a_pull_ends_when_its_image_is_removed(images: Images, daemons: Daemons) -> None:
     daemons.held = True
     pull = asyncio.create_task(images.pull("debian:13"))
     await until_async(lambda: _wanted(images, 2), deadline_s=SOON_S, what="a pod for each node")
@@ -174,7 +176,7 @@ async def test_a_pull_ends_when_it_is_removed(images: Images, daemons: Daemons) 
         await pull
 
 
-async def test_they_are_bounded(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_images_is_bounded(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images_module, "MOST", 2)
     await images.pull("a:1")
     await images.pull("b:1")
@@ -184,13 +186,13 @@ async def test_they_are_bounded(images: Images, monkeypatch: pytest.MonkeyPatch)
     await images.pull("a:1")
 
 
-async def test_archives_are_for_a_registry(images: Images, tmp_path: Path) -> None:
+async def test_loading_an_archive_is_unsupported(images: Images, tmp_path: Path) -> None:
     with pytest.raises(HoldfastError) as caught:
         await images.load(tmp_path / "x.tar", "x:1")
     assert caught.value.code == "unsupported"
 
 
-async def test_a_right_that_is_missing_is_our_fault(images: Images, api: FakeApi) -> None:
+async def test_a_missing_right_is_a_fault_of_the_service(images: Images, api: FakeApi) -> None:
     api.refuse.append(("create daemonsets", RefusedError(403, "Forbidden", "daemonsets.apps is forbidden: cannot create resource")))
     with pytest.raises(RuntimeUnavailableError, match="refused the service"):
         await images.pull("debian:13")

@@ -1,4 +1,4 @@
-"""How the bundle gets into pods is found out: by an image volume only where server and nodes are known to mount a part of an image."""
+"""The choice of how the bundle gets into pods: an image volume only where server and nodes are known to mount a part of an image."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def node(api: FakeApi, runtime: str, name: str = "node-9", pool: str = "sandboxe
     ("minor", "runtimes", "gate", "way"),
     [
         ("32+", ["containerd://2.3.0"], True, "init"),
-        ("33", ["containerd://2.2.0"], True, "image"),  # its operator has opened the gate
-        ("33", ["containerd://2.2.0"], False, "init"),  # as it comes
+        ("33", ["containerd://2.2.0"], True, "image"),  # its operator has enabled the feature gate
+        ("33", ["containerd://2.2.0"], False, "init"),  # the default
         ("34", ["containerd://2.1.6"], False, "init"),
         ("35", ["containerd://2.1.6+bottlerocket"], True, "init"),  # bottlerocket-os/bottlerocket issue 4755
         ("35", ["containerd://1.7.27"], True, "init"),
@@ -42,17 +42,19 @@ def node(api: FakeApi, runtime: str, name: str = "node-9", pool: str = "sandboxe
         ("35", ["containerd://2.2.1", "cri-o://1.33.0"], True, "image"),
         ("36", ["cri-o://1.32.1"], True, "init"),
         ("36", ["docker://28.0.0"], True, "init"),
-        ("35", [], True, "init"),  # scaled from none: nobody knows
+        ("35", [], True, "init"),  # no nodes yet, so their runtime is unknown
         ("36", [], True, "image"),
     ],
 )
-async def test_the_way(runtime: KubernetesRuntime, api: FakeApi, minor: str, runtimes: list[str], gate: bool, way: str) -> None:
+async def test_the_choice_by_server_version_and_node_runtimes(
+    runtime: KubernetesRuntime, api: FakeApi, minor: str, runtimes: list[str], gate: bool, way: str
+) -> None:
     api.minor, api.image_volumes = minor, gate
     for number, text in enumerate(runtimes):
         node(api, text, f"node-{number + 2}")
     found = await find_out(runtime.api, runtime.settings)
     assert (found.way, bool(found.why)) == (way, way == "init"), found
-    assert api.pods.names() == [], "nothing is really made"
+    assert api.pods.names() == [], "no pod is really created"
 
 
 async def test_only_nodes_of_sandboxes_count(runtime: KubernetesRuntime, api: FakeApi) -> None:
@@ -81,7 +83,9 @@ async def test_where_nodes_may_not_be_read_a_probe_pod_decides(
     assert ("did not find the bundle" in found.why) is (volume is False)
 
 
-async def test_a_gateway_hears_of_a_probe_within_seconds(runtime: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gateway_uses_a_new_probe_result_within_seconds(
+    runtime: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(injection, "_UNSURE_FOR_S", 0.0)
     injecting = InjectionChoice(runtime.api, runtime.settings)
     api.refuse = [("list nodes", NO_NODES)] * 2
@@ -91,21 +95,23 @@ async def test_a_gateway_hears_of_a_probe_within_seconds(runtime: KubernetesRunt
     assert await injecting.way() == "image"
 
 
-async def test_a_probe_does_not_overrule_a_node_that_is_known_to_be_old(runtime: KubernetesRuntime, api: FakeApi) -> None:
+async def test_a_probe_does_not_override_a_node_with_an_old_runtime(runtime: KubernetesRuntime, api: FakeApi) -> None:
     node(api, "containerd://2.1.9")
     with Canaries(api).run():
         await node_probes.probe(runtime.api, runtime.settings)
     assert (await find_out(runtime.api, runtime.settings)).way == "init"
 
 
-async def test_a_pod_without_its_bundle_is_made_again(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
-    """The first try is reported to no client, other replicas and the doctor learn of it, and no later create tries again."""
+async def test_a_pod_without_its_bundle_is_created_again(
+    runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """No client sees the first try fail, other replicas and the doctor learn the result, and no later create tries an image volume."""
     kubelet.whole_images = True
     events: list[Any] = []
 
     async def follow() -> None:
         async for event in runtime.watch():
-            events.append(event)  # noqa: PERF401 - it never ends
+            events.append(event)  # noqa: PERF401 - the loop never ends
 
     following = asyncio.create_task(follow())
     await until_async(lambda: bool(events), deadline_s=30, what="the watch to begin")
@@ -113,7 +119,7 @@ async def test_a_pod_without_its_bundle_is_made_again(runtime: KubernetesRuntime
     assert made
     assert api.pods.get("hf-sb-1")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"
     assert api.requests["create pods"] == 2
-    await until_async(lambda: any(isinstance(one, BecameReady) for one in events), deadline_s=30, what="it to be reported ready")
+    await until_async(lambda: any(isinstance(one, BecameReady) for one in events), deadline_s=30, what="the sandbox to be reported ready")
     assert not [one for one in events if isinstance(one, WentAway)]
     following.cancel()
     await runtime.create(order("sb-2"), CREATE_S)
@@ -126,7 +132,7 @@ async def test_a_pod_without_its_bundle_is_made_again(runtime: KubernetesRuntime
     await other.aclose()
 
 
-async def test_a_way_that_the_operator_chose_is_not_changed(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
+async def test_a_kind_of_injection_that_the_operator_chose_is_not_changed(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
     kubelet.whole_images = True
     fixed = KubernetesRuntime(settings_for(api, tmp_path, bundle_injection="image"), "replica-1", QUICK)
     with pytest.raises(HoldfastError, match=r"ld\.so") as caught:
@@ -136,17 +142,17 @@ async def test_a_way_that_the_operator_chose_is_not_changed(api: FakeApi, kubele
     await fixed.aclose()
 
 
-async def test_a_quota_tells_nothing_of_volumes(runtime: KubernetesRuntime, api: FakeApi) -> None:
+async def test_an_exceeded_quota_does_not_count_as_missing_image_volumes(runtime: KubernetesRuntime, api: FakeApi) -> None:
     api.quota_pods = 0
     assert (await find_out(runtime.api, runtime.settings)).way == "image"
 
 
-async def test_it_is_found_out_once_for_all(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
+async def test_the_choice_is_made_once_for_all_creates(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
     injecting = InjectionChoice(runtime.api, runtime.settings)
     assert set(await asyncio.gather(*(injecting.way() for _ in range(9)))) == {"image"}
     assert (api.requests["dry-run pods"], api.requests["get version"], api.requests["list nodes"]) == (1, 1, 1)
-    told = InjectionChoice(runtime.api, replace(runtime.settings, bundle_injection="init"))
-    assert await told.way() == "init"
+    configured = InjectionChoice(runtime.api, replace(runtime.settings, bundle_injection="init"))
+    assert await configured.way() == "init"
     assert api.requests["dry-run pods"] == 1
     api.image_volumes = False
     later = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
@@ -155,18 +161,18 @@ async def test_it_is_found_out_once_for_all(runtime: KubernetesRuntime, api: Fak
     await later.aclose()
 
 
-async def test_the_doctor_says_the_way_and_why(api: FakeApi, tmp_path: Path) -> None:
-    async def said(injection: str) -> dict[str, Any]:
+async def test_the_doctor_reports_the_kind_of_injection_and_why(api: FakeApi, tmp_path: Path) -> None:
+    async def bundle_check(injection: str) -> dict[str, Any]:
         runtime = KubernetesRuntime(settings_for(api, tmp_path, bundle_injection=injection), "r", QUICK)
         check = next(one for one in await runtime.doctor() if one["name"] == "agent bundle")
         await runtime.aclose()
         return check
 
-    assert (await said("auto"))["detail"].endswith("by an image volume")
+    assert (await bundle_check("auto"))["detail"].endswith("by an image volume")
     node(api, "containerd://2.1.4")
-    assert "by an init container: containerd://2.1.4 cannot mount a part" in (await said("auto"))["detail"]
-    assert (await said("init"))["ok"]
-    assert not (await said("image"))["ok"]
+    assert "by an init container: containerd://2.1.4 cannot mount a part" in (await bundle_check("auto"))["detail"]
+    assert (await bundle_check("init"))["ok"]
+    assert not (await bundle_check("image"))["ok"]
 
 
 def test_versions() -> None:

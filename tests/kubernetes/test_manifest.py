@@ -1,6 +1,6 @@
-"""A pod's manifest is a pure function: golden files for each profile, refusals, and the pod security standard it needs.
+"""A pod's manifest is a pure function: golden files for each profile, refused options, and the pod security standard it needs.
 
-`HOLDFAST_GOLDEN=write` writes the files again; the change is then read in review.
+`HOLDFAST_GOLDEN=write` writes the files again; review the change.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ CASES: dict[str, tuple[CreateRequest, KubernetesSettings, Any]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
-    asked, settings, injection = CASES[name]
-    made = pod(asked, settings, injection, "gateway-6c9f-x2x7q")
+    request, settings, injection = CASES[name]
+    made = pod(request, settings, injection, "gateway-6c9f-x2x7q")
     path = GOLDEN / f"{name}.json"
     text = json.dumps(made, indent=2, sort_keys=True) + "\n"
     if os.environ.get("HOLDFAST_GOLDEN") == "write":
@@ -112,21 +112,21 @@ def test_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_written_is_read_back(name: str) -> None:
-    asked, settings, injection = CASES[name]
-    record = read_pod(pod(asked, settings, injection, "r")).record
+def test_a_record_written_to_a_pod_is_read_back(name: str) -> None:
+    request, settings, injection = CASES[name]
+    record = read_pod(pod(request, settings, injection, "r")).record
     assert record is not None
     assert (record.sandbox_id, record.incarnation, record.owner, record.image) == (
-        asked.sandbox_id,
-        asked.incarnation,
-        asked.owner,
-        asked.image,
+        request.sandbox_id,
+        request.incarnation,
+        request.owner,
+        request.image,
     )
-    assert (record.cores, record.memory_bytes, record.labels) == (asked.cores, asked.memory_bytes, asked.labels)
-    assert (record.egress, record.options) == (asked.egress, asked.options)
+    assert (record.cores, record.memory_bytes, record.labels) == (request.cores, request.memory_bytes, request.labels)
+    assert (record.egress, record.options) == (request.egress, request.options)
 
 
-def test_the_token_is_in_the_environment_alone() -> None:
+def test_the_token_is_only_in_the_environment() -> None:
     made = pod(order("sb-1", token="cd" * 32), PLAIN, "init", "r")
     made["spec"]["containers"][0]["env"] = []
     assert "cdcd" not in json.dumps(made)
@@ -148,7 +148,7 @@ def test_the_token_is_in_the_environment_alone() -> None:
         (Options(tolerations=(Toleration("node.kubernetes.io/unreachable", "Exists"),)), SHARES_ALL, "toleration/node.kubernetes.io"),
         (Options(tolerations=(Toleration("node.cloudprovider.kubernetes.io/x", "Exists"),)), SHARES_ALL, "toleration/node.cloud"),
         (Options(tolerations=(Toleration("CriticalAddonsOnly", "Exists"),)), RICH, "toleration/CriticalAddonsOnly"),
-        (Options(tolerations=(Toleration("nvidia.com/gpu", "Exists"),)), PLAIN, "toleration/nvidia.com/gpu"),  # it asks for none
+        (Options(tolerations=(Toleration("nvidia.com/gpu", "Exists"),)), PLAIN, "toleration/nvidia.com/gpu"),  # the request has no GPU
         (Options(priority_class="system-node-critical"), SHARES_ALL, "priority_class: priority/system-node-critical"),
         (Options(priority_class="system-cluster-critical"), RICH, "priority/system-cluster-critical"),
         (Options(priority_class="batch"), PLAIN, "priority/batch"),
@@ -159,7 +159,7 @@ def test_the_token_is_in_the_environment_alone() -> None:
         (Options(architecture="arm64"), ON_AMD64, "architecture: node/kubernetes.io/arch"),
     ],
 )
-def test_what_the_deployment_does_not_give_is_refused(options: Options, settings: KubernetesSettings, words: str) -> None:
+def test_options_that_the_deployment_does_not_share_are_refused(options: Options, settings: KubernetesSettings, words: str) -> None:
     with pytest.raises(HoldfastError, match=words) as caught:
         pod(order("sb-1", options=options), settings, "image", "r")
     assert caught.value.code == "unsupported"
@@ -168,17 +168,23 @@ def test_what_the_deployment_does_not_give_is_refused(options: Options, settings
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        (Options(resources={"nvidia.com/gpu": 1}, tolerations=(Toleration("nvidia.com/gpu", "Exists"),)), PLAIN),  # its nodes' own taint
-        (Options(tolerations=(Toleration("sandboxes", "Exists"), Toleration("team-a", "Exists"))), RICH),  # everybody's, and shared
+        (
+            Options(resources={"nvidia.com/gpu": 1}, tolerations=(Toleration("nvidia.com/gpu", "Exists"),)),
+            PLAIN,
+        ),  # the taint of nodes with that GPU
+        (
+            Options(tolerations=(Toleration("sandboxes", "Exists"), Toleration("team-a", "Exists"))),
+            RICH,
+        ),  # one for every sandbox, one shared
         (Options(tolerations=(Toleration("node-role.kubernetes.io/edge", "Exists"),)), RICH),  # shared by its full name
-        (Options(runtime_class="gvisor"), RICH),  # what it gets anyway
+        (Options(runtime_class="gvisor"), RICH),  # the default class
         (Options(runtime_class="kata", priority_class="batch"), RICH),
-        (Options(node_selector={"pool": "sandboxes", "zone": "a"}, architecture="arm64"), RICH),  # narrower, never wider
+        (Options(node_selector={"pool": "sandboxes", "zone": "a"}, architecture="arm64"), RICH),  # only narrows the selection
         (Options(node_selector={"kubernetes.io/arch": "arm64"}, architecture="arm64"), PLAIN),
         (Options(priority_class="system-node-critical"), replace(PLAIN, shared=("priority/system-node-critical",))),
     ],
 )
-def test_what_is_harmless_or_shared_is_given(options: Options, settings: KubernetesSettings) -> None:
+def test_options_that_are_harmless_or_shared_are_accepted(options: Options, settings: KubernetesSettings) -> None:
     made = pod(order("sb-1", options=options), settings, "image", "r")
     assert made["spec"].get("runtimeClassName", "") == (options.runtime_class or settings.runtime_class)
     assert options.node_selector.items() | dict(settings.node_selector).items() <= made["spec"]["nodeSelector"].items()
@@ -187,12 +193,12 @@ def test_what_is_harmless_or_shared_is_given(options: Options, settings: Kuberne
 @pytest.mark.parametrize("profile", ["userns", "root"])
 @pytest.mark.parametrize("user", [None, 0, 1000])
 @pytest.mark.parametrize("injection", ["image", "init"])
-def test_what_runs_in_docker_finds_what_docker_gives(profile: Any, user: int | None, injection: Any) -> None:
+def test_a_pod_has_the_same_privileges_as_with_docker(profile: Any, user: int | None, injection: Any) -> None:
     made = pod(order("sb-1", options=Options(user=user)), replace(PLAIN, sandbox_profile=profile), injection, "r")
     spec, container = made["spec"], made["spec"]["containers"][0]
-    assert "securityContext" not in container, "the runtime's own capabilities, and setuid programs work"
+    assert "securityContext" not in container, "keeps the default capabilities of the runtime and working setuid programs"
     assert "runAsNonRoot" not in spec["securityContext"]
-    assert spec["securityContext"].get("runAsUser") == user, "the image's own where the request names none"
+    assert spec["securityContext"].get("runAsUser") == user, "the image's user where the request names none"
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec.get("hostUsers", True) is (profile == "root")
     assert spec["automountServiceAccountToken"] is False
@@ -201,7 +207,7 @@ def test_what_runs_in_docker_finds_what_docker_gives(profile: Any, user: int | N
         check_pod(made, restricted=True)
 
 
-def test_a_group_alone_is_refused_where_the_user_is_the_images() -> None:
+def test_a_group_without_user_is_refused_where_the_image_decides_the_user() -> None:
     with pytest.raises(HoldfastError, match="user_group needs user") as caught:
         pod(order("sb-1", options=Options(group=5)), PLAIN, "image", "r")
     assert caught.value.code == "invalid_argument"
@@ -210,7 +216,7 @@ def test_a_group_alone_is_refused_where_the_user_is_the_images() -> None:
     assert (both["runAsUser"], both["runAsGroup"], both["fsGroup"]) == (3, 5, 5)
 
 
-def test_what_contradicts_itself_or_cannot_run_is_refused() -> None:
+def test_contradicting_options_and_too_little_memory_are_refused() -> None:
     both = Options(node_selector={"kubernetes.io/arch": "arm64"}, architecture="amd64")
     with pytest.raises(HoldfastError, match="architecture contradicts") as caught:
         pod(order("sb-1", options=both), PLAIN, "image", "r")
@@ -220,13 +226,13 @@ def test_what_contradicts_itself_or_cannot_run_is_refused() -> None:
     assert caught.value.code == "invalid_quantity"
 
 
-def test_the_agents_own_settings_cannot_be_set() -> None:
+def test_a_request_cannot_set_the_agents_settings() -> None:
     with pytest.raises(HoldfastError, match="HOLDFAST_AGENT_"):
         pod(order("sb-1", env={"HOLDFAST_AGENT_TOKEN": "x"}), PLAIN, "image", "r")
 
 
 @given(st.text("abcz019._-", min_size=1, max_size=63).filter(lambda text: text[0] not in "._-"))
-def test_any_id_makes_a_name_and_a_label_that_are_taken(sandbox_id: str) -> None:
+def test_any_id_gives_a_valid_name_and_label(sandbox_id: str) -> None:
     made = pod(order(sandbox_id), RESTRICTED, "image", "replica")
     check_pod(made, restricted=True)
     assert made["metadata"]["name"] == pod_name(sandbox_id)
@@ -257,7 +263,7 @@ def test_every_rest_option_stays_within_the_restricted_standard() -> None:
     check_pod(pod(order("sb-1", options=options), replace(settings, sandbox_profile="userns"), "init", "r"), restricted=False)
 
 
-def test_what_is_started_and_its_limits_are_told_the_agent() -> None:
+def test_entrypoint_and_ulimits_are_passed_to_the_agent() -> None:
     options = Options(entrypoint=("sh", "-c", "echo $(HOME) é"), ulimits={"nofile": (1024, -1)})
     made = pod(order("sb-6", options=options), PLAIN, "image", "r")
     env = {one["name"]: one.get("value", "") for one in made["spec"]["containers"][0]["env"]}
@@ -271,7 +277,7 @@ def test_what_is_started_and_its_limits_are_told_the_agent() -> None:
     assert refused.value.code == "unsupported"
 
 
-def test_shared_memory_of_a_chosen_size_is_a_volume_in_memory() -> None:
+def test_shared_memory_of_a_requested_size_is_a_volume_in_memory() -> None:
     made = pod(order("sb-8", options=Options(shm_bytes=1 << 28)), PLAIN, "image", "r")
     (volume,) = [one for one in made["spec"]["volumes"] if one["name"] == "hf-shm"]
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": str(1 << 28)}

@@ -1,4 +1,4 @@
-"""Allowances become policies that are never wider than asked: a property over addresses, golden files, refusals."""
+"""Network policies are never wider than the allowances of a request: a property over addresses, golden files, refusals."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_golden(name: str) -> None:
     assert path.read_text() == text
 
 
-def lets_through(policy: dict[str, Any], address: str) -> bool:
-    """As a network plugin reads a policy."""
+def allows(policy: dict[str, Any], address: str) -> bool:
+    """Whether a network plugin that enforces ``policy`` lets packets to ``address`` through."""
     at = ipaddress.ip_address(address)
     for rule in policy["spec"]["egress"]:
         for peer in rule.get("to", []):
@@ -66,17 +66,17 @@ def lets_through(policy: dict[str, Any], address: str) -> bool:
 def test_metadata_is_never_in_a_wider_range(reach: str, address: str) -> None:
     policy = manifest(Egress("listed", (AllowedRange(reach),)), replace(SETTINGS, dns_cidrs=()))
     assert policy is not None
-    assert not lets_through(policy, address)
+    assert not allows(policy, address)
 
 
-def test_internet_is_the_internet_and_nothing_else() -> None:
+def test_internet_allows_only_public_addresses() -> None:
     policy = manifest(Egress("internet"), SETTINGS)
     assert policy is not None
     inside = ("10.0.0.1", "172.20.1.1", "192.168.1.1", "100.64.1.1", "10.244.3.3", "203.0.113.7", "127.0.0.1", "224.0.0.1")
     for address in (*inside, *METADATA, "fe80::1", "fd12::1", "2001:db8:42::1", "64:ff9b::a00:1", "::1", "ff02::1"):
-        assert not lets_through(policy, address), address
+        assert not allows(policy, address), address
     for address in ("1.1.1.1", "8.8.8.8", "172.15.0.1", "172.32.0.1", "2606:4700::1111", "64:ff9b::808:808"):
-        assert lets_through(policy, address), address
+        assert allows(policy, address), address
 
 
 @pytest.mark.parametrize("named", ["169.254.169.254/32", "169.254.0.0/16", "127.0.0.1/32", "fd00:ec2::254/128", "64:ff9b::a9fe:a9fe/128"])
@@ -89,7 +89,7 @@ def test_naming_the_metadata_service_is_refused_unless_the_deployment_allows_it(
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 32), st.integers(0, 2**32 - 1))
-def test_no_address_of_a_forbidden_range_unless_it_is_named(number: int, length: int, probe: int) -> None:
+def test_an_address_of_a_forbidden_range_is_allowed_only_if_it_is_named(number: int, length: int, probe: int) -> None:
     reach = ipaddress.ip_network((number, length), strict=False)
     try:
         policy = manifest(Egress("listed", (AllowedRange(str(reach)),)), SETTINGS)
@@ -99,7 +99,7 @@ def test_no_address_of_a_forbidden_range_unless_it_is_named(number: int, length:
     inside = reach.network_address + probe % reach.num_addresses
     hit = [one for one in forbidden(SETTINGS) if inside in one]
     named = all(one.version == 6 or ipaddress.ip_network(reach).subnet_of(one) for one in hit)  # type: ignore[arg-type]
-    assert lets_through(policy, str(inside)) == named
+    assert allows(policy, str(inside)) == named
 
 
 def test_equal_allowances_share_a_policy_and_others_do_not() -> None:
@@ -127,14 +127,14 @@ def test_equal_allowances_share_a_policy_and_others_do_not() -> None:
         (Egress("listed", (AllowedRange("1.1.1.1/32"),)), "none", "does not enforce"),
     ],
 )
-def test_what_the_cluster_cannot_hold_is_refused(egress: Egress, level: Any, words: str) -> None:
+def test_an_allowance_that_the_cluster_cannot_enforce_is_refused(egress: Egress, level: Any, words: str) -> None:
     with pytest.raises(HoldfastError, match=words) as caught:
         manifest(egress, replace(SETTINGS, enforcement=level))
     assert caught.value.code == "unsupported"
     assert caught.value.hint
 
 
-def test_an_open_cluster_gives_what_it_has() -> None:
+def test_a_cluster_without_enforcement_still_gives_internet() -> None:
     assert manifest(Egress("internet"), replace(SETTINGS, enforcement="none")) is not None
 
 
@@ -148,7 +148,7 @@ def test_an_open_cluster_gives_what_it_has() -> None:
         {"domains": ["PyPI.org", "*.example.com"]},
     ],
 )
-def test_requests_are_read_and_written_back(body: dict[str, Any]) -> None:
+def test_requests_survive_reading_and_writing(body: dict[str, Any]) -> None:
     egress = read_network(body)
     assert read_network(network_map(egress)) == egress
 

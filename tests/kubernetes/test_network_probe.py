@@ -1,4 +1,4 @@
-"""What a cluster's network enforces is known as soon as a controller leads, not minutes later."""
+"""A controller that becomes leader probes at once what the network of the cluster enforces, not minutes later."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ async def test_the_first_leader_probes_at_once(
 ) -> None:
     monkeypatch.setattr(enforcement, "_REMEMBERED_S", 0.0)
     api.probed = False
-    left: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "hf-canary-left", "labels": LABELS}, "spec": {}, "status": {}}
-    api.pods.create(left)
+    stale_pod: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "hf-canary-left", "labels": LABELS}, "spec": {}, "status": {}}
+    api.pods.create(stale_pod)
     api.pods.update("hf-canary-left", lambda pod: pod["metadata"].update(creationTimestamp="2020-01-01T00:00:00Z"))
     store = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
     with Canaries(api, enforced=enforced).run() as canaries:
-        assert (await network(runtime))["detail"].endswith("not probed yet")
+        assert (await network_check(runtime))["detail"].endswith("not probed yet")
         task = asyncio.create_task(Controller(store, runtime, "c1", ControllerSettings()).run(), name="controller")
 
         async def probed() -> bool:
-            return "not probed" not in (await network(runtime))["detail"]
+            return "not probed" not in (await network_check(runtime))["detail"]
 
         await until_async(probed, deadline_s=60, what="the first probe")
-        await until_async(lambda: not api.pods.names(), deadline_s=60, what="its pods, and those of a killed one, to be gone")
-        assert (await network(runtime))["ok"] is enforced
-        await until_async(lambda: canaries.played == (1 if enforced else 2), deadline_s=60, what="a second witness of a leak")
+        await until_async(lambda: not api.pods.names(), deadline_s=60, what="its pods, and those of a killed probe, to be gone")
+        assert (await network_check(runtime))["ok"] is enforced
+        await until_async(lambda: canaries.played == (1 if enforced else 2), deadline_s=60, what="a second probe after a leak")
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -54,5 +54,5 @@ async def test_the_first_leader_probes_at_once(
     await store.aclose()
 
 
-async def network(runtime: KubernetesRuntime) -> dict[str, Any]:
+async def network_check(runtime: KubernetesRuntime) -> dict[str, Any]:
     return next(check for check in await runtime.doctor() if check["name"] == "network enforcement")

@@ -1,4 +1,4 @@
-"""What pods' JSON says: causes as kubelet, scheduler and controllers write them, and nothing but facts from anything else."""
+"""Reading the JSON of pods: causes as kubelet, scheduler and controllers write them, and no exception from any other JSON."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ TARGET = {"type": "DisruptionTarget", "status": "True"}
         ),
     ],
 )  # fmt: skip
-def test_trouble(status: dict[str, Any], code: str, reason: str, fault: str, lasting: bool) -> None:
+def test_a_failure_has_code_reason_and_fault(status: dict[str, Any], code: str, reason: str, fault: str, lasting: bool) -> None:
     failure = seen(status).failure
     assert failure is not None
     assert (failure.code, failure.cause.reason, failure.cause.fault, failure.lasting) == (code, reason, fault, lasting)
@@ -118,25 +118,25 @@ def test_trouble(status: dict[str, Any], code: str, reason: str, fault: str, las
 @pytest.mark.parametrize(
     "status", [RUNNING, waiting("ContainerCreating"), waiting("PodInitializing"), {}, {"phase": "Pending"}, {"phase": "Running"}]
 )
-def test_no_trouble(status: dict[str, Any]) -> None:
+def test_these_states_are_no_failure(status: dict[str, Any]) -> None:
     assert seen(status).failure is None
 
 
-def patient(pull_s: float, schedule_s: float) -> KubernetesSettings:
+def patience_of(pull_s: float, schedule_s: float) -> KubernetesSettings:
     return KubernetesSettings(bundle_image="b", pull_patience_s=pull_s, unschedulable_patience_s=schedule_s)
 
 
-def test_patience_is_for_what_may_pass_and_counts_from_when_it_began() -> None:
+def test_patience_applies_to_temporary_failures_from_their_beginning() -> None:
     stuck = seen(UNSCHEDULABLE)
-    assert stuck.failed(NOW, patient(0, 61)) is None
-    assert stuck.failed(NOW, patient(0, 59)) is not None
+    assert stuck.failed(NOW, patience_of(0, 61)) is None
+    assert stuck.failed(NOW, patience_of(0, 59)) is not None
     pulling = seen(waiting("ErrImagePull", "i/o timeout"))
-    assert pulling.failed(NOW, patient(601, 0)) is None
-    assert pulling.failed(NOW, patient(599, 0)) is not None
+    assert pulling.failed(NOW, patience_of(601, 0)) is None
+    assert pulling.failed(NOW, patience_of(599, 0)) is not None
     assert "Insufficient nvidia.com/gpu" in stuck.stage
 
 
-def test_our_deletions_are_told_from_others() -> None:
+def test_deletions_by_the_service_are_distinguished_from_others() -> None:
     going = {"deletionTimestamp": "2026-01-01T00:10:30Z"}
     ours = seen(RUNNING, **going, deletionGracePeriodSeconds=3)
     theirs = seen(RUNNING, **going, deletionGracePeriodSeconds=30)
@@ -167,7 +167,7 @@ def test_our_deletions_are_told_from_others() -> None:
         ("SomethingNew", "evicted"),
     ],
 )
-def test_a_disruption_is_announced_once_and_is_the_cause_of_what_follows(reason: str, expected: str) -> None:
+def test_a_disruption_is_announced_once_and_is_the_cause_of_the_end(reason: str, expected: str) -> None:
     target = seen({**RUNNING, "conditions": [{**TARGET, "reason": reason, "message": "why"}]})
     (leaving,) = on_change(target, seen(RUNNING), SETTINGS)
     assert isinstance(leaving, EndAnnounced)
@@ -178,7 +178,7 @@ def test_a_disruption_is_announced_once_and_is_the_cause_of_what_follows(reason:
     assert (gone.cause.reason, gone.cause.fault) == (expected, "infrastructure")
 
 
-def test_each_fact_is_told_once() -> None:
+def test_each_change_is_reported_once() -> None:
     ready, dead = seen(RUNNING), seen(ended("OOMKilled", 137))
     assert [type(event) for event in on_change(ready, None, SETTINGS)] == [BecameReady]
     assert on_change(ready, ready, SETTINGS) == []
@@ -192,7 +192,7 @@ def test_each_fact_is_told_once() -> None:
     assert gone.cause.reason == "node-lost"
 
 
-def test_a_pod_being_made_is_starting_until_it_is_late() -> None:
+def test_a_pod_in_creation_is_starting_until_its_time_limit() -> None:
     made = status_of(seen(waiting("ContainerCreating")), NOW, SETTINGS)
     assert made is not None
     assert made.state == "starting"
@@ -209,12 +209,12 @@ def test_a_pod_being_made_is_starting_until_it_is_late() -> None:
     assert (late.state, late.cause.reason) == ("failed", "ready-timeout")
     made_late = read_pod({**body, "status": {"phase": "Pending"}})
     for ahead_s, is_late in ((0.0, False), (10.0, False), (59.0, True)):
-        looked = status_of(made_late, made_late.created_at + 60.0 + ahead_s, SETTINGS)
-        assert looked is not None
-        assert (looked.state == "failed") == is_late, "the controller's clock may be ahead: the record's own limit is what counts"
+        status = status_of(made_late, made_late.created_at + 60.0 + ahead_s, SETTINGS)
+        assert status is not None
+        assert (status.state == "failed") == is_late, "the controller's clock may be ahead; the limit in the record decides"
 
 
-def test_a_pod_that_is_not_ours_is_none() -> None:
+def test_a_foreign_pod_has_no_status() -> None:
     assert status_of(read_pod({"metadata": {"name": "x"}, "status": RUNNING}), NOW, SETTINGS) is None
 
 
@@ -228,7 +228,7 @@ _JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["metadata", "status", "spec"]), _JSON))
-def test_anything_is_read_without_another_exception(body: dict[str, Any]) -> None:
+def test_any_json_is_read_without_an_exception(body: dict[str, Any]) -> None:
     facts = read_pod(body)
     status_of(facts, NOW, SETTINGS)
     on_change(facts, None, SETTINGS)

@@ -1,4 +1,4 @@
-"""The images of the pools file: on every node as long as the file names them, whoever leads, whatever somebody does to them."""
+"""Images of the pools file: every node has them as long as the file names them, under any leader and after removal by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def daemons(api: FakeApi) -> AsyncIterator[Daemons]:
         yield running
 
 
-def kept(api: FakeApi) -> set[str]:
+def daemon_sets(api: FakeApi) -> set[str]:
     return set(api.stores["daemonsets"].names())
 
 
@@ -52,7 +52,7 @@ async def leading(redis_url: str, runtime: KubernetesRuntime, path: Path, metric
 
 
 @requires("redis")
-async def test_nodes_have_what_the_file_names(
+async def test_nodes_have_the_images_that_the_file_names(
     redis_url: str, runtime: KubernetesRuntime, daemons: Daemons, api: FakeApi, tmp_path: Path
 ) -> None:
     path, metrics = tmp_path / "pools.yaml", Metrics()
@@ -61,20 +61,20 @@ async def test_nodes_have_what_the_file_names(
     await runtime.images.pull("by-hand:1")
     debian, unknown, by_hand, busybox = (prepull_name(name) for name in ("debian:13", "unknown-image", "by-hand:1", "busybox:1"))
     async with leading(redis_url, runtime, path, metrics):
-        await until_async(lambda: kept(api) == {debian, unknown, by_hand}, deadline_s=SOON_S, what="both images to be asked for")
+        await until_async(lambda: daemon_sets(api) == {debian, unknown, by_hand}, deadline_s=SOON_S, what="a daemon set for each image")
         counted = 'holdfast_prepull_nodes_ready{image="debian:13"} 2'
         await until_async(lambda: counted in metrics.render(), deadline_s=SOON_S, what="both nodes to have it")
         assert 'holdfast_prepull_nodes_ready{image="unknown-image"} 0' in metrics.render()
         daemons.join("node-3")
         await until_async(lambda: f"{counted[:-1]}3" in metrics.render(), deadline_s=SOON_S, what="a new node to have it")
         await runtime.images.remove("debian:13")
-        await until_async(lambda: debian in kept(api), deadline_s=SOON_S, what="one that somebody removed to be back")
+        await until_async(lambda: debian in daemon_sets(api), deadline_s=SOON_S, what="a removed image to be back")
         api.refuse += [("list daemonsets", RefusedError(500, "InternalError", "etcdserver: leader changed"))] * 2
         path.write_text("{pools: [], prepull: ['busybox:1']}")
-        await until_async(lambda: kept(api) == {busybox, by_hand}, deadline_s=SOON_S, what="the edit to be followed")
+        await until_async(lambda: daemon_sets(api) == {busybox, by_hand}, deadline_s=SOON_S, what="the edit to take effect")
     path.write_text("[]")
-    async with leading(redis_url, runtime, path, metrics):  # by a controller that began later, too
-        await until_async(lambda: kept(api) == {by_hand}, deadline_s=SOON_S, what="what nobody names to be dropped")
+    async with leading(redis_url, runtime, path, metrics):  # also by a controller that started later
+        await until_async(lambda: daemon_sets(api) == {by_hand}, deadline_s=SOON_S, what="the image that is no longer named to be dropped")
 
 
 @requires("redis")
@@ -91,18 +91,18 @@ async def test_an_unusable_file_changes_nothing(
     assert file.prepull() == ("debian:13",)
 
 
-async def test_where_nothing_is_named_the_cluster_is_asked_once(runtime: KubernetesRuntime, api: FakeApi) -> None:
-    class Anything:
+async def test_without_prepull_images_the_cluster_is_queried_once(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    class AnyTerm:
         async def check_term(self, term: int) -> None:
             pass
 
-    prepull = Prepull(Anything(), runtime, tuple, Metrics())  # type: ignore[arg-type]
+    prepull = Prepull(AnyTerm(), runtime, tuple, Metrics())  # type: ignore[arg-type]
     for _ in range(3):
         await prepull.keep(1)
     assert api.requests["list daemonsets"] == 1
 
 
-def test_the_file() -> None:
+def test_reading_the_prepull_list() -> None:
     assert read_prepull("[]") == ()
     assert read_prepull("{pools: []}") == ()
     assert read_prepull("{prepull: [a, 'r.example/b@sha256:c', a]}") == ("a", "r.example/b@sha256:c")

@@ -1,4 +1,4 @@
-"""The three profiles of sandboxes: what nodes can is found out, and where they cannot a create is refused with what can be chosen."""
+"""The three profiles of sandboxes: nodes are probed, and a create that they cannot serve is refused with the profiles that they can."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ PROFILES: tuple[Profile, ...] = ("userns", "root", "restricted")
 
 
 @pytest_asyncio.fixture
-async def others(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIterator[dict[Profile, KubernetesRuntime]]:
-    """A runtime of each profile, as a deployment has them one after the other."""
+async def runtimes(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIterator[dict[Profile, KubernetesRuntime]]:
+    """A runtime of each profile, as if a deployment changed its profile."""
     made = {one: KubernetesRuntime(settings_for(api, tmp_path, sandbox_profile=one), f"replica-{one}", QUICK) for one in PROFILES}
     yield made
     for runtime in made.values():
@@ -48,63 +48,65 @@ async def check_of(runtime: KubernetesRuntime) -> dict[str, Any]:
     return next(one for one in await runtime.doctor() if one["name"] == "sandbox profile")
 
 
-def says_the_choices(error: HoldfastError) -> bool:
-    words = ("HOLDFAST_SANDBOX_PROFILE=root", "HOLDFAST_SANDBOX_PROFILE=restricted")
-    return error.code == "unsupported" and error.fault == "infrastructure" and all(word in (error.hint or "") for word in words)
+def names_the_alternatives(error: HoldfastError) -> bool:
+    settings = ("HOLDFAST_SANDBOX_PROFILE=root", "HOLDFAST_SANDBOX_PROFILE=restricted")
+    return error.code == "unsupported" and error.fault == "infrastructure" and all(setting in (error.hint or "") for setting in settings)
 
 
 @pytest.mark.parametrize("uid_map", [OWN_USERS, NODES_USERS])
-async def test_what_a_probe_pod_sees_decides(others: dict[Profile, KubernetesRuntime], api: FakeApi, uid_map: str) -> None:
-    runtime, can = others["userns"], uid_map == OWN_USERS
+async def test_a_probe_pod_decides_whether_userns_is_available(
+    runtimes: dict[Profile, KubernetesRuntime], api: FakeApi, uid_map: str
+) -> None:
+    runtime, supported = runtimes["userns"], uid_map == OWN_USERS
     assert "not probed yet" in (await check_of(runtime))["detail"]
     with Canaries(api, uid_map=uid_map).run():
         seen = await node_probes.probe(runtime.api, runtime.settings)
-    assert seen.users is can
+    assert seen.users is supported
     assert api.pods.names() == []
     check = await check_of(runtime)
-    assert check["ok"] is can
-    if can:
+    assert check["ok"] is supported
+    if supported:
         assert await runtime.create(order("sb-1"), CREATE_S)
         return
     assert "HOLDFAST_SANDBOX_PROFILE=root" in check["fix"]
     with pytest.raises(HoldfastError, match="in the node's") as caught:
         await runtime.create(order("sb-1"), CREATE_S)
-    assert says_the_choices(caught.value)
-    assert api.pods.names() == [], "it is refused before anything is made"
+    assert names_the_alternatives(caught.value)
+    assert api.pods.names() == [], "it is refused before a pod is created"
     for profile in ("root", "restricted"):
-        assert (await check_of(others[profile]))["ok"]
-        assert await others[profile].create(order(f"sb-{profile}"), CREATE_S)
+        assert (await check_of(runtimes[profile]))["ok"]
+        assert await runtimes[profile].create(order(f"sb-{profile}"), CREATE_S)
 
 
-async def test_a_server_that_drops_the_wish_is_found_out(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
+async def test_a_server_that_drops_the_user_namespace_field_is_detected(runtimes: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
     api.user_namespaces = False
-    runtime = others["userns"]
+    runtime = runtimes["userns"]
     with pytest.raises(HoldfastError, match="drops hostUsers") as caught:
         await runtime.create(order("sb-1"), CREATE_S)
-    assert says_the_choices(caught.value)
+    assert names_the_alternatives(caught.value)
     assert api.requests["create pods"] == 0
     seen = await node_probes.probe(runtime.api, runtime.settings, wait_s=0.3)
     assert seen.users is False
     assert "drops hostUsers" in (await check_of(runtime))["detail"]
     assert api.pods.names() == []
-    assert await others["root"].create(order("sb-2"), CREATE_S)
+    assert await runtimes["root"].create(order("sb-2"), CREATE_S)
 
 
-async def test_a_kubelet_that_refuses_is_heard_in_seconds(
-    others: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+async def test_a_refusal_by_the_kubelet_is_reported_in_seconds(
+    runtimes: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(creation, "_SLOW_S", 0.1)
     kubelet.no_users = REFUSED
     began = time.monotonic()
     with pytest.raises(HoldfastError, match="does not support user namespaces") as caught:
-        await others["userns"].create(order("sb-1"), CREATE_S)
+        await runtimes["userns"].create(order("sb-1"), CREATE_S)
     assert time.monotonic() - began < 15.0
-    assert says_the_choices(caught.value)
-    assert await others["restricted"].create(order("sb-2"), CREATE_S)
+    assert names_the_alternatives(caught.value)
+    assert await runtimes["restricted"].create(order("sb-2"), CREATE_S)
 
 
-async def test_a_probe_hears_the_kubelet_as_well(others: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet) -> None:
-    """The kubelet leaves probes to `Canaries`: here it gives the one for users a node, and refuses it."""
+async def test_a_probe_reads_a_refusal_by_the_kubelet(runtimes: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet) -> None:
+    """`Canaries` usually plays the pods of a probe; here the kubelet schedules the pod for user namespaces and refuses it."""
 
     def refuse(entry: Any) -> None:
         metadata = entry.object["metadata"]
@@ -113,7 +115,7 @@ async def test_a_probe_hears_the_kubelet_as_well(others: dict[Profile, Kubernete
             kubelet._complain(metadata["uid"], f"Failed to create pod sandbox: {REFUSED}")
 
     api.pods.on_write.append(refuse)
-    runtime = others["userns"]
+    runtime = runtimes["userns"]
     seen = await node_probes.probe(runtime.api, replace(runtime.settings, bundle_injection="init"))
     assert (seen.users, seen.volume) == (False, None)
     assert REFUSED in seen.users_why
@@ -121,24 +123,24 @@ async def test_a_probe_hears_the_kubelet_as_well(others: dict[Profile, Kubernete
         await runtime.create(order("sb-1"), CREATE_S)
 
 
-async def test_a_probe_that_proves_nothing_refuses_no_create(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
-    runtime = others["userns"]
-    seen = await node_probes.probe(runtime.api, runtime.settings, wait_s=0.2)  # nothing plays its pods
+async def test_an_inconclusive_probe_refuses_no_create(runtimes: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
+    runtime = runtimes["userns"]
+    seen = await node_probes.probe(runtime.api, runtime.settings, wait_s=0.2)  # nothing runs its pods
     assert (seen.users, seen.volume) == (None, None)
     assert not (await check_of(runtime))["ok"]
     assert await runtime.create(order("sb-1"), CREATE_S)
 
 
-async def test_a_verdict_of_another_profile_is_none(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
+async def test_a_verdict_for_another_profile_does_not_count(runtimes: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
     with Canaries(api).run():
-        await node_probes.probe(others["restricted"].api, others["restricted"].settings)
-    assert await node_probes.known(others["userns"].api, others["userns"].settings) is None
+        await node_probes.probe(runtimes["restricted"].api, runtimes["restricted"].settings)
+    assert await node_probes.known(runtimes["userns"].api, runtimes["userns"].settings) is None
 
 
-async def test_who_leads_probes_when_it_is_due(
-    others: dict[Profile, KubernetesRuntime], api: FakeApi, monkeypatch: pytest.MonkeyPatch
+async def test_the_leader_probes_again_only_when_due(
+    runtimes: dict[Profile, KubernetesRuntime], api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = others["userns"]
+    runtime = runtimes["userns"]
     with Canaries(api, uid_map=NODES_USERS).run() as canaries:
         await runtime.collect()
         bad = await node_probes.known(runtime.api, runtime.settings)
@@ -161,24 +163,24 @@ async def test_who_leads_probes_when_it_is_due(
 
 @pytest.mark.parametrize("made", PROFILES)
 @pytest.mark.parametrize("wanted", PROFILES)
-async def test_a_spare_of_another_profile_is_never_handed_out(
-    others: dict[Profile, KubernetesRuntime], api: FakeApi, made: Profile, wanted: Profile
+async def test_a_spare_of_another_profile_is_never_adopted(
+    runtimes: dict[Profile, KubernetesRuntime], api: FakeApi, made: Profile, wanted: Profile
 ) -> None:
     labels = {POOL_LABEL: "warm", KEY_LABEL: "k"}
-    await others[made].create(order("pool-1", owner="", labels=labels), CREATE_S)
-    (spare,) = [one for one in await others[wanted].list_all() if is_spare(one)]
+    await runtimes[made].create(order("pool-1", owner="", labels=labels), CREATE_S)
+    (spare,) = [one for one in await runtimes[wanted].list_all() if is_spare(one)]
     assert (spare.state == "failed") is (made != wanted), "the controller replaces it"
-    asked: CreateRequest = order("sb-1", incarnation="7" * 16)
+    request: CreateRequest = order("sb-1", incarnation="7" * 16)
     if made == wanted:
-        assert await others[wanted].adopt("pool-1", asked, CREATE_S)
+        assert await runtimes[wanted].adopt("pool-1", request, CREATE_S)
         return
     with pytest.raises(HoldfastError) as caught:
-        await others[wanted].adopt("pool-1", asked, CREATE_S)
+        await runtimes[wanted].adopt("pool-1", request, CREATE_S)
     assert caught.value.code == "sandbox_not_found"
     assert api.pods.get("hf-pool-1")["metadata"]["labels"]["holdfast.dev/sandbox"] == "pool-1", "it is not claimed"
 
 
-# Shapes --------------------------------------------------------------------------------------------------------------
+# Manifests, settings and messages ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -204,7 +206,7 @@ def test_probe_pods_are_as_confined_as_sandboxes(profile: Profile, volume: bool)
         "failed to start noop process for unshare: fork/exec /proc/self/exe: no space left on device",
     ],
 )
-def test_what_nodes_say_that_make_no_user_namespaces(text: str) -> None:
+def test_messages_of_nodes_without_user_namespaces(text: str) -> None:
     assert needs_users(text)
     waiting = [{"name": "sandbox", "state": {"waiting": {"reason": "CreateContainerError", "message": text}}}]
     for own in (True, False):
@@ -232,8 +234,8 @@ def test_settings() -> None:
             read({**bundle, "HOLDFAST_NODE_LOST_S": value})
 
 
-async def test_root_needs_no_permission_but_under_restricted(others: dict[Profile, KubernetesRuntime]) -> None:
-    asked = order("sb-1", options=Options(user=0))
+async def test_root_needs_permission_only_under_restricted(runtimes: dict[Profile, KubernetesRuntime]) -> None:
+    request = order("sb-1", options=Options(user=0))
     with pytest.raises(HoldfastError, match="do not run as root here"):
-        await others["restricted"].create(asked, CREATE_S)
-    assert await others["userns"].create(asked, CREATE_S)
+        await runtimes["restricted"].create(request, CREATE_S)
+    assert await runtimes["userns"].create(request, CREATE_S)

@@ -1,4 +1,4 @@
-"""What the Kubernetes runtime does beyond the contract: policies, adoption, evictions, deletes of the right pod, its doctor."""
+"""What the Kubernetes runtime does beyond the contract: policies, adoption, evictions, deletes of the right pod, doctor checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTERNET, LISTED = Egress("internet"), Egress("listed", (AllowedRange("1.1.1.0/2
 # Network -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_policy_is_there_before_its_pod_and_shared(runtime: KubernetesRuntime, api: FakeApi) -> None:
+async def test_a_policy_is_created_before_its_pods_and_shared(runtime: KubernetesRuntime, api: FakeApi) -> None:
     policies = api.stores["networkpolicies"]
     order_of_writes: list[str] = []
     policies.on_write.append(lambda entry: order_of_writes.append(entry.object["kind"]))
@@ -44,27 +44,27 @@ async def test_a_policy_is_there_before_its_pod_and_shared(runtime: KubernetesRu
     assert api.requests["create networkpolicies"] == 1
 
 
-async def test_what_a_running_sandbox_may_reach_changes(runtime: KubernetesRuntime, api: FakeApi) -> None:
-    asked = order("sb-1")
-    await runtime.create(asked, CREATE_S)
+async def test_the_allowance_of_a_running_sandbox_changes(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    request = order("sb-1")
+    await runtime.create(request, CREATE_S)
     for egress in (LISTED, INTERNET, Egress(), LISTED):
-        await runtime.allow("sb-1", asked.incarnation, egress)
+        await runtime.allow("sb-1", request.incarnation, egress)
         assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == egress_key(egress, runtime.settings)
         (present,) = await runtime.list_all()
         assert present.egress == egress
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-none", asked.incarnation, LISTED)
+        await runtime.allow("sb-none", request.incarnation, LISTED)
     assert caught.value.code == "sandbox_not_found"
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-1", asked.incarnation, Egress("listed", domains=("pypi.org",)))
+        await runtime.allow("sb-1", request.incarnation, Egress("listed", domains=("pypi.org",)))
     assert caught.value.code == "unsupported"
     (present,) = await runtime.list_all()
     assert present.egress == LISTED
 
 
 async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRuntime, api: FakeApi) -> None:
-    asked = order("sb-1")
-    await runtime.create(asked, CREATE_S)
+    request = order("sb-1")
+    await runtime.create(request, CREATE_S)
 
     async def refused(incarnation: str) -> None:
         with pytest.raises(HoldfastError) as caught:
@@ -72,7 +72,7 @@ async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRunti
         assert caught.value.code == "sandbox_not_found"
 
     await refused("f" * 16)
-    # Recreated between the look at the pod and the change: the uid in the patch is of the pod that was meant.
+    # The pod is recreated between the lookup and the change; the patch contains the uid of the pod that was found.
     find = runtime._find
 
     async def replaced(sandbox_id: str, incarnation: str | None) -> list[PodStatus]:
@@ -83,11 +83,11 @@ async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRunti
         return found
 
     runtime._find = replaced  # type: ignore[method-assign]
-    await refused(asked.incarnation)
+    await refused(request.incarnation)
     assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == "none"
 
 
-async def test_only_policies_that_nobody_needs_are_collected(runtime: KubernetesRuntime, api: FakeApi) -> None:
+async def test_only_unused_policies_are_collected(runtime: KubernetesRuntime, api: FakeApi) -> None:
     await runtime.create(order("sb-1", egress=INTERNET), CREATE_S)
     await runtime.create(order("sb-2", egress=LISTED), CREATE_S)
     await runtime.delete("sb-2")
@@ -97,19 +97,21 @@ async def test_only_policies_that_nobody_needs_are_collected(runtime: Kubernetes
     assert await runtime.policies.collect(later) == 1
     (left,) = api.stores["networkpolicies"].all()
     assert left["metadata"]["labels"][EGRESS] == egress_key(INTERNET, runtime.settings)
-    # Removed by another's collector, it is made again for the next sandbox that needs it.
+    # A policy that another collector removed is created again for the next sandbox that needs it.
     again = KubernetesRuntime(runtime.settings, "replica-2", QUICK)
     await again.create(order("sb-3", egress=LISTED), CREATE_S)
     assert len(api.stores["networkpolicies"].names()) == 2
     await again.aclose()
 
 
-async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+async def test_the_canary_distinguishes_enforced_open_and_broken_networks(
+    runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet
+) -> None:
     api.probed = False
     assert await network_probe.known(runtime.api, runtime.settings) is None
 
     async def play(closed: int, opened: int) -> network_probe.Verdict:
-        """Pods of the canary end as a network would have them end."""
+        """End the pods of the canary with the exit codes that a network would cause."""
         probing = asyncio.create_task(network_probe.probe(runtime.api, runtime.settings, 20.0))
         for role, code in (("listener", None), ("closed", closed), ("open", opened)):
             await until_async(lambda r=role: any(f"-{r}-" in name for name in api.pods.names()), deadline_s=SOON_S, what=role)
@@ -138,16 +140,16 @@ async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: Kube
 
 
 async def test_a_delete_of_another_incarnation_does_nothing(runtime: KubernetesRuntime, api: FakeApi) -> None:
-    asked = order("sb-1")
-    await runtime.create(asked, CREATE_S)
+    request = order("sb-1")
+    await runtime.create(request, CREATE_S)
     assert not await runtime.delete("sb-1", "0" * 16)
     assert api.requests["delete pods"] == 0
-    assert await runtime.delete("sb-1", asked.incarnation)
+    assert await runtime.delete("sb-1", request.incarnation)
 
 
-async def test_an_eviction_is_announced_and_then_told(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
-    asked = order("sb-1")
-    made = await runtime.create(asked, CREATE_S)
+async def test_an_eviction_is_announced_and_its_end_reported(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    request = order("sb-1")
+    made = await runtime.create(request, CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
     target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
@@ -157,7 +159,7 @@ async def test_an_eviction_is_announced_and_then_told(runtime: KubernetesRuntime
     api.pods.delete("hf-sb-1", {})
     kubelet.agents[made.partition("#")[2]].kill() if made.partition("#")[2] in kubelet.agents else None
     gone = await next_of(events, WentAway, "sb-1")
-    assert (gone.incarnation, gone.cause.reason, gone.cause.fault) == (asked.incarnation, "evicted", "infrastructure")
+    assert (gone.incarnation, gone.cause.reason, gone.cause.fault) == (request.incarnation, "evicted", "infrastructure")
     await events.aclose()  # type: ignore[attr-defined]
 
 
@@ -169,7 +171,7 @@ async def test_an_eviction_is_announced_and_then_told(runtime: KubernetesRuntime
         ("ContainerStatusUnknown", {}, "node-lost", "infrastructure"),
     ],
 )
-async def test_an_end_is_told_while_the_pod_is_still_there(
+async def test_an_end_is_reported_while_the_pod_still_exists(
     runtime: KubernetesRuntime, kubelet: Kubelet, reason: str, pod: dict[str, str], expected: str, fault: str
 ) -> None:
     await runtime.create(order("sb-1"), CREATE_S)
@@ -185,18 +187,18 @@ async def test_an_end_is_told_while_the_pod_is_still_there(
     await events.aclose()  # type: ignore[attr-defined]
 
 
-async def test_what_vanished_while_the_watch_was_away_is_told(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+async def test_a_pod_that_vanished_during_a_watch_outage_is_reported(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
     await runtime.create(order("sb-1"), CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
-    told = asyncio.create_task(next_of(events, WentAway, "sb-1"))
+    away = asyncio.create_task(next_of(events, WentAway, "sb-1"))
     await until_async(lambda: len(api.watches) == 2, deadline_s=SOON_S, what="both watches")
     api.stalled = True
     api.pods.remove("hf-sb-1")
     api.pods.forget_history()
     api.drop_watches()
     api.stalled = False
-    gone = await told
+    gone = await away
     assert gone.cause.reason == "node-lost"
     synced = await next_of(events, Synced)
     assert synced.sandboxes == []
@@ -206,16 +208,16 @@ async def test_what_vanished_while_the_watch_was_away_is_told(runtime: Kubernete
 # Spares --------------------------------------------------------------------------------------------------------------
 
 
-async def test_of_many_takers_one_gets_a_spare(runtime: KubernetesRuntime, api: FakeApi) -> None:
+async def test_exactly_one_of_many_requests_adopts_a_spare(runtime: KubernetesRuntime, api: FakeApi) -> None:
     spare = order("pool-1", owner="", labels={"holdfast/pool": "small"}, token="aa" * 32)
     made = await runtime.create(spare, CREATE_S)
     assert api.pods.get("hf-pool-1")["metadata"]["labels"][POOL] == "small"
-    takers = [order(f"sb-{n}", token=f"{n:02x}" * 32, egress=LISTED, env={"WHO": str(n)}) for n in range(5)]
-    answers = await asyncio.gather(*(runtime.adopt("pool-1", taker, CREATE_S) for taker in takers), return_exceptions=True)
+    requests = [order(f"sb-{n}", token=f"{n:02x}" * 32, egress=LISTED, env={"WHO": str(n)}) for n in range(5)]
+    answers = await asyncio.gather(*(runtime.adopt("pool-1", request, CREATE_S) for request in requests), return_exceptions=True)
     winners = [n for n, answer in enumerate(answers) if not isinstance(answer, BaseException)]
     assert len(winners) == 1
     assert all(isinstance(a, HoldfastError) and a.code == "sandbox_not_found" for n, a in enumerate(answers) if n not in winners)
-    winner = takers[winners[0]]
+    winner = requests[winners[0]]
     assert answers[winners[0]] == made  # the same pod, at the same address
     (present,) = await runtime.list_all()
     assert (present.sandbox_id, present.incarnation, present.owner, present.egress) == (
@@ -228,26 +230,28 @@ async def test_of_many_takers_one_gets_a_spare(runtime: KubernetesRuntime, api: 
     with pytest.raises(HoldfastError):
         await dial_agent(made, spare.token, 5.0)
     assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
-    await runtime.allow(winner.sandbox_id, winner.incarnation, INTERNET)  # it is found though its pod has another name
+    await runtime.allow(winner.sandbox_id, winner.incarnation, INTERNET)  # the sandbox is found although its pod has another name
     assert await runtime.delete(winner.sandbox_id, winner.incarnation)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod's end")
 
 
-async def test_a_spare_whose_agent_does_not_come_along_is_removed(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+async def test_a_spare_whose_agent_is_dead_is_removed(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
     made = await runtime.create(order("pool-1", owner="", labels={"holdfast/pool": "small"}), CREATE_S)
     api.pods.on_write.remove(kubelet._on_write)
     kubelet.agents[made.partition("#")[2]].kill()
     await until_async(lambda: made.partition("#")[2] not in kubelet.agents, deadline_s=SOON_S, what="the agent's end")
-    api.pods.update("hf-pool-1", lambda pod: pod["status"].update(phase="Running", containerStatuses=[]))  # not told yet
+    api.pods.update(
+        "hf-pool-1", lambda pod: pod["status"].update(phase="Running", containerStatuses=[])
+    )  # the kubelet has not reported it yet
     with pytest.raises(HoldfastError) as caught:
         await runtime.adopt("pool-1", order("sb-1"), CREATE_S)
     assert caught.value.code == "sandbox_not_found"
-    assert await runtime.list_all() == [], "it is asked to end, and no sandbox of anybody"
+    assert await runtime.list_all() == [], "the pod is being deleted and is not listed as a sandbox"
     api.pods.on_write.append(kubelet._on_write)
     api.pods.remove("hf-pool-1")
 
 
-async def test_a_spare_that_is_not_there_cannot_be_taken(runtime: KubernetesRuntime) -> None:
+async def test_a_missing_spare_cannot_be_adopted(runtime: KubernetesRuntime) -> None:
     with pytest.raises(HoldfastError) as caught:
         await runtime.adopt("pool-none", order("sb-1"), CREATE_S)
     assert caught.value.code == "sandbox_not_found"
@@ -256,7 +260,7 @@ async def test_a_spare_that_is_not_there_cannot_be_taken(runtime: KubernetesRunt
 # Doctor --------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_doctor_names_what_is_missing(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
+async def test_the_doctor_names_problems_of_the_deployment(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
     api.probed = False
     checks = {check["name"]: check for check in await runtime.doctor()}
     assert all({"name", "ok", "detail", "fix", "required"} <= set(check) for check in checks.values())
@@ -280,7 +284,7 @@ async def test_the_doctor_names_what_is_missing(runtime: KubernetesRuntime, api:
     await image.aclose()
 
 
-async def test_capacity_is_looked_up_now_and_then(runtime: KubernetesRuntime, api: FakeApi) -> None:
+async def test_capacity_is_cached_between_lookups(runtime: KubernetesRuntime, api: FakeApi) -> None:
     await runtime.create(order("sb-1"), CREATE_S)
     stats = await runtime.stats()
     assert stats == {

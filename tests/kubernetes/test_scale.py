@@ -1,4 +1,4 @@
-"""A thousand pods from create to collection with bounded memory, and commands that cost the API server nothing."""
+"""A thousand pods from create to collection with bounded memory, and commands that send no request to the API server."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ pytestmark = requires("redis")
 PODS = 1000
 AT_ONCE = 40
 CANARIES = 5
-"""What a controller makes at its start to try the network, and the nodes."""
+"""Pods that a controller creates at its start to probe the network and the nodes."""
 Requests = Callable[[], Awaitable[dict[str, int]]]
 KIB_PER_POD = 24
-"""What a thousand sandboxes may add to a gateway and a controller in one process, beside what is loaded and buffered once.
+"""Memory that each of a thousand sandboxes may add to a gateway and a controller in one process, beside what is loaded and buffered once.
 
 Measured: 26 in all, of which the test's own client, lists and answers are a part.
 """
@@ -53,7 +53,7 @@ async def on_fake(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) ->
 
 
 @requires("bash")
-async def test_commands_files_and_shells_cost_the_api_server_nothing(on_fake: Served, api: FakeApi, kubelet: Kubelet) -> None:
+async def test_commands_files_and_shells_send_no_request_to_the_api_server(on_fake: Served, api: FakeApi, kubelet: Kubelet) -> None:
     async with AsyncSandboxClient(on_fake.url, ADA) as client:
         sandboxes = await asyncio.gather(*(client.create_sandbox("host", cpu=1, memory="256Mi") for _ in range(3)))
         await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
@@ -70,7 +70,7 @@ async def test_commands_files_and_shells_cost_the_api_server_nothing(on_fake: Se
         async with rest:
             answer = await rest.post(f"/sandboxes/{sandboxes[0].sandbox_id}/exec", json={"command": "echo rest", "wait": True})
             assert answer.status_code == 200, answer.text
-        assert Counter(api.requests) == quiet, "the API server was asked while commands ran"
+        assert Counter(api.requests) == quiet, "the API server received requests while commands ran"
         await asyncio.gather(*(sandbox.delete() for sandbox in sandboxes))
 
 
@@ -78,30 +78,30 @@ async def test_commands_files_and_shells_cost_the_api_server_nothing(on_fake: Se
 async def test_a_thousand_are_created_found_expired_and_collected(redis_url: str, tmp_path: Path) -> None:
     async with fake_cluster(tmp_path) as (settings, requests), serve(redis_url, tmp_path) as served:
         runtime = KubernetesRuntime(settings, "replica-1")
-        controllers_own = KubernetesRuntime(settings, "controller-1")
+        controller_runtime = KubernetesRuntime(settings, "controller-1")
         served.gateway.runtime = runtime
         quick = ControllerSettings(expiry_interval_s=0.2, reconcile_interval_s=2.0, grace_s=5.0)
-        controller = Controller(served.store, controllers_own, "c1", quick)
+        controller = Controller(served.store, controller_runtime, "c1", quick)
         running = asyncio.create_task(controller.run(), name="controller")
         try:
             async with served.client() as client:
                 client.timeout = httpx.Timeout(120)
-                await made(client, 50, "warm-up", 10.0)  # what is loaded and pooled once
+                await create_sandboxes(client, 50, "warm-up", 10.0)  # loads code and fills pools of connections
                 await until_async(lambda: _left(runtime, 0), deadline_s=120, what="the first fifty to be collected")
                 before = rss_kib()
-                await made(client, PODS, "sb", 3600.0)
+                await create_sandboxes(client, PODS, "sb", 3600.0)
                 after_create = rss_kib()
                 found = await runtime.list_all()
                 assert len(found) == PODS
                 await all_ready(runtime)
                 records = sum([1 async for _ in served.store.scan()])
                 assert records == PODS
-                asked = await requests()
-                assert asked["create pods"] == PODS + 50 + CANARIES
-                assert asked.get("get pods", 0) <= 50 * 2 + 5, "a create looked at its pod although a watch tells"
+                counts = await requests()
+                assert counts["create pods"] == PODS + 50 + CANARIES
+                assert counts.get("get pods", 0) <= 50 * 2 + 5, "a create read its pod although a watch reports it"
                 peak = max(after_create, rss_kib())
                 del found
-                # Their time runs out: every record is ended and every pod removed by the controller alone.
+                # Their lifetime ends: the controller alone ends every record and removes every pod.
                 for number in range(PODS):
                     await served.store._redis.command("HSET", record_key(f"sb-{number}"), "life", "1")
                     await served.store.touch([f"sb-{number}"])
@@ -115,11 +115,11 @@ async def test_a_thousand_are_created_found_expired_and_collected(redis_url: str
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
-            await controllers_own.aclose()
+            await controller_runtime.aclose()
     await runtime.aclose()
 
 
-async def made(client: httpx.AsyncClient, count: int, prefix: str, lifetime_s: float) -> None:
+async def create_sandboxes(client: httpx.AsyncClient, count: int, prefix: str, lifetime_s: float) -> None:
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int) -> None:
@@ -148,7 +148,7 @@ def rss_kib() -> int:
 
 @contextlib.asynccontextmanager
 async def fake_cluster(folder: Path) -> AsyncIterator[tuple[KubernetesSettings, Requests]]:
-    """The fake cluster as a process of its own, so that its memory is not ours; and what it was asked."""
+    """The fake cluster in a separate process, so that its memory is not counted, and a function that returns its request counts."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.support.kube", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

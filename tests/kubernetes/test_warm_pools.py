@@ -1,4 +1,4 @@
-"""A warm pool from end to end on the fake cluster: real agents wait in pods, a create takes one, the controller makes another."""
+"""A warm pool end to end on the fake cluster: real agents wait in pods, a create adopts one, the controller creates another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
             yield served
 
 
-async def filled(served: Served, runtime: KubernetesRuntime) -> set[str]:
+async def until_filled(served: Served, runtime: KubernetesRuntime) -> set[str]:
     (pool,) = served.gateway.pools.read().values()
     found: set[str] = set()
 
@@ -52,12 +52,12 @@ async def filled(served: Served, runtime: KubernetesRuntime) -> set[str]:
         found.update(one.sandbox_id for one in await runtime.list_all() if is_spare(one))
         return len(found) == pool.size and set(await served.store.spares(pool.key) or ()) == found
 
-    await until_async(exact, deadline_s=60, what="two spares, both on offer")
+    await until_async(exact, deadline_s=60, what="two spares, both registered in the store")
     return found
 
 
-async def test_a_create_takes_a_waiting_pod(served: Served, runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
-    spares = await filled(served, runtime)
+async def test_a_create_adopts_a_spare_pod(served: Served, runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    spares = await until_filled(served, runtime)
     async with AsyncSandboxClient(served.url, ADA) as client:
         begun = time.monotonic()
         sandbox = await client.create_sandbox("host", cpu=1, memory="256Mi", env={"WHO": "adopted"}, labels={"run": "7"})
@@ -68,17 +68,19 @@ async def test_a_create_takes_a_waiting_pod(served: Served, runtime: KubernetesR
         (present,) = [one for one in await runtime.list_all() if one.sandbox_id == sandbox.id]
         assert (present.owner, present.labels["run"], is_spare(present)) == ("ada", "7", False)
         assert 'holdfast_pool_claims_total{outcome="warm"} 1' in served.gateway.metrics.render()
-        now = await filled(served, runtime)
-        assert len(now & spares) == 1, "one was taken and is made again"
+        now = await until_filled(served, runtime)
+        assert len(now & spares) == 1, "one was adopted and is created again"
         print(f"\na create that takes a spare: {1000 * took_s:.0f} ms")
         await sandbox.delete()
 
-        async def gone() -> bool:  # the answer does not wait for the cluster
+        async def gone() -> bool:  # the answer to the delete does not wait for the cluster
             return sandbox.id not in {one.sandbox_id for one in await runtime.list_all()}
 
         await until_async(gone, deadline_s=60, what="the deleted sandbox's pod to go")
-        herd = await asyncio.gather(*(client.create_sandbox("host", cpu=1, memory="256Mi") for _ in range(6)))
-        assert [(await one.exec("echo up")).stdout for one in herd] == ["up\n"] * 6, "two were warm, or more; the rest was made"
-        await asyncio.gather(*(one.delete() for one in herd))
-        await filled(served, runtime)
+        sandboxes = await asyncio.gather(*(client.create_sandbox("host", cpu=1, memory="256Mi") for _ in range(6)))
+        assert [(await one.exec("echo up")).stdout for one in sandboxes] == ["up\n"] * 6, (
+            "at least two were adopted, the others were created"
+        )
+        await asyncio.gather(*(one.delete() for one in sandboxes))
+        await until_filled(served, runtime)
         assert len(await runtime.list_all()) == 2

@@ -1,4 +1,4 @@
-"""The watch survives what real watches do: dropped, stalled, expired, broken in the middle, listed in pages that go stale."""
+"""The watch recovers when the connection is dropped, stalled, expired or broken in a line, and when pages of a list go stale."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DEADLINE_S = 60.0
 
 
 class Seen:
-    """A watch at work, and what it has told."""
+    """Runs a watch and collects what it has reported."""
 
     def __init__(self, watch: Watch[PodStatus]) -> None:
         self.lists = 0
         self.present: dict[str, str] = {}
-        """Name → uid, from changes alone: what a level-triggered caller would hold."""
+        """Name → uid, from changes alone: the state that a level-triggered caller would have."""
         self.vanished: list[str] = []
         self._watch = watch
 
@@ -81,14 +81,14 @@ async def seen(api: FakeApi, tmp_path: Path) -> AsyncIterator[Seen]:
         yield running
 
 
-async def test_changes_are_told_without_another_list(api: FakeApi, seen: Seen) -> None:
+async def test_changes_are_reported_without_another_list(api: FakeApi, seen: Seen) -> None:
     uid = add(api, "sb-new")
     api.pods.remove("hf-sb-0")
     await seen.until(lambda: seen.present.get("hf-sb-new") == uid and "hf-sb-0" not in seen.present)
     assert seen.lists == 1
 
 
-async def test_a_dropped_watch_goes_on_where_it_was(api: FakeApi, seen: Seen) -> None:
+async def test_a_dropped_watch_continues_where_it_stopped(api: FakeApi, seen: Seen) -> None:
     for round_ in range(3):
         await seen.until(lambda: api.watches)
         assert api.drop_watches()
@@ -98,7 +98,7 @@ async def test_a_dropped_watch_goes_on_where_it_was(api: FakeApi, seen: Seen) ->
     assert seen.lists == 1
 
 
-async def test_an_expired_watch_lists_again_and_tells_what_vanished(api: FakeApi, seen: Seen) -> None:
+async def test_an_expired_watch_lists_again_and_reports_what_vanished(api: FakeApi, seen: Seen) -> None:
     api.stalled = True
     await seen.until(lambda: api.watches)
     api.pods.remove("hf-sb-3")
@@ -115,13 +115,13 @@ async def test_an_expired_watch_lists_again_and_tells_what_vanished(api: FakeApi
 
 async def test_an_error_event_in_the_stream_lists_again(api: FakeApi, seen: Seen) -> None:
     await seen.until(lambda: api.watches)
-    api.pods.forget_history()  # the running watch hears 410 in its stream
+    api.pods.forget_history()  # the running watch receives 410 in its stream
     add(api, "sb-after")
     await seen.until(lambda: "hf-sb-after" in seen.present)
     assert seen.lists == 2
 
 
-async def test_a_silent_watch_is_noticed(api: FakeApi, tmp_path: Path) -> None:
+async def test_a_silent_watch_is_reconnected(api: FakeApi, tmp_path: Path) -> None:
     async with watching(api, tmp_path, replace(QUICK, silence_s=0.3)) as seen:
         await seen.until(lambda: seen.lists == 1 and api.watches)
         before = api.requests["watch pods"]
@@ -138,7 +138,7 @@ async def test_bookmarks_keep_a_quiet_watch_alive_and_fresh(api: FakeApi, tmp_pa
     async with watching(api, tmp_path, replace(QUICK, silence_s=0.5, server_limit_s=2)) as seen:
         await seen.until(lambda: seen.lists == 1)
         other = api.stores["pods"]
-        for number in range(50):  # nothing of ours: only bookmarks carry the version on
+        for number in range(50):  # objects outside of the selector: only bookmarks advance the version
             other.create({"metadata": {"name": f"x-{number}"}, "status": {}})
         before = api.requests["watch pods"]
         await seen.until(lambda: api.requests["watch pods"] >= before + 2)  # the server ends each after a second
@@ -149,7 +149,7 @@ async def test_bookmarks_keep_a_quiet_watch_alive_and_fresh(api: FakeApi, tmp_pa
         assert seen.lists == 1
 
 
-async def test_half_an_event_is_not_believed(api: FakeApi, seen: Seen) -> None:
+async def test_a_truncated_event_causes_a_new_list(api: FakeApi, seen: Seen) -> None:
     await seen.until(lambda: api.watches)
     api.broken_lines = 1
     add(api, "sb-half")
@@ -167,7 +167,7 @@ async def test_pages_that_go_stale_start_the_list_over(api: FakeApi, tmp_path: P
         assert api.requests["list pods"] == 2 + 3
 
 
-async def test_a_server_in_trouble_is_asked_again_with_patience(api: FakeApi, tmp_path: Path) -> None:
+async def test_a_list_is_retried_after_errors_of_the_server(api: FakeApi, tmp_path: Path) -> None:
     errors = [RefusedError(500, "InternalError", "etcdserver: leader changed")] * 3 + [RefusedError(429, "TooManyRequests", "slow down")]
     api.refuse = [("list pods", error) for error in errors]
     add(api, "sb-1")
@@ -177,12 +177,12 @@ async def test_a_server_in_trouble_is_asked_again_with_patience(api: FakeApi, tm
         assert api.refuse == []
 
 
-async def test_a_pod_that_leaves_the_selector_is_gone(api: FakeApi, seen: Seen) -> None:
+async def test_a_pod_that_leaves_the_selector_is_reported_as_vanished(api: FakeApi, seen: Seen) -> None:
     api.pods.merge("hf-sb-2", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}})
     await seen.until(lambda: "hf-sb-2" in seen.vanished)
 
 
-async def test_a_watch_without_history_reports_and_keeps_nothing_of_before(api: FakeApi, tmp_path: Path) -> None:
+async def test_a_watch_without_history_reports_and_keeps_no_earlier_objects(api: FakeApi, tmp_path: Path) -> None:
     def write(name: str, kind: str = "Warning") -> None:
         about = {"kind": "Pod", "name": "hf-sb-1", "uid": "u"}
         body = {"metadata": {"name": name}, "type": kind, "reason": "Failed", "message": name, "involvedObject": about}
@@ -208,33 +208,33 @@ async def test_a_watch_without_history_reports_and_keeps_nothing_of_before(api: 
         await until_async(lambda: "after" in found, deadline_s=DEADLINE_S, what="the warning")
         api.stores["events"].forget_history()
         api.drop_watches()
-        await until_async(lambda: api.requests["list events"] >= 2, deadline_s=DEADLINE_S, what="the version to go on from")
+        await until_async(lambda: api.requests["list events"] >= 2, deadline_s=DEADLINE_S, what="the version to continue from")
         write("later")
         await until_async(lambda: "later" in found, deadline_s=DEADLINE_S, what="the warning after a break")
     assert found == ["after", "later"]
     assert not watch.known
 
 
-async def test_a_listener_that_takes_long_is_not_cut_off(api: FakeApi, tmp_path: Path) -> None:
-    """The watch is over long before what it told has been dealt with: that ends the watch, not whoever listens."""
+async def test_a_slow_listener_is_not_cancelled(api: FakeApi, tmp_path: Path) -> None:
+    """The watch's time limit passes long before the listener has handled a change: this ends the watch, not the listener."""
     client, clock = Api(api.kubeconfig(tmp_path), 5.0), asyncio.get_running_loop().time
     settings = replace(QUICK, overdue_s=0.1 - QUICK.server_limit_s)
     watch = Watch(client, f"/api/v1/namespaces/{api.namespace}/pods", SELECTOR, read_pod, settings)
     add(api, "sb-0")
-    heard: list[str] = []
+    handled: list[str] = []
     try:
         async with contextlib.aclosing(watch.changes()) as changes:
             async for change in changes:
                 if isinstance(change, Listed):
                     add(api, "sb-1")
                 elif isinstance(change, Changed):
-                    heard.append(change.object.name)
-                    dealt_with_at = clock() + 0.3
-                    await until_async(lambda end=dealt_with_at: clock() > end, deadline_s=DEADLINE_S, what="the listener")
-                    if len(heard) == 2:
+                    handled.append(change.object.name)
+                    handled_at = clock() + 0.3
+                    await until_async(lambda end=handled_at: clock() > end, deadline_s=DEADLINE_S, what="the listener")
+                    if len(handled) == 2:
                         add(api, "sb-2")
-                    if len(heard) == 3:
+                    if len(handled) == 3:
                         break
     finally:
         await client.aclose()
-    assert heard == ["hf-sb-0", "hf-sb-1", "hf-sb-2"]
+    assert handled == ["hf-sb-0", "hf-sb-1", "hf-sb-2"]
