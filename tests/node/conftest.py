@@ -12,7 +12,7 @@ from tests.node.harness import node as running_node
 
 @pytest_asyncio.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    """A node of the test's own."""
+    """A separate node for each test."""
     async with running_node(tmp_path / "data") as made:
         yield made
 
@@ -27,7 +27,7 @@ def one_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest_asyncio.fixture
 async def shared(one_node: Node) -> AsyncIterator[Node]:
-    """A node that many tests use, one after the other; each leaves it empty."""
+    """A node that many tests use, one after the other; it is emptied after each."""
     yield one_node
     client = await one_node.client()
     for box in (await client.call("list"))["sandboxes"]:

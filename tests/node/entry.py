@@ -1,7 +1,7 @@
-"""A tiny agent for the node's own tests: answers one JSON request per connection, one at a time.
+"""A tiny agent for the tests of the node: answers one JSON request per connection, one at a time.
 
-It stands where the real agent stands (first process, same capabilities), so that what it can and cannot do is what the real
-one could and could not. Never imported by anything but the zygote of a test's node.
+It runs in the place of the real agent (first process, same capabilities), so it can do exactly what the real agent can do.
+Only the zygote of a test's node imports it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _answer(config: dict[str, Any], request: dict[str, Any]) -> Any:
     if operation == "fds":
         return {name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _live(name)}
     if operation == "eat":
-        hoard = [b"\1" * (1 << 20) for _ in range(request["mebibytes"])]
-        return len(hoard)
+        blocks = [b"\1" * (1 << 20) for _ in range(request["mebibytes"])]
+        return len(blocks)
     if operation == "grep":
         return _grep([bytes.fromhex(word) for word in request["words"]])
     if operation == "exit":
@@ -72,8 +72,8 @@ def _grep(words: list[bytes]) -> list[int]:
     counts = [0] * len(words)
     with open("/proc/self/maps", encoding="ascii", errors="replace") as maps, open("/proc/self/mem", "rb") as memory:
         for row in maps:
-            span, powers = row.split()[:2]
-            if not powers.startswith("rw"):
+            span, permissions = row.split()[:2]
+            if not permissions.startswith("rw"):
                 continue
             low, high = (int(part, 16) for part in span.split("-"))
             try:

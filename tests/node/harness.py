@@ -1,4 +1,4 @@
-"""A real node process for tests, and a client of its RPC. Everything waits on events, with a deadline."""
+"""A real node process for tests, and a client of its RPC. Every wait has a deadline."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def run(endpoint: str, *argv: str, text: str = "") -> dict[str, Any]:
 
 @dataclass
 class Node:
-    """A node process, on no event loop in particular, so that tests may share one."""
+    """A node process that is not bound to an event loop, so that several tests may share it."""
 
     data: Path
     environment: Mapping[str, str]
@@ -136,14 +136,16 @@ class Node:
 
     def start(self) -> None:
         base = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        who: dict[str, Any] = {} if self.user is None else {"user": self.user, "group": self.user, "extra_groups": []}
+        identity: dict[str, Any] = {} if self.user is None else {"user": self.user, "group": self.user, "extra_groups": []}
         environment = {**base, "HOLDFAST_DATA": str(self.data), **self.environment}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen([self.python, "-m", "session_agent.node"], cwd=REPOSITORY, env=environment, stderr=log, **who)
-        until(self._settled, deadline_s=DEADLINE_S, what=lambda: f"the node to serve: {self.log.read_text()}")
+            self.process = subprocess.Popen(
+                [self.python, "-m", "session_agent.node"], cwd=REPOSITORY, env=environment, stderr=log, **identity
+            )
+        until(self._started_or_exited, deadline_s=DEADLINE_S, what=lambda: f"the node to serve: {self.log.read_text()}")
         assert self.process.poll() is None, f"the node did not start: {self.log.read_text()}"
 
-    def _settled(self) -> bool:
+    def _started_or_exited(self) -> bool:
         assert self.process
         return "serving on" in self.log.read_text() or self.process.poll() is not None
 

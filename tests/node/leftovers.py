@@ -9,7 +9,7 @@ from session_agent.node.settings import NodeSettings
 
 
 def census(data: Path) -> dict[str, int]:
-    """Everything of the node of *data* that is not the node itself."""
+    """Count what the node of *data* has on the machine, apart from its own process."""
     return {
         "mounts": len(_mounts(data)),
         "sandboxed processes": len(sandboxed(data)),
@@ -26,7 +26,7 @@ def _files(data: Path) -> list[str]:
 
 
 def sandboxed(data: Path) -> list[int]:
-    """Processes in a pid namespace below ours and in a cgroup of this node; other nodes may be at work as well."""
+    """Processes in a pid namespace below ours and in a cgroup of this node; other nodes may run at the same time."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -44,7 +44,7 @@ def sandboxed(data: Path) -> list[int]:
 
 
 def _mounts(data: Path) -> list[str]:
-    """Those of this node: the machine's others come and go."""
+    """Mounts of this node; the other mounts of the machine may change at any time."""
     return [row for row in Path("/proc/self/mountinfo").read_text().splitlines() if str(data) in row]
 
 
@@ -59,7 +59,7 @@ def _cgroups(data: Path) -> list[str]:
 
 
 def unclaimed(data: Path) -> dict[str, int]:
-    """What belongs to no container of the node, once no sandbox is left: neither to a spare that waits nor to one in use."""
+    """Count what belongs to no container of the node, neither to a ready spare nor to one in use, when no sandbox is left."""
     files = _files(data)
     spares = {name[1:] for name in files if name.startswith(".")}
     groups = {pid: Path(f"/proc/{pid}/cgroup").read_text() for pid in sandboxed(data) if Path(f"/proc/{pid}").exists()}

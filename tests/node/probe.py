@@ -1,6 +1,6 @@
-"""Tries to break out; run with the machine's own python inside a `host` sandbox. Prints {name: null | what worked}.
+"""Tries to break out of a sandbox; run with the machine's own python inside a `host` sandbox. Prints {name: null | what worked}.
 
-Plain standard library, no imports of ours: it is fed to an interpreter on its standard input. Each attempt returns
+It imports only the standard library, because an interpreter reads it from standard input. Each attempt returns
 None when it was refused and text when it was not.
 """
 
@@ -31,7 +31,7 @@ REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EROFS, errno.ENODEV, e
 
 
 def call(number, *args):
-    """None when refused, else what came of it."""
+    """None if the call was refused, else its result and error."""
     ctypes.set_errno(0)
     words = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     result = libc.syscall(ctypes.c_long(number), *words)
@@ -49,14 +49,14 @@ def in_child(attempt):
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        said = attempt() or ""
-        os.write(writer, said.encode()[:1000])
+        output = attempt() or ""
+        os.write(writer, output.encode()[:1000])
         os._exit(0)
     os.close(writer)
-    said = os.read(reader, 1000).decode()
+    output = os.read(reader, 1000).decode()
     os.close(reader)
     os.waitpid(pid, 0)
-    return said or None
+    return output or None
 
 
 def opens(path, flags=os.O_RDONLY):
@@ -124,24 +124,24 @@ def reads_hidden():
 
 
 def other_processes():
-    """Everything in sight is the first process, this one, or started by it."""
+    """Only the first process, this process and its children are visible."""
     pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
     return None if len(pids) <= 4 and 1 in pids else f"{len(pids)} processes: {sorted(pids)}"
 
 
 def first_process():
-    said = [reads(f"/proc/1/{name}") for name in ("mem", "environ", "maps", "auxv", "stack", "syscall")]
+    found = [reads(f"/proc/1/{name}") for name in ("mem", "environ", "maps", "auxv", "stack", "syscall")]
     for path in ("/proc/1/root", "/proc/1/cwd", "/proc/1/exe", *glob.glob("/proc/1/fd/*"), "/proc/1/ns/mnt"):
         try:
-            said.append(f"{path} is {os.readlink(path)}")
+            found.append(f"{path} is {os.readlink(path)}")
         except OSError:
             continue
-        said.append(opens(path))
-    return " ".join(filter(None, said)) or None
+        found.append(opens(path))
+    return " ".join(filter(None, found)) or None
 
 
 def signals_first_process():
-    """By number and by descriptor. Where the agent has an id of its own not even permission is given."""
+    """By number and by descriptor. Where the agent has its own user id, the kernel must refuse each signal."""
     allowed = []
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGINT, signal.SIGUSR1, 34):
         for send in (lambda n: os.kill(1, n), lambda n: signals_by_descriptor(1, n)):
@@ -176,10 +176,10 @@ def slows_first_process():
         "autogroup": lambda: writes("/proc/1/autogroup", "19"),
         "comm": lambda: writes("/proc/1/comm", "mine"),
     }
-    if ONE_ID:  # these files are the user's own: what they change is who dies first, in this sandbox
+    if ONE_ID:  # the user owns these files; they only change which process of this sandbox the kernel kills first
         for name in ("oom_score_adj", "coredump_filter", "autogroup"):
             del attempts[name]
-    worked = {name: said for name, attempt in attempts.items() if (said := attempt()) and not said.startswith("-1 ESRCH")}
+    worked = {name: result for name, attempt in attempts.items() if (result := attempt()) and not result.startswith("-1 ESRCH")}
     return str(worked) if worked else None
 
 
@@ -201,15 +201,15 @@ def reads_memory_of_first_process():
 
 
 def becomes_the_agent():
-    """The agent's id, and ids that nothing has, are none of this user namespace."""
+    """Neither the agent's id nor an unused id exists in this user namespace."""
     got = []
     with open("/proc/self/uid_map") as file:
         total = sum(int(line.split()[2]) for line in file)
     for number in (total, total + 1, 2**32 - 2):
         for become in (lambda n: os.setresuid(n, n, n), lambda n: os.setresgid(n, n, n)):
-            said = in_child(lambda number=number, become=become: done(lambda: become(number)))
-            if said:
-                got.append((number, said))
+            result = in_child(lambda number=number, become=become: done(lambda: become(number)))
+            if result:
+                got.append((number, result))
     return str(got) if got else None
 
 
@@ -222,7 +222,7 @@ def done(attempt):
 
 
 def parent_namespaces():
-    """The user namespace above this one, and the one that owns the mounts: by descriptor, which could be entered."""
+    """Descriptors of the parent user namespace and of the owner of a namespace, which a process could enter."""
     found = []
     for name in ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup"):
         fd = os.open(f"/proc/self/ns/{name}", os.O_RDONLY)
@@ -230,7 +230,7 @@ def parent_namespaces():
             ctypes.set_errno(0)
             got = libc.ioctl(fd, request)
             if got >= 0:
-                if (name, meant) not in {("net", "owner"), ("cgroup", "owner")}:  # which are this one's
+                if (name, meant) not in {("net", "owner"), ("cgroup", "owner")}:  # owned by this user namespace
                     found.append(f"{meant} of {name}")
                 os.close(got)
         os.close(fd)
@@ -238,7 +238,7 @@ def parent_namespaces():
 
 
 def leaves_chroot():
-    """A directory outside of a chroot is kept open; the way up from it ends at the sandbox's own root."""
+    """Climbing from an open directory outside of a chroot ends at the sandbox's own root."""
 
     def attempt():
         os.makedirs("/tmp/jail", exist_ok=True)
@@ -276,7 +276,7 @@ def regains_capability():
 
 
 def raw_packets_leave():
-    """A hand-made IP packet to the world, to private networks and to the metadata service has no way out."""
+    """A hand-made IP packet to a public address, a private network or the metadata service cannot be sent."""
     sent = []
     for address in ("1.1.1.1", "10.0.0.1", "169.254.169.254", "192.168.0.1", "172.17.0.1"):
         try:
@@ -301,7 +301,7 @@ def control_groups_written():
 
 
 def system_written():
-    """Of /sys nothing can be written, and the disks of other sandboxes are not in it."""
+    """Nothing in /sys can be written, and it does not show the disks of other sandboxes."""
     settings = (
         "kernel/mm/transparent_hugepage/enabled", "module/kernel/parameters/panic", "class/net/lo/mtu", "power/state",
         "kernel/uevent_helper",
@@ -320,7 +320,7 @@ def descriptors():
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue
-        if "/libffi.so" not in target:  # which some builds keep open themselves, once ctypes is used
+        if "/libffi.so" not in target:  # some builds keep it open after ctypes was used
             left.append(target)
     return " ".join(left) or None
 
@@ -328,7 +328,7 @@ def descriptors():
 def capabilities():
     with open("/proc/self/status") as file:
         rows = dict(line.strip().split(":", 1) for line in file)
-    """Not one more than docker's default."""
+    """No capability beyond docker's default."""
     bad = {name: rows[name].strip() for name in ("CapPrm", "CapEff", "CapBnd") if int(rows[name], 16) & ~DOCKER}
     bad |= {name: rows[name].strip() for name in ("CapInh", "CapAmb") if int(rows[name], 16)}
     if rows["Seccomp"].strip() != "2":
@@ -349,7 +349,7 @@ def devices():
 
 
 def host_files():
-    """The marker the test put into the machine's private places, wherever a path could lead to it."""
+    """The marker file that the test put into private places of the machine, searched through every path that could lead to it."""
     marker = sys.argv[1] if len(sys.argv) > 1 else "holdfast-probe-marker"
     found = []
     for place in ("/root", "/home", "/home/*", "/var", "/var/*", "/tmp", "/srv", "/opt", "/mnt", "/media", "/", "/etc",
@@ -363,15 +363,15 @@ def host_files():
 
 
 def writes_host():
-    done = []
+    written = []
     for place in ("/usr", "/usr/bin", "/usr/local/bin", "/usr/lib"):
         try:
             path = f"{place}/holdfast-probe"
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
-            done.append(path)
+            written.append(path)
         except OSError:
             continue
-    return " ".join(done) or None
+    return " ".join(written) or None
 
 
 def mounts_show_paths():
@@ -426,7 +426,7 @@ def wrong_architecture():
 
 
 def limits_of_another():
-    """The same limit again for the first process: a lower one would starve or, of processor time, kill it."""
+    """Set the current limit of the first process again: a lower one would starve it or, for processor time, kill it."""
     pointer = ctypes.create_string_buffer(16)
     if libc.prlimit64(1, 7, None, pointer) != 0:
         return None

@@ -1,4 +1,4 @@
-"""Limits on machines with other hierarchies than this one's: what is written where, on stand-ins for the kernel's directories."""
+"""Limits with each kind of cgroup hierarchy: which files get which values, in directories that stand in for the kernel's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def touch(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
-def test_the_first_version_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None:
+def test_cgroup_v1_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None:
     group = SandboxCgroup(Hierarchies(v1={name: str(tmp_path / name) for name in V1_FILES}), "box")
     for name in V1_FILES:
         (tmp_path / name).mkdir()
@@ -47,12 +47,12 @@ def test_the_first_version_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None
     assert (tmp_path / "cpu/box/agent/cgroup.procs").read_text() == str(os.getpid())
 
 
-def test_the_second_version_alone(tmp_path: Path) -> None:
+def test_cgroup_v2_alone(tmp_path: Path) -> None:
     group = SandboxCgroup(Hierarchies(v2=str(tmp_path), v2_controllers=frozenset({"cpu", "memory", "pids"})), "box")
     touch(tmp_path / "box")
     os.rmdir(tmp_path / "box")
     with pytest.raises(FileNotFoundError):
-        group.create()  # a stand-in makes no files of its own in a new directory
+        group.create()  # a plain directory, unlike the kernel's, contains no files when it is created
     touch(tmp_path / "box", *V2_FILES)
     touch(tmp_path / "box/commands", *V2_FILES)
     touch(tmp_path / "box/agent", *V2_FILES)
@@ -78,9 +78,9 @@ def test_the_second_version_alone(tmp_path: Path) -> None:
         ("0 0 0:1 /docker/x {root}/cpu rw - cgroup cgroup rw,cpu\n", "2:cpu:/docker/x/y\n", {"cpu": "cpu/y"}),
         ("0 0 0:1 / /proc rw - proc proc rw\n", "", {}),
     ],
-    ids=["second alone", "second, delegated", "hybrid", "first, in a container", "none"],
+    ids=["v2 alone", "v2, delegated", "hybrid", "v1, in a container", "none"],
 )
-def test_where_groups_are_looked_for(
+def test_the_base_directories_of_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str, own: str, expected: dict[str, str]
 ) -> None:
     for folder in expected.values():

@@ -1,4 +1,4 @@
-"""The isolation that counts: the probe run by the real agent, through gateway and SDK, as any agent's code would be."""
+"""Isolation, users and limits of commands that the real agent runs, through gateway and SDK."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.support.until import until
 pytestmark = requires("namespaces", "redis")
 
 
-def test_the_probe_is_refused_under_the_real_agent(stack: Stack) -> None:
+def test_every_attempt_of_the_probe_fails_under_the_real_agent(stack: Stack) -> None:
     probe = (REPOSITORY / "tests/node/probe.py").read_bytes()
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
         alone = sandbox.exec(["/usr/bin/python3", "-"], input=probe, timeout=40)
         assert alone.exit_code == 0, alone.stderr
-        assert {name: said for name, said in json.loads(alone.stdout).items() if said} == {}
+        assert {name: result for name, result in json.loads(alone.stdout).items() if result} == {}
         sandbox.files.write("/tmp/probe.py", probe)
         within = sandbox.shell().run("/usr/bin/python3 /tmp/probe.py < /dev/null", timeout=40)
-        refused = {name: said for name, said in json.loads(within.stdout).items() if said}
-        assert refused.keys() <= {"other processes"}, refused  # the shell itself is there as well
+        refused = {name: result for name, result in json.loads(within.stdout).items() if result}
+        assert refused.keys() <= {"other processes"}, refused  # the shell is visible as well
 
 
-def test_a_command_out_of_memory_leaves_the_session(stack: Stack) -> None:
+def test_a_session_survives_a_command_out_of_memory(stack: Stack) -> None:
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="128Mi", ready_timeout_s=30) as sandbox:
         shell = sandbox.shell()
         shell.run("export KEPT=yes")
@@ -42,7 +42,7 @@ def test_a_command_out_of_memory_leaves_the_session(stack: Stack) -> None:
         assert shell.run("echo $KEPT").stdout == "yes\n"
 
 
-def test_an_images_directory_is_made_and_its_group_is_taken(stack: Stack, tmp_path: Path) -> None:
+def test_the_working_directory_of_an_image_is_created(stack: Stack, tmp_path: Path) -> None:
     layout = oci_layout(tmp_path / "layout", [tar([directory("etc")])], {"WorkingDir": "/made/here", "User": "4000:5000"})
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(layout, "with-a-directory")
@@ -52,29 +52,33 @@ def test_an_images_directory_is_made_and_its_group_is_taken(stack: Stack, tmp_pa
 
 
 @requires("root")
-def test_an_images_user_is_at_home(stack: Stack, tmp_path: Path) -> None:
+def test_commands_run_as_the_images_user_with_its_home(stack: Stack, tmp_path: Path) -> None:
     root = debian(tmp_path / "root")
     (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nbob:x:1234:1234::/home/bob:/bin/sh\n")
     layer = subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
     with SandboxClient(stack.url, stack.key) as client:
-        for name, user, said in (("with-bob", "bob", "1234 /home/bob"), ("with-root", "", "0 /root"), ("with-home", "bob", "1234 /srv")):
-            env = {"Env": ["HOME=/srv"]} if said.endswith("srv") else {}
+        for name, user, expected in (
+            ("with-bob", "bob", "1234 /home/bob"),
+            ("with-root", "", "0 /root"),
+            ("with-home", "bob", "1234 /srv"),
+        ):
+            env = {"Env": ["HOME=/srv"]} if expected.endswith("srv") else {}
             client.images.import_(oci_layout(tmp_path / name, [layer], {"User": user, **env}), name)
             with client.create_sandbox(name, ready_timeout_s=30) as sandbox:
-                assert sandbox.exec("echo $(id -u) $HOME").stdout == f"{said}\n"
-                assert sandbox.shell().run("echo $(id -u) $HOME").stdout == f"{said}\n"
+                assert sandbox.exec("echo $(id -u) $HOME").stdout == f"{expected}\n"
+                assert sandbox.shell().run("echo $(id -u) $HOME").stdout == f"{expected}\n"
 
 
 DIRECTORIES = {
     "none": ({}, [], "/workspace", "777 0:0"),
     "root": ({"WorkingDir": "/"}, [], "/", "755 0:0"),
     "root beside a workspace": ({"WorkingDir": "/"}, [directory("workspace")], "/", "755 0:0"),
-    "one that is there": ({"WorkingDir": "/srv/app"}, [directory("srv/app", 0o705, uid=33, gid=33)], "/srv/app", "705 33:33"),
-    "one that is not": ({"WorkingDir": "/not/yet", "User": "bob"}, [], "/not/yet", "755 0:0"),
+    "an existing one": ({"WorkingDir": "/srv/app"}, [directory("srv/app", 0o705, uid=33, gid=33)], "/srv/app", "705 33:33"),
+    "a missing one": ({"WorkingDir": "/not/yet", "User": "bob"}, [], "/not/yet", "755 0:0"),
     "a relative one": ({"WorkingDir": "app"}, [], "/app", "755 0:0"),
-    "a workspace of its own": ({}, [directory("workspace", 0o705, uid=33, gid=33)], "/workspace", "705 33:33"),
+    "an existing workspace": ({}, [directory("workspace", 0o705, uid=33, gid=33)], "/workspace", "705 33:33"),
     "a workspace that is a link": ({}, [directory("srv/code", 0o755), symlink("workspace", "srv/code")], "/srv/code", "755 0:0"),
-    "a workspace that is a link, said": (
+    "a workspace that is a link, configured": (
         {"WorkingDir": "/workspace"}, [directory("srv/code", 0o755), symlink("workspace", "srv/code")], "/srv/code", "755 0:0",
     ),
     "a workspace that is a file": ({}, [file("workspace", "")], "/", "755 0:0"),
@@ -89,8 +93,8 @@ def test_where_commands_start(stack: Stack, tmp_path: Path, layer: bytes, case: 
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(oci_layout(tmp_path / "layout", [layer, tar(members)], config), name)
         with client.create_sandbox(name, ready_timeout_s=30) as sandbox:
-            said = sandbox.exec("pwd -P; stat -c '%a %u:%g' .").stdout
-            assert said == f"{where}\n{owned}\n"
+            output = sandbox.exec("pwd -P; stat -c '%a %u:%g' .").stdout
+            assert output == f"{where}\n{owned}\n"
             assert sandbox.shell().run("pwd -P").stdout == f"{where}\n"
             assert sandbox.exec("pwd", cwd="usr" if where == "/" else None).ok
             assert sandbox.exec("pwd", cwd="/usr").stdout == "/usr\n"
@@ -99,8 +103,8 @@ def test_where_commands_start(stack: Stack, tmp_path: Path, layer: bytes, case: 
 
 
 @requires("root")
-def test_who_commands_are(stack: Stack, tmp_path: Path, layer: bytes) -> None:
-    """As `docker run --user` has it: the groups of the image for a user it knows, root's for a number that it does not know."""
+def test_user_and_groups_of_commands(stack: Stack, tmp_path: Path, layer: bytes) -> None:
+    """As with `docker run --user`: a user of the image has its groups, a number that the image does not know has root's group."""
     who = "echo $(id -u) $(id -g) $(id -G) $HOME"
     cases = {
         "bob": "1234 1234 1234 77 /home/bob", "1234": "1234 1234 1234 77 /home/bob", "bob:extra": "1234 77 77 /home/bob",
@@ -110,9 +114,9 @@ def test_who_commands_are(stack: Stack, tmp_path: Path, layer: bytes) -> None:
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(oci_layout(tmp_path / "plain", [layer]), "who")
         with client.create_sandbox("who", ready_timeout_s=30) as sandbox:
-            said = {user: sandbox.exec(who, user=user).stdout.strip() for user in cases}
-            assert {user: set(text.split()) for user, text in said.items()} == {user: set(text.split()) for user, text in cases.items()}
-            assert {user: text.split()[:2] for user, text in said.items()} == {user: text.split()[:2] for user, text in cases.items()}
+            found = {user: sandbox.exec(who, user=user).stdout.strip() for user in cases}
+            assert {user: set(text.split()) for user, text in found.items()} == {user: set(text.split()) for user, text in cases.items()}
+            assert {user: text.split()[:2] for user, text in found.items()} == {user: text.split()[:2] for user, text in cases.items()}
             assert sandbox.exec("echo $HOME", user="bob", env={"HOME": "/own"}).stdout == "/own\n"
         client.images.import_(oci_layout(tmp_path / "home", [layer], {"User": "bob:extra", "Env": ["HOME=/srv"]}), "who-home")
         with client.create_sandbox("who-home", ready_timeout_s=30) as sandbox:
@@ -128,7 +132,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
 
 
-def test_a_user_that_no_sandbox_can_have_is_said(stack: Stack) -> None:
+def test_a_user_that_no_sandbox_can_have_is_refused(stack: Stack) -> None:
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
         for attempt in (lambda: sandbox.exec(["true"], user="99999999"), lambda: sandbox.terminal("sh", user="1:99999999")):
             with pytest.raises(InvalidArgumentError, match="99999999") as refused:
@@ -137,10 +141,10 @@ def test_a_user_that_no_sandbox_can_have_is_said(stack: Stack) -> None:
 
 
 @requires("cgroups", "root")
-def test_what_a_command_uses_is_not_the_agents(stack: Stack) -> None:
-    """A one-off command is born among the commands, whose limits are its own; the agent keeps its reserve."""
+def test_a_one_off_command_is_in_the_control_group_of_commands(stack: Stack) -> None:
+    """It starts in that group, so that the limits of commands apply to it and the agent keeps its reserve."""
     if not Path("/sys/fs/cgroup/cpu/tasks").exists():
-        pytest.skip("one-off commands are told apart by control groups of the first version, which this machine does not have")
+        pytest.skip("only control groups of version 1 separate one-off commands from the agent, and this machine has none")
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
         agent = json.loads(Path(NodeSettings(str(stack.data), "").state_file(sandbox.id)).read_text())["pid"]
         sandbox.shell().run("true")
@@ -168,8 +172,8 @@ def _group(pid: int, controller: str) -> str:
     return next(path for _, names, path in rows if controller in names.split(","))
 
 
-def test_shared_memory_has_the_size_asked_for(stack: Stack) -> None:
-    """As docker's --shm-size; also in a sandbox that was made ahead with the usual size."""
+def test_shared_memory_has_the_requested_size(stack: Stack) -> None:
+    """As with docker's --shm-size; also in a spare that was created with the default size."""
     size = "df -B1 --output=size /dev/shm | tail -1"
     with SandboxClient(stack.url, stack.key) as client:
         with client.create_sandbox("host") as sandbox:

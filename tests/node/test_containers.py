@@ -1,4 +1,4 @@
-"""Creating a container that is cancelled in the middle: what a thread is still making is removed when it has been made."""
+"""Cancelling the creation of a container: what a thread is still creating is removed after the thread has created it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from session_agent.node.containers import _to_its_end
 
 
-async def test_a_cancelled_step_has_ended_when_its_caller_goes_on(tmp_path: Path) -> None:
+async def test_a_cancelled_step_has_ended_before_its_caller_continues(tmp_path: Path) -> None:
     begun, go = threading.Event(), threading.Event()
     made = tmp_path / "folder"
 

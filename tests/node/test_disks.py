@@ -1,4 +1,4 @@
-"""A sandbox's disk is of a fixed size whatever it does, and leaves nothing of the machine's when it goes."""
+"""A sandbox's disk has a fixed size, and nothing of it is left on the machine after its removal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = requires("namespaces", "root")
 
 @pytest.fixture(autouse=True)
 def _disks(tmp_path_factory: pytest.TempPathFactory) -> None:
-    if said := missing_requirement(str(tmp_path_factory.mktemp("disks"))):
-        pytest.skip(f"sandboxes have no disks of their own on this machine: {said}")
+    if reason := missing_requirement(str(tmp_path_factory.mktemp("disks"))):
+        pytest.skip(f"sandboxes have no disks of their own on this machine: {reason}")
 
 
 def disks_of(data: Path) -> list[str]:
-    """The unnamed files below *data* that loop devices are made of; other stacks of this machine have theirs."""
+    """The unnamed backing files of loop devices below *data*; other stacks of this machine have their own."""
     found = []
     for path in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
@@ -46,8 +46,8 @@ async def test_every_sandbox_has_the_default_size(tmp_path: Path) -> None:
             box = await client.create(name)
             fill = await run(box["endpoint"], "dd", "if=/dev/zero", "of=/workspace/big", "bs=1M", "count=200")
             assert "No space left" in fill["err"]
-            said = await run(box["endpoint"], "sh", "-c", "df -m /workspace | tail -1; rm /workspace/big; echo ok > /tmp/x; cat /tmp/x")
-            size, line = int(said["out"].split()[1]), said["out"].splitlines()[-1]
+            output = await run(box["endpoint"], "sh", "-c", "df -m /workspace | tail -1; rm /workspace/big; echo ok > /tmp/x; cat /tmp/x")
+            size, line = int(output["out"].split()[1]), output["out"].splitlines()[-1]
             assert 80 < size <= 96
             assert line == "ok"
         other = await client.create("asked-for-more", disk=256 << 20)
@@ -57,7 +57,7 @@ async def test_every_sandbox_has_the_default_size(tmp_path: Path) -> None:
     assert disks_of(tmp_path) == []
 
 
-async def test_a_deleted_file_that_is_open_counts_too(tmp_path: Path) -> None:
+async def test_a_deleted_file_that_is_open_counts_against_the_size(tmp_path: Path) -> None:
     script = "import os; f = open('/tmp/a', 'wb'); os.unlink('/tmp/a')\nwhile True: f.write(bytes(1 << 20))"
     async with running_node(tmp_path / "data", HOLDFAST_DEFAULT_DISK="64Mi") as made:
         box = await (await made.client()).create("sly")
@@ -73,7 +73,7 @@ async def test_a_killed_node_leaves_no_disk(tmp_path: Path) -> None:
     until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disks to go")
 
 
-def test_only_the_very_disk_is_ever_shut_down(tmp_path: Path) -> None:
+def test_a_disk_is_shut_down_only_if_its_identity_matches(tmp_path: Path) -> None:
     store = disks.Disks(str(tmp_path))
     mine, other = store.create(disks.LEAST_BYTES, 0), store.create(disks.LEAST_BYTES, 0)
     disks.discard(os.dup(mine.root), other.file)
@@ -87,28 +87,28 @@ def test_only_the_very_disk_is_ever_shut_down(tmp_path: Path) -> None:
     until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disks to go")
 
 
-def test_the_end_of_a_disk_is_no_alert_on_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discarding_a_disk_writes_no_alert_to_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ext4 logs a shutdown as an alert, which the kernel writes to the console at once: half a millisecond on a serial line."""
     disk = disks.Disks(str(tmp_path)).create(disks.LEAST_BYTES, 0)
     device = os.path.basename(os.readlink(f"/sys/dev/block/7:{os.minor(os.fstat(disk.root).st_dev)}"))
     limit = f"/sys/fs/ext4/{device}/msg_ratelimit_burst"
-    said: list[str] = []
+    limits_seen: list[str] = []
     call = fcntl.ioctl
 
     def recorded(fd: int, number: int, argument: bytes) -> object:
-        said.append(Path(limit).read_text().strip())
+        limits_seen.append(Path(limit).read_text().strip())
         return call(fd, number, argument)
 
     assert int(Path(limit).read_text()) > 0
     monkeypatch.setattr("session_agent.node.disks.fcntl.ioctl", recorded)
     os.close(disk.tree)
     disks.discard(disk.root, disk.file)
-    assert said[-1] == "0"
+    assert limits_seen[-1] == "0"
     until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disk to go")
 
 
-def test_disks_are_made_side_by_side_and_belong_to_their_sandbox(tmp_path: Path) -> None:
-    """From eight threads, as many creates at once make them: no two get the same device, and none is seen as mounted."""
+def test_disks_created_in_parallel_are_separate_and_belong_to_their_sandbox(tmp_path: Path) -> None:
+    """Eight threads create disks, as concurrent creates do: no two get the same device, and none appears as a mount."""
     store = disks.Disks(str(tmp_path))
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda owner: store.create(disks.LEAST_BYTES, owner), range(70_000, 70_024)))
@@ -132,15 +132,15 @@ def test_disks_are_made_side_by_side_and_belong_to_their_sandbox(tmp_path: Path)
     assert os.listdir(tmp_path) == []
 
 
-def test_the_machines_own_file_system_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr("session_agent.node.disks.fcntl.ioctl", lambda fd, number, *rest: asked.append(number))
+def test_a_file_system_of_the_machine_is_not_shut_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("session_agent.node.disks.fcntl.ioctl", lambda fd, number, *rest: calls.append(number))
     root = os.open(tmp_path, os.O_RDONLY)
     disks.discard(root, disks.identity(root))
-    assert asked == []
+    assert calls == []
 
 
-def test_where_there_are_no_disks_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_missing_disks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_requirement(str(tmp_path)) == ""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert missing_requirement(str(tmp_path)) == "only root can use loop devices"

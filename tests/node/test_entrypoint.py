@@ -1,4 +1,4 @@
-"""What an image starts by itself, and limits of what is started: asked for at the creation, on the real stack."""
+"""Entrypoints and limits of processes that a create requests, on the real stack."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def images(stack: Stack, layer: bytes, tmp_path_factory: pytest.TempPathFactory)
     return client
 
 
-def test_it_runs_as_the_image_says(images: SandboxClient, stack: Stack) -> None:
+def test_the_entrypoint_runs_as_the_image_configures(images: SandboxClient, stack: Stack) -> None:
     with images.create_sandbox("starts-both", entrypoint=True, env={"OWN": "creator"}, ready_timeout_s=30) as sandbox:
         until(lambda: sandbox.files.exists("/tmp/up"), deadline_s=60, what="the entrypoint to be up")
         entrypoint = sandbox.follow("entrypoint")
         seen = b"".join(chunk.data for chunk in _first(entrypoint, 2))
         assert set(seen.decode().splitlines()) == {"started as 1234 in /srv with image creator a b c", "err"}
-        sleeping = partial(sandbox.exec, "cat /proc/*/comm | grep -c '^sleep$'")  # between two of its loop there is none
+        sleeping = partial(sandbox.exec, "cat /proc/*/comm | grep -c '^sleep$'")  # none runs between two iterations of its loop
         until(lambda: sleeping().stdout.strip() == "1", deadline_s=60, what="its own sleep to be seen")
         entrypoint.detach()
         sandbox.exec(["sh", "-c", f"kill -TERM {entrypoint.pid}"]).check()
-        result = sandbox.follow("entrypoint").wait()  # all of it again
+        result = sandbox.follow("entrypoint").wait()  # its whole output again
         assert (result.exit_code, result.stdout.splitlines()[-1], result.stderr) == (3, "asked", "err\n")
         assert sandbox.exec("echo lives on").stdout == "lives on\n"
         assert sandbox.follow("entrypoint").wait().stdout == result.stdout
@@ -77,25 +77,25 @@ def _first(process: Any, lines: int) -> list[Any]:
     return chunks
 
 
-def test_nothing_is_started_unasked(images: SandboxClient) -> None:
+def test_no_entrypoint_is_started_without_a_request(images: SandboxClient) -> None:
     with images.create_sandbox("starts-both", ready_timeout_s=30) as sandbox:
         assert not sandbox.files.exists("/tmp/up")
         assert sandbox.exec("echo mine", command_id="entrypoint").stdout == "mine\n"
 
 
-def test_a_command_alone_and_one_that_ended(images: SandboxClient) -> None:
+def test_an_image_with_only_a_command_that_has_ended(images: SandboxClient) -> None:
     with images.create_sandbox("starts-command", entrypoint=True, ready_timeout_s=30) as sandbox:
         result = sandbox.follow("entrypoint").wait()
         assert (result.exit_code, result.stdout) == (5, "once\n")
 
 
-def test_words_of_the_creator(images: SandboxClient) -> None:
+def test_a_create_may_give_another_entrypoint(images: SandboxClient) -> None:
     words = ["sh", "-c", 'echo "$0 $1" $(id -u) $(pwd)', "é x", "$HOME"]
     with images.create_sandbox("starts-both", entrypoint=words, ready_timeout_s=30) as sandbox:
         assert sandbox.follow("entrypoint").wait().stdout == "é x $HOME 1234 /srv\n"
 
 
-def test_what_cannot_be_started(images: SandboxClient) -> None:
+def test_entrypoints_that_cannot_be_started(images: SandboxClient) -> None:
     with images.create_sandbox("starts-missing", entrypoint=True, ready_timeout_s=30) as sandbox:
         result = sandbox.follow("entrypoint").wait()
         assert (result.exit_code, "not found" in result.stderr) == (127, True)
@@ -107,7 +107,7 @@ def test_what_cannot_be_started(images: SandboxClient) -> None:
             images.create_sandbox("starts-both", entrypoint=wrong, ready_timeout_s=30)  # type: ignore[arg-type]
 
 
-def test_what_rest_refuses(images: SandboxClient, stack: Stack) -> None:
+def test_rest_refuses_invalid_entrypoints_and_limits(images: SandboxClient, stack: Stack) -> None:
     bodies: list[dict[str, Any]] = [
         {"entrypoint": "nginx"}, {"entrypoint": []}, {"entrypoint": [""]}, {"entrypoint": ["a\0"]}, {"ulimits": {"files": 1}},
         {"ulimits": []},
@@ -129,16 +129,16 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("user", [None, "bob"])
-def test_limits_are_of_all_that_is_started(images: SandboxClient, user: str | None) -> None:
+def test_limits_apply_to_every_kind_of_process(images: SandboxClient, user: str | None) -> None:
     def read(text: str) -> dict[str, list[str]]:
         rows = {row[:26].strip(): row[26:].split()[:2] for row in text.splitlines()}
         return {name: rows[name] for name in EXPECTED}
 
     def limits(sandbox: Sandbox) -> list[dict[str, list[str]]]:
         with sandbox.shell(user=user, shell="sh") as shell:
-            ways = [sandbox.exec(SHOW, user=user).stdout, shell.run(SHOW).stdout]
-        ways.append(sandbox.terminal(["sh", "-c", SHOW], user=user).wait().stdout.replace("\r", ""))
-        return [read(way) for way in ways]
+            outputs = [sandbox.exec(SHOW, user=user).stdout, shell.run(SHOW).stdout]
+        outputs.append(sandbox.terminal(["sh", "-c", SHOW], user=user).wait().stdout.replace("\r", ""))
+        return [read(output) for output in outputs]
 
     words = ["sh", "-c", SHOW]
     with images.create_sandbox("starts-command", ulimits=LIMITS, entrypoint=words, ready_timeout_s=30) as sandbox:
@@ -148,7 +148,7 @@ def test_limits_are_of_all_that_is_started(images: SandboxClient, user: str | No
         assert sandbox.exec("sleep 60", timeout=0.5).timed_out
 
 
-def test_a_hard_limit_above_the_services_own(images: SandboxClient) -> None:
+def test_a_hard_limit_above_that_of_the_service_is_refused(images: SandboxClient) -> None:
     with images.create_sandbox("starts-command", ready_timeout_s=30) as sandbox:
         most = int(sandbox.exec("ulimit -Hn").stdout)
     with images.create_sandbox("starts-command", ulimits={"nofile": (512, most)}, ready_timeout_s=30) as sandbox:

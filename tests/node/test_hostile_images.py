@@ -1,4 +1,4 @@
-"""Archives that mean harm: refused with a typed error or made harmless, and nothing outside the store is touched."""
+"""Malicious archives are refused with a typed error or made harmless, and nothing outside the store changes."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ HOSTILE: dict[str, Sequence[Member]] = {
     "writes through a link to itself": [symlink("a", "a"), file("a/victim", "owned")],
     "writes through a link to a file": [file("b"), symlink("a", "b"), file("a/victim", "owned")],
     "writes through endless links": [symlink("a", "b/" * 512 + "a"), file("a/victim", "owned")],
-    "links hard through a link": [symlink("a", "/etc"), hard_link("b", "a/passwd")],
-    "links hard outside": [hard_link("b", OUTSIDE + "etc/passwd")],
-    "links hard to nothing": [hard_link("b", "nothing")],
-    "links hard to a directory": [directory("d"), hard_link("b", "d")],
-    "links hard to the root": [hard_link("b", ".")],
+    "hard link through a link": [symlink("a", "/etc"), hard_link("b", "a/passwd")],
+    "hard link to outside": [hard_link("b", OUTSIDE + "etc/passwd")],
+    "hard link to a missing file": [hard_link("b", "nothing")],
+    "hard link to a directory": [directory("d"), hard_link("b", "d")],
+    "hard link to the root": [hard_link("b", ".")],
     "goes through a file": [file("a", "x"), file("a/b", "x")],
-    "whites out above": [file(".wh...", "")],
+    "whiteout of the parent": [file(".wh...", "")],
     "has a name with NUL": [file("a", pax_headers={"path": "x\0y"})],
     "has a name too long": [file("n" * 300)],
     "is too deep": [file("d/" * 600 + "f")],
@@ -75,11 +75,11 @@ HOSTILE: dict[str, Sequence[Member]] = {
 }
 
 
-FORMS = [(case, form) for case in HOSTILE for form in ("layout", "root tar") if (case, form) != ("whites out above", "root tar")]
+FORMS = [(case, form) for case in HOSTILE for form in ("layout", "root tar") if (case, form) != ("whiteout of the parent", "root tar")]
 
 
 @pytest.mark.parametrize(("case", "form"), FORMS)
-async def test_hostile_layers(store: ImageStore, tmp_path: Path, case: str, form: str) -> None:
+async def test_hostile_layers_are_refused(store: ImageStore, tmp_path: Path, case: str, form: str) -> None:
     layer = tar(HOSTILE[case])
     if form == "layout":
         path = oci_layout(tmp_path / "layout", [layer])
@@ -140,11 +140,11 @@ async def test_links_of_deep_paths_take_few_steps(store: ImageStore, tmp_path: P
     deep, count = "d/" * 250, 10
     up = symlink(deep + "up", "../" * 100 + "d/" * 100)
     steps: list[object] = []
-    step = os.open
+    real_open = os.open
 
     def counted(*arguments: Any, **options: Any) -> int:
         steps.append(arguments[0])
-        return step(*arguments, **options)
+        return real_open(*arguments, **options)
 
     monkeypatch.setattr(os, "open", counted)
     for members in ([], [file(f"{deep}up/{number}") for number in range(count)]):
@@ -156,23 +156,23 @@ async def test_links_of_deep_paths_take_few_steps(store: ImageStore, tmp_path: P
 
 
 async def test_deep_volumes_in_many_layers_take_few_steps(store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer may come a hundred times and an image declare hundreds of volumes: none walks its whole path for each part."""
+    """A layer may occur a hundred times and an image declare hundreds of volumes: none may walk its whole path for each part."""
     depth, count = 100, 20
     lower, upper = tar([directory("d/" * depth)]), tar([directory("d/" * (depth // 2))])
-    looks, look = 0, os.lstat
+    calls, real_lstat = 0, os.lstat
 
     def counted(*arguments: Any, **options: Any) -> os.stat_result:
-        nonlocal looks
-        looks += 1
-        return look(*arguments, **options)
+        nonlocal calls
+        calls += 1
+        return real_lstat(*arguments, **options)
 
     layout = oci_layout(tmp_path / "layout", [lower, *[upper] * count], {"Volumes": {"/d" * depth: {}}})
     monkeypatch.setattr(os, "lstat", counted)
     await store.import_path(str(layout), "deep")
-    assert looks < 10 * depth * count
+    assert calls < 10 * depth * count
 
 
-async def test_a_bomb_is_stopped_by_its_ratio(store: ImageStore, tmp_path: Path) -> None:
+async def test_a_compression_bomb_is_refused_by_its_ratio(store: ImageStore, tmp_path: Path) -> None:
     bomb = gzip.compress(tar([file("zeros", bytes(3 << 20))]))
     path = tmp_path / "bomb.tar.gz"
     path.write_bytes(bomb)
@@ -191,8 +191,8 @@ def _truncate_blob(layout: Path) -> None:
     blob.write_bytes(blob.read_bytes()[:-40])
 
 
-def _pack_anew(layout: Path) -> None:
-    """The same content in other bytes: only the blob's own digest can tell."""
+def _recompress(layout: Path) -> None:
+    """Compress the same content to other bytes: only the digest of the blob differs."""
     blob = max((layout / "blobs/sha256").iterdir(), key=lambda item: item.stat().st_size)
     blob.write_bytes(gzip.compress(gzip.decompress(blob.read_bytes()), 1, mtime=1))
 
@@ -220,7 +220,7 @@ def _blob_is_a_pipe(layout: Path) -> None:
     "change",
     [
         _break_blob,
-        _pack_anew,
+        _recompress,
         _blob_is_a_pipe,
         _truncate_blob,
         _blob_is_a_link,
@@ -234,13 +234,13 @@ def _blob_is_a_pipe(layout: Path) -> None:
         _index(" " * (9 << 20)),
     ],
 )
-async def test_damaged_layouts(store: ImageStore, tmp_path: Path, change: Callable[[Path], None]) -> None:
+async def test_damaged_layouts_are_refused(store: ImageStore, tmp_path: Path, change: Callable[[Path], None]) -> None:
     layout = oci_layout(tmp_path / "layout", [tar([file("f", os.urandom(5000))])])
     change(layout)
     await refused(store, layout, tmp_path)
 
 
-async def test_a_layer_that_is_not_what_its_config_says(store: ImageStore, tmp_path: Path) -> None:
+async def test_a_layer_that_does_not_match_its_config_is_refused(store: ImageStore, tmp_path: Path) -> None:
     layer = tar([file("f", "x")])
     path = docker_archive(tmp_path / "image.tar", [layer])
     other = docker_archive(tmp_path / "other.tar", [tar([file("f", "y")])])
@@ -262,12 +262,12 @@ async def test_a_layer_that_is_not_what_its_config_says(store: ImageStore, tmp_p
         {"Layers": [""]},
     ],
 )
-async def test_docker_archives_that_point_elsewhere(store: ImageStore, tmp_path: Path, changes: dict[str, Any]) -> None:
+async def test_docker_archives_with_wrong_paths_are_refused(store: ImageStore, tmp_path: Path, changes: dict[str, Any]) -> None:
     path = docker_archive(tmp_path / "image.tar", [tar([file("f", "x")])], **changes)
     await refused(store, path, tmp_path)
 
 
-async def test_a_docker_layer_behind_a_link_is_not_followed_out(store: ImageStore, tmp_path: Path) -> None:
+async def test_a_docker_layer_that_is_a_link_to_outside_is_refused(store: ImageStore, tmp_path: Path) -> None:
     layer = tar([file("f", "x")])
     body = {"rootfs": {"diff_ids": [digest(layer)]}}
     entry = [{"Config": "config.json", "Layers": ["layer.tar"]}]
@@ -281,16 +281,16 @@ async def test_a_docker_layer_behind_a_link_is_not_followed_out(store: ImageStor
 
 
 @pytest.mark.parametrize("data", [b"", b"not a tar at all", os.urandom(4096), b"\x1f\x8b" + b"x" * 100, b"\xfd7zXZ\x00bad"])
-async def test_what_is_no_image(store: ImageStore, tmp_path: Path, data: bytes) -> None:
+async def test_a_file_that_is_no_image_is_refused(store: ImageStore, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "file").write_bytes(data)
     await refused(store, tmp_path / "file", tmp_path)
 
 
-async def test_what_is_not_there(store: ImageStore, tmp_path: Path) -> None:
+async def test_a_missing_file_is_refused(store: ImageStore, tmp_path: Path) -> None:
     assert "no file" in await refused(store, tmp_path / "nothing", tmp_path)
 
 
-async def test_an_archive_with_links_where_its_parts_should_be(store: ImageStore, tmp_path: Path) -> None:
+async def test_an_archive_whose_index_is_a_link_is_refused(store: ImageStore, tmp_path: Path) -> None:
     layout = oci_layout(tmp_path / "layout", [tar([file("f", "x")])])
     (layout / "index.json").unlink()
     (layout / "index.json").symlink_to("/etc/passwd")

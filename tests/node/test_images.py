@@ -93,8 +93,8 @@ async def test_a_sandbox_sees_the_merged_layers(tmp_path: Path, client: NodeClie
 
 
 @requires("namespaces")
-async def test_a_layer_may_come_twice(tmp_path: Path, client: NodeClient) -> None:
-    """As empty ones do in many images; an overlay refuses one directory in two places."""
+async def test_a_layer_may_occur_twice(tmp_path: Path, client: NodeClient) -> None:
+    """Empty layers do so in many images; an overlay refuses the same directory twice."""
     empty = tar([])
     layout = oci_layout(tmp_path / "layout", [BASE, empty, tar([file("data/kept", "between")]), empty, BASE, TOP, empty], CONFIG)
     await client.call("image_import", path=str(layout), name="twice")
@@ -118,7 +118,7 @@ WHITEOUTS = {
 @requires("namespaces")
 @pytest.mark.parametrize("order", WHITEOUTS)
 async def test_a_whiteout_beside_a_new_directory_hides_the_old_one(tmp_path: Path, client: NodeClient, order: str) -> None:
-    """A whiteout is of lower layers only, and in any order (the OCI image specification, "Whiteouts")."""
+    """A whiteout applies only to lower layers, in any order of entries (the OCI image specification, "Whiteouts")."""
     layout = oci_layout(tmp_path / "layout", [tar([directory("d"), file("d/old"), directory("d/below")]), tar(WHITEOUTS[order])])
     await client.call("image_import", path=str(layout), name="replaced")
     endpoint = (await client.create("replaced", image="replaced"))["endpoint"]
@@ -138,7 +138,7 @@ async def test_a_whiteout_beside_a_new_directory_hides_the_old_one(tmp_path: Pat
     ids=["entry", "only in a path", "between two", "hard link", "file"],
 )
 async def test_a_directory_in_the_place_of_an_earlier_entry_is_merged(tmp_path: Path, client: NodeClient, upper: list[Member]) -> None:
-    """As on overlay2 of docker and containerd, which unpack a layer by itself: only whiteouts and marks are about lower layers."""
+    """As on overlay2 of docker and containerd, which unpack a layer by itself: only whiteouts and opaque marks affect lower layers."""
     layout = oci_layout(tmp_path / "layout", [tar([directory("d"), file("d/old")]), tar(upper)])
     await client.call("image_import", path=str(layout), name="merged")
     endpoint = (await client.create("merged", image="merged"))["endpoint"]
@@ -146,8 +146,8 @@ async def test_a_directory_in_the_place_of_an_earlier_entry_is_merged(tmp_path: 
 
 
 @requires("namespaces")
-async def test_what_is_no_file_of_an_image_is_not_seen(tmp_path: Path, client: NodeClient) -> None:
-    """Devices, hard links to them, and what AUFS kept in a layer; a device hides what a lower layer has by its name."""
+async def test_devices_and_aufs_metadata_are_not_visible(tmp_path: Path, client: NodeClient) -> None:
+    """Nor are hard links to them; a device hides an entry of the same name in a lower layer."""
     lower = tar([file("f", "lower"), file("kept", "lower"), file(".wh..wh.aufs"), directory(".wh..wh.plnk"), file(".wh..wh.plnk/1.2", "x")])
     upper = tar([special("f", tarfile.BLKTYPE, devmajor=8), hard_link("g", "f"), hard_link("kept", "f")])
     await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [lower, upper, b""])), name="nodes")
@@ -155,7 +155,7 @@ async def test_what_is_no_file_of_an_image_is_not_seen(tmp_path: Path, client: N
     assert await ask(endpoint, "list", path="/") == ["dev", "etc", "proc", "run", "sys", "tmp"]
 
 
-async def test_hard_links_to_what_aufs_kept_are_files(tmp_path: Path, store: ImageStore) -> None:
+async def test_hard_links_to_aufs_metadata_are_files(tmp_path: Path, store: ImageStore) -> None:
     kept = [directory(".wh..wh.plnk"), file(".wh..wh.plnk/1.2", "both"), directory("d")]
     names = [hard_link("d/one", ".wh..wh.plnk/1.2"), hard_link("two", ".wh..wh.plnk/1.2")]
     await store.import_path(str(oci_layout(tmp_path / "layout", [tar([*kept, *names])])), "aufs")
@@ -168,7 +168,7 @@ async def test_hard_links_to_what_aufs_kept_are_files(tmp_path: Path, store: Ima
 
 @requires("namespaces")
 async def test_whiteouts_are_not_listed_in_a_directory_of_one_layer(tmp_path: Path, client: NodeClient) -> None:
-    """Overlay looks for them only in directories that it merges, or that are marked."""
+    """Overlay searches for whiteouts only in directories that it merges, or that are marked."""
     null = special("d/null", tarfile.CHRTYPE, devmajor=1, devminor=3)
     layer = tar(
         [directory("d"), file("d/f"), null, directory("links"), hard_link("links/null", "d/null"), directory("e"), file("e/.wh.gone")]
@@ -181,7 +181,7 @@ async def test_whiteouts_are_not_listed_in_a_directory_of_one_layer(tmp_path: Pa
 
 
 @requires("namespaces")
-async def test_what_one_sandbox_writes_no_other_sees(tmp_path: Path, client: NodeClient) -> None:
+async def test_writes_of_one_sandbox_are_not_visible_to_another(tmp_path: Path, client: NodeClient) -> None:
     (tmp_path / "root/etc").mkdir(parents=True)
     (tmp_path / "root/etc/os-release").write_text("ID=dir\n")
     await client.call("image_import", path=str(tmp_path / "root"), name="from-dir")
@@ -194,7 +194,7 @@ async def test_what_one_sandbox_writes_no_other_sees(tmp_path: Path, client: Nod
 
 
 @pytest.mark.parametrize("form", ["layout", "archive", "archive.gz", "docker", "docker.xz", "uncompressed"])
-async def test_every_form_of_the_same_image(tmp_path: Path, store: ImageStore, form: str) -> None:
+async def test_every_format_of_the_same_image(tmp_path: Path, store: ImageStore, form: str) -> None:
     if form.startswith("docker"):
         path = docker_archive(tmp_path / "image.tar", [BASE, TOP], CONFIG)
     else:
@@ -237,7 +237,7 @@ async def test_root_tars(tmp_path: Path, store: ImageStore, packing: str) -> Non
     assert Path(layer, "data/kept").read_text() == "kept"
 
 
-async def test_a_root_directory_is_copied_whole_and_safe(tmp_path: Path, store: ImageStore) -> None:
+async def test_a_root_directory_is_copied_completely_and_safely(tmp_path: Path, store: ImageStore) -> None:
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     (root / "bin/tool").write_text("x")
@@ -256,7 +256,7 @@ async def test_a_root_directory_is_copied_whole_and_safe(tmp_path: Path, store: 
 
 @requires("root")
 async def test_owners_bits_attributes_and_times_are_kept(tmp_path: Path, store: ImageStore) -> None:
-    """As docker keeps them; what ping and sudo need, and what build tools compare."""
+    """As docker keeps them: ping and sudo need them, build tools compare them."""
     members = [
         directory("opt", uid=100_000, gid=70_000),
         file("opt/ping", "x", 0o755),
@@ -297,8 +297,8 @@ async def test_volumes_are_directories(tmp_path: Path, client: NodeClient) -> No
 
 
 @requires("namespaces")
-async def test_volumes_behind_links_are_made_where_these_lead(tmp_path: Path, client: NodeClient) -> None:
-    """Such as /var/run/app, where /var/run is a link to /run in most images."""
+async def test_volumes_behind_links_are_created_at_their_targets(tmp_path: Path, client: NodeClient) -> None:
+    """For example /var/run/app, where /var/run is a link to /run in most images."""
     lower = tar([directory("var"), symlink("var/run", "/run"), symlink("twice", "/run"), directory("opt"), symlink("gone", "/run")])
     upper = tar([symlink("more", "../opt/../var/run/more"), symlink("twice", "/opt"), file(".wh.gone")])
     volumes: dict[str, object] = {path: {} for path in ("/var/run/app/data", "/twice/v", "/more", "/gone/app")}
@@ -310,7 +310,7 @@ async def test_volumes_behind_links_are_made_where_these_lead(tmp_path: Path, cl
 
 
 async def test_volumes_are_not_behind_links_that_an_upper_layer_hides(tmp_path: Path, store: ImageStore) -> None:
-    """By a directory of the same name, and by one that shows nothing of the lower layers."""
+    """It hides them with a directory of the same name or with an opaque directory."""
     lower = tar(
         [
             symlink("data", "/wrong"),
@@ -328,7 +328,7 @@ async def test_volumes_are_not_behind_links_that_an_upper_layer_hides(tmp_path: 
     assert [os.listdir(f"{made}/{path}") for path in ("data", "emptied/link", "m")] == [["v"]] * 3
 
 
-async def test_a_volume_whose_name_no_file_can_have_is_refused(tmp_path: Path, store: ImageStore) -> None:
+async def test_a_volume_with_a_too_long_name_is_refused(tmp_path: Path, store: ImageStore) -> None:
     layout = oci_layout(tmp_path / "layout", [tar([directory("etc")])], {"Volumes": {"/" + "x" * 300: {}}})
     with pytest.raises(HoldfastError, match="too long"):
         await store.import_path(str(layout), "long")
@@ -343,7 +343,7 @@ async def test_volumes_behind_endless_links_are_refused(tmp_path: Path, store: I
 @pytest.mark.parametrize(
     ("given", "kept"), [("app", "/app"), ("/a/./b/../c//d/", "/a/c/d"), ("//a", "/a"), ("../../x", "/x"), ("/", "/"), ("", "")]
 )
-async def test_paths_of_a_configuration_are_in_their_shortest_form(tmp_path: Path, store: ImageStore, given: str, kept: str) -> None:
+async def test_paths_of_a_configuration_are_normalised(tmp_path: Path, store: ImageStore, given: str, kept: str) -> None:
     config = {"WorkingDir": given, "Volumes": {"/v/../w/": {}}}
     await store.import_path(str(oci_layout(tmp_path / "layout", [tar([directory("etc")])], config)), "paths")
     spec = store.resolve("paths")
@@ -352,7 +352,7 @@ async def test_paths_of_a_configuration_are_in_their_shortest_form(tmp_path: Pat
 
 
 async def test_times_are_exact(tmp_path: Path, store: ImageStore) -> None:
-    """A float has too few digits for the nanoseconds that extended headers spell."""
+    """A float has too few digits for the nanoseconds that extended headers contain."""
     times = {"1700000000.123456789": 1700000000123456789, "1700000000.1": 1700000000100000000, "-5.5": 0, "9" * 30: 4 * 10**18}
     members = [file(f"f{number}", "x", pax_headers={"mtime": text}) for number, text in enumerate(times)]
     await store.import_path(str(oci_layout(tmp_path / "layout", [tar(members)])), "times")
@@ -361,7 +361,7 @@ async def test_times_are_exact(tmp_path: Path, store: ImageStore) -> None:
 
 
 @requires("namespaces")
-async def test_a_workspace_that_is_a_link_stays_one(tmp_path: Path, client: NodeClient) -> None:
+async def test_a_workspace_that_is_a_link_stays_a_link(tmp_path: Path, client: NodeClient) -> None:
     layer = tar([directory("etc"), directory("srv"), symlink("workspace", "/srv")])
     await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [layer])), name="linked")
     endpoint = (await client.create("linked", image="linked"))["endpoint"]
@@ -369,7 +369,7 @@ async def test_a_workspace_that_is_a_link_stays_one(tmp_path: Path, client: Node
 
 
 async def test_one_image_under_several_names_is_one_image(tmp_path: Path, store: ImageStore) -> None:
-    """As `docker save` writes it; several images are refused with what to do."""
+    """`docker save` writes such an archive; one with several images is refused with a remedy."""
     layout = oci_layout(tmp_path / "layout", [tar([file("f", "x")])])
     (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
     named = [{**entry, "annotations": {"org.opencontainers.image.ref.name": name}} for name in ("one", "two")]
@@ -381,7 +381,7 @@ async def test_one_image_under_several_names_is_one_image(tmp_path: Path, store:
 
 
 @pytest.mark.parametrize("variants", [("v3", ""), ("v4", "v1"), ("", "v2"), ("v3", None)])
-async def test_the_variant_for_every_processor_is_taken(tmp_path: Path, store: ImageStore, variants: tuple[str, str | None]) -> None:
+async def test_the_variant_that_every_processor_runs_is_chosen(tmp_path: Path, store: ImageStore, variants: tuple[str, str | None]) -> None:
     layout = oci_layout(tmp_path / "layout", [tar([file("f", "x")])])
     (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
@@ -394,7 +394,7 @@ async def test_the_variant_for_every_processor_is_taken(tmp_path: Path, store: I
     await store.import_path(str(layout), "variants")
 
 
-async def test_a_signature_beside_an_image_is_no_second_image(tmp_path: Path, store: ImageStore) -> None:
+async def test_a_signature_does_not_count_as_a_second_image(tmp_path: Path, store: ImageStore) -> None:
     layout = oci_layout(tmp_path / "layout", [tar([file("f", "x")])])
     (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
     signature = {"digest": "sha256:" + "0" * 64, "artifactType": "application/vnd.dev.cosign.artifact.sig.v1+json"}
@@ -402,7 +402,7 @@ async def test_a_signature_beside_an_image_is_no_second_image(tmp_path: Path, st
     await store.import_path(str(layout), "signed")
 
 
-async def test_half_characters_of_a_configuration_are_replaced(tmp_path: Path, store: ImageStore) -> None:
+async def test_unpaired_surrogates_in_a_configuration_are_replaced(tmp_path: Path, store: ImageStore) -> None:
     config = {"Env": ["HALF=\ud800x", "WHOLE=\N{GRINNING FACE}"], "WorkingDir": "/\udc00"}
     await store.import_path(str(oci_layout(tmp_path / "layout", [tar([file("f", "x")])], config)), "halves")
     spec = store.resolve("halves")
@@ -437,7 +437,7 @@ async def test_the_store_survives_restarts_and_crashes(tmp_path: Path, store: Im
     assert len(os.listdir(tmp_path / "images/layers")) == 1
 
 
-async def test_imports_at_once_do_not_disturb_each_other(tmp_path: Path, store: ImageStore) -> None:
+async def test_concurrent_imports_do_not_disturb_each_other(tmp_path: Path, store: ImageStore) -> None:
     layout = oci_layout(tmp_path / "layout", [BASE, TOP])
     await asyncio.gather(*(store.import_path(str(layout), f"copy-{number % 3}") for number in range(9)))
     assert [image["name"] for image in store.list()] == ["host", "copy-0", "copy-1", "copy-2"]
@@ -452,7 +452,7 @@ async def test_pulling_needs_skopeo(store: ImageStore, monkeypatch: pytest.Monke
 
 
 async def test_a_pull_is_imported(store: ImageStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Through a stand-in for skopeo that answers with a layout, and one that fails."""
+    """With a fake skopeo that writes a layout, and with ones that fail."""
     layout = oci_layout(tmp_path / "layout", [BASE])
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -484,17 +484,17 @@ async def test_a_pull_is_imported(store: ImageStore, monkeypatch: pytest.MonkeyP
         ("x:1@sha256:" + "0" * 64, "docker.io/library/x@sha256:" + "0" * 64),
     ],
 )
-def test_names(name: str, full: str) -> None:
+def test_names_are_normalised(name: str, full: str) -> None:
     assert names.normalise(name) == full
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a//b", "a:b:c", "x@sha256:0", "a b", "-x", "a/", "x:" + "t" * 129])
-def test_no_names(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(HoldfastError, match="not an image name"):
         names.normalise(name)
 
 
-async def test_the_host_name_is_taken(tmp_path: Path, store: ImageStore) -> None:
+async def test_the_name_host_is_reserved(tmp_path: Path, store: ImageStore) -> None:
     layout = oci_layout(tmp_path / "layout", [BASE])
     for name in ("host", "host:latest", "docker.io/library/host"):
         for attempt in (store.import_path(str(layout), name), store.remove(name)):
@@ -536,7 +536,7 @@ async def test_without_id_mapped_mounts_layers_are_stored_with_the_sandboxes_ids
 
 @requires("namespaces", "root")
 async def test_owners_and_set_id_bits_where_the_kernel_maps_no_ids(tmp_path: Path) -> None:
-    """The store holds the files under the sandboxes' own ids then; a change of owner takes set-id bits away."""
+    """The store then holds the files under the ids of sandboxes, and a change of owner clears set-id bits."""
     layer = tar([directory("etc"), file("su", "x", 0o4755), file("far", "x", uid=70_000, gid=70_001), symlink("link", "su")])
     async with running_node(tmp_path / "data", HOLDFAST_NODE_ID_MAPPING="off") as made:
         client = await made.client()

@@ -1,4 +1,4 @@
-"""From inside a `host` sandbox: everything on reliability.md's list is refused."""
+"""Attempts to break out of a `host` sandbox, everything on the list of reliability.md, are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROBE = (REPOSITORY / "tests/node/probe.py").read_text()
 
 @pytest.fixture
 def marker() -> object:
-    """A file only the machine's owner should see, in the places people keep such files."""
+    """A file that only the machine's owner should see, in places where people keep such files."""
     name = f"holdfast-probe-marker-{os.getpid()}"
     places = [Path.home(), Path("/tmp"), Path("/root"), Path("/home")]
     made = []
@@ -43,14 +43,14 @@ async def test_every_attempt_to_get_out_is_refused(client: NodeClient, marker: s
     assert done["code"] == 0, done["err"]
     results = json.loads(done["out"])
     assert len(results) >= 70
-    assert {name: said for name, said in results.items() if said is not None} == {}
+    assert {name: result for name, result in results.items() if result is not None} == {}
 
 
-async def test_the_probe_can_tell(tmp_path: Path, marker: str) -> None:
-    """The same probe outside of a sandbox must find plenty, or it proves nothing inside of one."""
+async def test_the_probe_succeeds_outside_of_a_sandbox(tmp_path: Path, marker: str) -> None:
+    """If the same attempts found nothing outside, finding nothing inside would prove nothing."""
     done = subprocess.run(["/usr/bin/python3", "-", marker], input=_harmless(), capture_output=True, check=True)
     results = json.loads(done.stdout)
-    found = {name for name, said in results.items() if said is not None}
+    found = {name for name, result in results.items() if result is not None}
     assert {"host files", "other processes", "devices", "sys", "capabilities"} <= found
 
 
@@ -68,13 +68,13 @@ async def test_the_toolchain_of_the_host_image_works(client: NodeClient) -> None
     assert done["out"].splitlines()[-1:] == ["root"]
 
 
-async def test_there_is_a_python_of_that_name(client: NodeClient) -> None:
+async def test_the_command_python_exists(client: NodeClient) -> None:
     box = await client.create("named")
     for argv in (("python", "-c", "print(6 * 7)"), ("bash", "-lc", "python -c 'print(6 * 7)'")):
         assert (await run(box["endpoint"], *argv))["out"] == "42\n"
 
 
-async def test_it_is_a_machine_of_its_own(client: NodeClient) -> None:
+async def test_a_sandbox_has_its_own_name_files_and_devices(client: NodeClient) -> None:
     box = await client.create("own-name", env={"WHO": "me"})
     script = (
         "hostname; cat /etc/hostname; pwd; echo $WHO; stat -c %a /tmp /workspace /dev/shm; "
@@ -92,7 +92,7 @@ async def test_it_is_a_machine_of_its_own(client: NodeClient) -> None:
     ]  # fmt: skip
 
 
-async def test_what_is_shown_of_the_machine_is_read_only(client: NodeClient) -> None:
+async def test_mounts_of_the_machine_are_read_only(client: NodeClient) -> None:
     box = await client.create("mounts")
     rows = [row.split() for row in (await ask(box["endpoint"], "read", path="/proc/self/mountinfo")).splitlines()]
     mounts = {row[4]: set(row[5].split(",")) for row in rows}
@@ -104,7 +104,7 @@ async def test_what_is_shown_of_the_machine_is_read_only(client: NodeClient) -> 
     assert {"/proc/keys", "/proc/timer_list", "/sys/firmware"} <= set(mounts)
 
 
-async def test_the_agent_itself_keeps_only_what_it_needs(client: NodeClient) -> None:
+async def test_the_agent_keeps_only_the_capabilities_it_needs(client: NodeClient) -> None:
     box = await client.create("capabilities")
     rows = dict(line.split(":\t", 1) for line in (await ask(box["endpoint"], "read", path="/proc/self/status")).splitlines())
     assert int(rows["CapPrm"], 16) == int(rows["CapEff"], 16) == 1 << 31 | 0b11111011
@@ -127,7 +127,7 @@ async def test_commands_have_dockers_capabilities(client: NodeClient) -> None:
 
 @requires("root")
 async def test_what_a_sandbox_makes_privileged_means_nothing_outside(shared: Node, client: NodeClient) -> None:
-    """Set-user-ID programs and file capabilities, as the machine sees them: of a user that it does not have."""
+    """On the machine, set-user-ID programs and file capabilities belong to a user id that it does not use."""
     box = await client.create("privileged-files")
     script = "cp /bin/cat /tmp/setuid && chmod 6755 /tmp/setuid && cp /bin/cat /tmp/capable && setcap cap_chown,cap_setuid+ep /tmp/capable"
     done = await run(box["endpoint"], "bash", "-ec", script.replace("setcap", "/sbin/setcap" if Path("/sbin/setcap").exists() else "true"))
@@ -144,7 +144,7 @@ async def test_what_a_sandbox_makes_privileged_means_nothing_outside(shared: Nod
     raw = os.getxattr(seen / "capable", "security.capability")
     revision, root_id = struct.unpack_from("<I", raw)[0] >> 24, struct.unpack_from("<I", raw, 20)[0]
     assert revision == 3
-    assert root_id >= ID_BASE, "they hold only where that id is root"
+    assert root_id >= ID_BASE, "they apply only where that id is root"
 
 
 @requires("root")
@@ -154,7 +154,7 @@ async def test_the_store_and_the_sandboxes_are_closed_to_other_users(shared: Nod
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-async def test_no_descriptor_leads_out(client: NodeClient) -> None:
+async def test_no_descriptor_of_the_agent_leads_out_of_the_sandbox(client: NodeClient) -> None:
     box = await client.create("fds")
     config = await ask(box["endpoint"], "config")
     for name, target in (await ask(box["endpoint"], "fds")).items():
@@ -168,7 +168,7 @@ async def test_no_descriptor_leads_out(client: NodeClient) -> None:
         assert allowed, f"descriptor {name} is {target}"
 
 
-async def test_nothing_says_where_on_the_machine_it_lies(shared: Node, client: NodeClient) -> None:
+async def test_no_path_of_the_machine_is_visible(shared: Node, client: NodeClient) -> None:
     box = await client.create("somewhere")
     seen = (await run(box["endpoint"], "sh", "-c", "cat /proc/self/cgroup /proc/1/cgroup /proc/self/mountinfo /proc/mounts; env"))["out"]
     for word in (str(shared.data), "holdfast-", *filter(None, Path("/proc/self/cgroup").read_text().replace("\n", "/").split("/")[1:2])):
@@ -177,7 +177,7 @@ async def test_nothing_says_where_on_the_machine_it_lies(shared: Node, client: N
     assert (await run(box["endpoint"], "cat", "/proc/diskstats", "/proc/partitions"))["out"] == ""
 
 
-USE_UP = """
+EXHAUST = """
 import ctypes, json, os, signal, sys
 libc = ctypes.CDLL(None, use_errno=True)
 class Value(ctypes.Union): _fields_ = [("number", ctypes.c_int), ("pointer", ctypes.c_void_p)]
@@ -193,17 +193,17 @@ sys.stdin.read()
 
 
 @requires("root")
-async def test_one_sandbox_cannot_use_up_what_the_kernel_counts_for_root(client: NodeClient) -> None:
-    """Inotify instances (128 by default) and queued signals: not for its neighbours, and not for the machine."""
+async def test_one_sandbox_cannot_exhaust_what_the_kernel_counts_per_user(client: NodeClient) -> None:
+    """Inotify instances (128 by default) and queued signals stay available to other sandboxes and to the machine."""
     greedy, neighbour = await client.create("greedy"), await client.create("neighbour")
-    background = f"python3 -c '{USE_UP}' 200000 </tmp/hold >/tmp/got 2>/dev/null &"
+    background = f"python3 -c '{EXHAUST}' 200000 </tmp/hold >/tmp/got 2>/dev/null &"
     hold = "exec 3>/tmp/hold; setsid sleep 60 >/dev/null 2>&1 &"
     script = f"mkfifo /tmp/hold; {background} {hold} until [ -s /tmp/got ]; do :; done; cat /tmp/got"
     used = json.loads((await run(greedy["endpoint"], "bash", "-c", script))["out"])
-    assert min(used) > 10, "it got what is its own"
-    assert json.loads((await run(neighbour["endpoint"], "python3", "-c", USE_UP, "8"))["out"]) == [8, 8]
-    ours = subprocess.run(["/usr/bin/python3", "-c", USE_UP, "8"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
-    assert json.loads(ours.stdout) == [8, 8]
+    assert min(used) > 10, "it got its own allowance"
+    assert json.loads((await run(neighbour["endpoint"], "python3", "-c", EXHAUST, "8"))["out"]) == [8, 8]
+    on_machine = subprocess.run(["/usr/bin/python3", "-c", EXHAUST, "8"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert json.loads(on_machine.stdout) == [8, 8]
 
 
 TERMINALS = """
@@ -217,8 +217,8 @@ except OSError:
 """
 
 
-async def test_one_sandbox_cannot_use_up_the_terminals(client: NodeClient) -> None:
-    """The kernel counts those of all sandboxes together, up to 3072."""
+async def test_one_sandbox_cannot_exhaust_the_terminals(client: NodeClient) -> None:
+    """The kernel allows 3072 terminals for all sandboxes together."""
     box = await client.create("terminals")
     done = await run(box["endpoint"], "python3", "-c", TERMINALS)
     assert 64 <= int(done["out"]) <= 300, done["err"]

@@ -19,7 +19,7 @@ pytestmark = requires("namespaces")
 HOST_DISK = 64 << 20
 
 
-async def test_a_sandbox_comes_works_and_goes(shared: Node, client: NodeClient) -> None:
+async def test_a_sandbox_is_created_used_and_deleted(shared: Node, client: NodeClient) -> None:
     answer = await client.create("one", labels={"run": "7"}, env={"A": "1"})
     assert answer["endpoint"].startswith("unix:///")
     assert answer["agent_epoch"]
@@ -34,13 +34,13 @@ async def test_a_sandbox_comes_works_and_goes(shared: Node, client: NodeClient) 
     assert not os.path.exists(answer["endpoint"].removeprefix("unix://"))
 
 
-async def test_an_id_is_taken_once(client: NodeClient) -> None:
+async def test_an_id_in_use_is_refused(client: NodeClient) -> None:
     await client.create("same")
     with pytest.raises(RefusedError, match="sandbox_exists"):
         await client.create("same")
 
 
-async def test_sandboxes_are_apart(client: NodeClient) -> None:
+async def test_sandboxes_do_not_see_each_others_files_and_processes(client: NodeClient) -> None:
     one, two = await client.create("one"), await client.create("two")
     await run(one["endpoint"], "sh", "-c", "echo mine > /workspace/file; (sleep 60 >/dev/null 2>&1 &) ")
     seen = await run(two["endpoint"], "sh", "-c", "ls /workspace; ls /proc | grep -c '^[0-9]'")
@@ -60,7 +60,7 @@ async def test_sandboxes_are_apart(client: NodeClient) -> None:
         ({"memory": "4Gi"}, "invalid_argument"),
         ({"memory": 1}, "invalid_argument"),
         ({"disk": 1}, "invalid_argument"),
-        ({"disk": 9 << 40}, "invalid_argument"),  # no file can hold it: it would be tried until somebody gives up
+        ({"disk": 9 << 40}, "invalid_argument"),  # larger than any file: the client would retry in vain
         ({"disk": 100 << 40}, "invalid_argument"),
         ({"env": {"A": 1}}, "invalid_argument"),
         ({"env": {"A=B": "1"}}, "invalid_argument"),
@@ -79,7 +79,7 @@ async def test_bad_requests_are_refused_and_leave_nothing(client: NodeClient, bo
     assert (await client.call("list"))["sandboxes"] == []
 
 
-async def test_nonsense_on_the_socket_is_answered(client: NodeClient) -> None:
+async def test_malformed_requests_get_an_error(client: NodeClient) -> None:
     client.writer.write(b"not json\n[1]\n" + json.dumps({"id": 5, "op": "no-such"}).encode() + b"\n")
     answers = [await client.receive() for _ in range(3)]
     assert [answer["ok"] for answer in answers] == [False] * 3
@@ -95,17 +95,17 @@ async def test_a_line_without_end_closes_only_its_connection(shared: Node, clien
     assert (await other.call("list"))["sandboxes"] == []
 
 
-@pytest.mark.parametrize(("how", "said"), [("breaks", "told to break"), ("silent", "no reason given")])
-async def test_an_agent_that_does_not_start_is_reported(client: NodeClient, how: str, said: str) -> None:
+@pytest.mark.parametrize(("how", "message"), [("breaks", "told to break"), ("silent", "no reason given")])
+async def test_an_agent_that_does_not_start_is_reported(client: NodeClient, how: str, message: str) -> None:
     with pytest.raises(RefusedError) as refused:
         await client.create("broken", env={"TEST_AGENT": how})
     assert refused.value.code == "runtime_unavailable"
-    assert said in refused.value.error["message"]
+    assert message in refused.value.error["message"]
     assert (await client.call("list"))["sandboxes"] == []
     await client.create("broken")
 
 
-async def test_watch_begins_with_all_and_tells_every_change(shared: Node, client: NodeClient) -> None:
+async def test_a_watch_begins_with_all_sandboxes_and_reports_every_change(shared: Node, client: NodeClient) -> None:
     await client.create("before")
     watcher = await shared.client()
     await watcher.send("watch")
@@ -147,7 +147,7 @@ async def test_an_agent_out_of_memory_is_the_workloads_fault(shared: Node, clien
 
 
 @requires("cgroups")
-async def test_a_command_out_of_memory_does_not_take_the_agent(client: NodeClient) -> None:
+async def test_a_command_out_of_memory_does_not_kill_the_agent(client: NodeClient) -> None:
     box = await client.create("greedy", memory=64 << 20)
     eater = "x = [bytes(1 << 20) and b'1' * (1 << 20) for _ in range(400)]"
     for _ in range(3):
@@ -155,7 +155,7 @@ async def test_a_command_out_of_memory_does_not_take_the_agent(client: NodeClien
     assert (await run(box["endpoint"], "echo", "alive"))["out"] == "alive\n"
 
 
-async def test_a_fork_bomb_meets_its_limit(client: NodeClient) -> None:
+async def test_a_fork_bomb_is_stopped_by_the_process_limit(client: NodeClient) -> None:
     box, other = await client.create("bomb", pids=64), await client.create("other")
     done = await run(box["endpoint"], "/usr/bin/python3", "-c", BOMB)
     assert 30 < int(done["out"]) < 64
@@ -163,14 +163,14 @@ async def test_a_fork_bomb_meets_its_limit(client: NodeClient) -> None:
     assert (await run(other["endpoint"], "echo", "fine"))["out"] == "fine\n"
 
 
-async def test_disk_is_bounded_where_asked(client: NodeClient) -> None:
+async def test_the_disk_has_the_requested_size(client: NodeClient) -> None:
     box = await client.create("small", disk=8 << 20)
     done = await run(box["endpoint"], "dd", "if=/dev/zero", "of=/workspace/big", "bs=1M", "count=64")
     assert "No space left" in done["err"]
     assert (await run(box["endpoint"], "sh", "-c", "rm /workspace/big; echo ok > /tmp/x; cat /tmp/x"))["out"] == "ok\n"
 
 
-async def test_many_at_once(shared: Node) -> None:
+async def test_thirty_concurrent_creates_and_deletes(shared: Node) -> None:
     clients = [await shared.client() for _ in range(30)]
     boxes = await asyncio.gather(*(one.create(f"many-{number}") for number, one in enumerate(clients)))
     names = await asyncio.gather(*(run(box["endpoint"], "hostname") for box in boxes))
@@ -179,7 +179,7 @@ async def test_many_at_once(shared: Node) -> None:
     assert (await clients[0].call("stats"))["sandboxes"] == 0
 
 
-async def test_a_create_goes_on_when_its_asker_is_gone(shared: Node, client: NodeClient) -> None:
+async def test_a_create_continues_after_its_client_disconnected(shared: Node, client: NodeClient) -> None:
     watcher = await shared.client()
     await watcher.send("watch")
     await watcher.next_event("sync")
@@ -189,13 +189,13 @@ async def test_a_create_goes_on_when_its_asker_is_gone(shared: Node, client: Nod
     assert (await watcher.next_event("ready"))["sandbox_id"] == "orphan"
 
 
-async def test_an_unknown_image_resolves_where_told_so(tmp_path: Path) -> None:
+async def test_an_unknown_image_resolves_to_the_configured_fallback(tmp_path: Path) -> None:
     async with running_node(tmp_path / "d", HOLDFAST_IMAGE_FALLBACK="host") as made:
         box = await (await made.client()).create("fallback", image="python:3.11-slim")
         assert (await run(box["endpoint"], "git", "--version"))["code"] == 0
 
 
-def test_a_fallback_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_fallback_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="HOLDFAST_IMAGE_FALLBACK"):
         from_environment({"HOLDFAST_DATA": str(tmp_path), "HOLDFAST_IMAGE_FALLBACK": "hots"})
 
@@ -207,8 +207,8 @@ def test_a_mapping_that_is_neither_on_nor_off_is_refused(tmp_path: Path) -> None
 
 
 @requires("root")
-async def test_whoever_starts_a_node_may_have_closed_what_it_makes(tmp_path: Path) -> None:
-    """A root whose umask is 077 is usual on servers: other users of a sandbox must find their way in it all the same."""
+async def test_users_can_enter_a_sandbox_of_a_node_with_a_strict_umask(tmp_path: Path) -> None:
+    """A umask of 077 is usual for root on servers; other users of a sandbox must be able to enter its directories nevertheless."""
     before = os.umask(0o077)
     try:
         async with running_node(tmp_path / "d") as made:

@@ -1,4 +1,4 @@
-"""Asked-for network: the outside is reached, this machine and private ranges are not; without asking nothing is."""
+"""A sandbox with network reaches public addresses, but not this machine and private ranges; without network it reaches nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def machine() -> Iterator[str]:
-    """A network namespace that stands for this machine, beside one that is the rest of the world; servers in both."""
+    """A network namespace that stands for this machine, connected to one that stands for the internet; servers run in both."""
     here, there = f"hf-here-{os.getpid()}", f"hf-there-{os.getpid()}"
     servers = []
     try:
@@ -79,11 +79,11 @@ def reached_from(machine: str, *targets: str) -> dict[str, str]:
     done = subprocess.run(
         ["nsenter", f"--net=/run/netns/{machine}", sys.executable, "-c", TRY, *targets], capture_output=True, check=True, timeout=60
     )
-    said: dict[str, str] = json.loads(done.stdout)
-    return said
+    results: dict[str, str] = json.loads(done.stdout)
+    return results
 
 
-async def test_the_outside_and_nothing_else(machine: str, tmp_path: Path) -> None:
+async def test_a_sandbox_with_network_reaches_only_public_addresses(machine: str, tmp_path: Path) -> None:
     everything = (OUTSIDE, PRIVATE, METADATA, MACHINE)
     until(lambda: {reached_from(machine, *everything)[name] for name in everything} == {"hi"}, deadline_s=20, what="the servers to serve")
     python = tmp_path / "python"
@@ -95,8 +95,8 @@ async def test_the_outside_and_nothing_else(machine: str, tmp_path: Path) -> Non
         client = await node.client()
         box = await client.create("open", network=True)
         done = await run(box["endpoint"], "/usr/bin/python3", "-c", TRY, *everything, "10.0.2.2", "127.0.0.1")
-        said = json.loads(done["out"])
-        assert {target for target, word in said.items() if word == "hi"} == {OUTSIDE, f"{OUTSIDE}tap0"}, said
+        results = json.loads(done["out"])
+        assert {target for target, result in results.items() if result == "hi"} == {OUTSIDE, f"{OUTSIDE}tap0"}, results
         assert (await run(box["endpoint"], "cat", "/etc/resolv.conf"))["out"] == "nameserver 10.0.2.3\n"
         plain = await client.create("closed")
         done = await run(plain["endpoint"], "/usr/bin/python3", "-c", TRY, *everything, "10.0.2.2")
@@ -113,14 +113,14 @@ async def test_the_outside_and_nothing_else(machine: str, tmp_path: Path) -> Non
 def _names(children: Path) -> list[str]:
     names = []
     for pid in children.read_text().split():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
             names.append(Path(f"/proc/{pid}/comm").read_text().strip())
     return names
 
 
 ETC: dict[str, Sequence[Member]] = {
-    "a link to where systemd keeps it": [directory("etc"), symlink("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")],
-    "a link to everywhere": [directory("etc"), symlink("etc/resolv.conf", "../" * 12 + "tmp/VICTIM")],
+    "a link to the file of systemd": [directory("etc"), symlink("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")],
+    "a link to outside": [directory("etc"), symlink("etc/resolv.conf", "../" * 12 + "tmp/VICTIM")],
     "a directory": [directory("etc"), directory("etc/resolv.conf")],
     "not writable": [directory("etc", 0o555), file("etc/resolv.conf", "nameserver 192.0.2.9\n", 0o444)],
     "missing": [directory("etc")],
@@ -131,7 +131,7 @@ ETC: dict[str, Sequence[Member]] = {
 
 
 @pytest.mark.parametrize("etc", ETC)
-async def test_the_resolver_is_named_whatever_the_image_has_there(client: NodeClient, tmp_path: Path, etc: str) -> None:
+async def test_resolv_conf_is_written_whatever_the_image_contains(client: NodeClient, tmp_path: Path, etc: str) -> None:
     victim = Path(f"/tmp/holdfast-resolver-{os.getpid()}")
     members = [symlink(member.name, member.linkname.replace("VICTIM", victim.name)) if isinstance(member, TarInfo) and member.issym()
                else member for member in ETC[etc]]  # fmt: skip
@@ -150,7 +150,7 @@ async def test_the_resolver_is_named_whatever_the_image_has_there(client: NodeCl
         victim.unlink()
 
 
-def test_where_the_helper_is_missing_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_helper_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HoldfastError) as refused:
         parse_create({"network": True}, 100)
@@ -158,7 +158,7 @@ def test_where_the_helper_is_missing_the_error_says_what_to_install(monkeypatch:
     assert "install the package slirp4netns" in refused.value.hint
 
 
-def test_where_the_device_is_roots_alone_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_device_that_only_root_may_open_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: path != "/dev/net/tun")
     with pytest.raises(HoldfastError) as refused:
         parse_create({"network": True}, 100)
@@ -168,8 +168,8 @@ def test_where_the_device_is_roots_alone_the_error_says_so(monkeypatch: pytest.M
     assert [check.fix for check in doctor.run(NodeSettings("/tmp/x", "/tmp/x/s")) if check.name == "slirp4netns" and not check.ok]
 
 
-async def test_mounts_of_the_machine_stay(client: NodeClient, tmp_path: Path) -> None:
-    """The helper detaches the file tree it started in; from mounts that are shared, others would lose theirs."""
+async def test_shared_mounts_of_the_machine_stay_mounted(client: NodeClient, tmp_path: Path) -> None:
+    """The network helper detaches the file tree it started in; through shared mounts, this would unmount those of other processes."""
     outer, inner = tmp_path / "shared", tmp_path / "shared/child"
     mounted: list[Path] = []
     try:
@@ -216,14 +216,14 @@ print(json.dumps(said))
 
 
 async def test_hand_made_packets_take_no_other_routes(client: NodeClient) -> None:
-    """The kernel routes a packet with a header of the sender's own by the address given beside it, so the blackholes never see it."""
+    """The kernel routes a packet with the sender's own header by the address passed beside it, so blackhole routes do not apply."""
     box = await client.create("hand-made", network=True)
-    said = json.loads((await run(box["endpoint"], "python3", "-c", PACKETS, PRIVATE, "8.8.8.8"))["out"])
-    assert said == {
+    results = json.loads((await run(box["endpoint"], "python3", "-c", PACKETS, PRIVATE, "8.8.8.8"))["out"])
+    assert results == {
         "packet socket": "EPERM", "packet socket of old": "EPERM", "header included": "EPERM", "protocol raw": "EPERM",
         "ping socket": "done", "by the route": "EINVAL",
     }  # fmt: skip
     alone = await client.create("alone")
-    said = json.loads((await run(alone["endpoint"], "python3", "-c", PACKETS, PRIVATE, "8.8.8.8"))["out"])
-    assert (said["packet socket"], said["packet socket of old"], said["ping socket"]) == ("EPERM", "EPERM", "done")
-    assert {said["header included"], said["protocol raw"], said["by the route"]} == {"ENETUNREACH"}
+    results = json.loads((await run(alone["endpoint"], "python3", "-c", PACKETS, PRIVATE, "8.8.8.8"))["out"])
+    assert (results["packet socket"], results["packet socket of old"], results["ping socket"]) == ("EPERM", "EPERM", "done")
+    assert {results["header included"], results["protocol raw"], results["by the route"]} == {"ENETUNREACH"}

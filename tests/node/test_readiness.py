@@ -1,4 +1,4 @@
-"""What a sandbox that does not start says of it: for ever, or just now."""
+"""Whether the failure of a sandbox to start is permanent or temporary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from session_agent.node.readiness import agent_epoch
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("report", "code"),
     [
         ({"error": "file tree: mount overlay on root", "errno": errno.ELOOP}, "sandbox_failed"),
         ({"error": "file tree: mount overlay on root", "errno": errno.ENOMEM}, "runtime_unavailable"),
@@ -24,14 +24,14 @@ from session_agent.node.readiness import agent_epoch
         (None, "runtime_unavailable"),
     ],
 )
-async def test_what_no_other_try_would_change_is_not_tried_again(said: Any, code: str) -> None:
-    ready, theirs = os.pipe()
+async def test_a_permanent_failure_is_not_retryable(report: Any, code: str) -> None:
+    ready, write_end = os.pipe()
     with os.fdopen(ready, "rb"):
-        with os.fdopen(theirs, "wb") as line:
-            line.write(b"" if said is None else json.dumps(said).encode() + b"\n")
+        with os.fdopen(write_end, "wb") as line:
+            line.write(b"" if report is None else json.dumps(report).encode() + b"\n")
         container: Any = SimpleNamespace(ready=ready, agent_log=SimpleNamespace(tail=lambda: ""))
         with pytest.raises(HoldfastError) as failed:
             await agent_epoch(container, 5)
     assert failed.value.code == code
     assert failed.value.retryable is (code == "runtime_unavailable")
-    assert said is None or said["error"] in failed.value.message
+    assert report is None or report["error"] in failed.value.message

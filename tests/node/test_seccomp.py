@@ -1,4 +1,4 @@
-"""The filter's decisions on both architectures, by running its instructions."""
+"""The decisions of the system call filter on both architectures, found by running its instructions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def column(machine: str) -> int:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_named_call_is_refused_or_looked_at(machine: str) -> None:
+def test_every_named_call_without_conditions_is_refused(machine: str) -> None:
     for name, numbers in seccomp._NUMBERS.items():
         number = numbers[column(machine)]
         if number is None or name in ("socket", "setsockopt") or name in seccomp._CONDITIONAL or name in seccomp._ONE_ID:
@@ -83,8 +83,8 @@ def test_sockets(machine: str, args: tuple[int, ...], expected: int) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_with_a_network_nobody_writes_packet_headers(machine: str) -> None:
-    """The kernel routes such a packet by another address than the one it goes to."""
+def test_with_a_network_no_process_may_write_packet_headers(machine: str) -> None:
+    """The kernel routes such a packet by another address than its destination."""
     new, change = (41, 198)[column(machine)], (54, 208)[column(machine)]
     for family in (2, 10):
         assert verdict(machine, new, family, 3, 255, network=True) == EPERM
@@ -111,24 +111,24 @@ def test_processes_threads_and_namespaces(machine: str) -> None:
         assert verdict(machine, unshare, flag) == EPERM
     assert verdict(machine, unshare, 0x80) == EPERM
     setns = (308, 268)[column(machine)]
-    assert verdict(machine, setns, 5, 0x10000000) == ALLOW  # which the agent's children use; the kernel refuses all others
+    assert verdict(machine, setns, 5, 0x10000000) == ALLOW  # used by the agent's children; the kernel refuses other callers
     assert {verdict(machine, setns, 5, kind) for kind in (0, 0x20000, 0x40000000, 1 << 32)} == {EPERM}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_limits_are_changed_of_oneself_only_where_all_have_one_id(machine: str) -> None:
+def test_with_one_id_a_process_changes_only_its_own_limits(machine: str) -> None:
     prlimit = (302, 261)[column(machine)]
     new = 0x7FFD_0000_1000
     assert verdict(machine, prlimit, 0, 7, new, one_id=True) == ALLOW
-    assert verdict(machine, prlimit, 1, 7, 0, new, one_id=True) == ALLOW  # asks only
-    assert verdict(machine, prlimit, 7, 15, new, one_id=True) == ALLOW  # the agent's mark
+    assert verdict(machine, prlimit, 1, 7, 0, new, one_id=True) == ALLOW  # only reads
+    assert verdict(machine, prlimit, 7, 15, new, one_id=True) == ALLOW  # the agent marks process trees with this limit
     assert {verdict(machine, prlimit, pid, 7, new, one_id=True) for pid in (1, 2, 0xFFFFFFFF)} == {EPERM}
     assert {verdict(machine, prlimit, 1, 7, pointer, one_id=True) for pointer in (0x1000, 1 << 32)} == {EPERM}
-    assert verdict(machine, prlimit, 1, 7, new) == ALLOW  # the kernel refuses it: the agent's id is another
+    assert verdict(machine, prlimit, 1, 7, new) == ALLOW  # the kernel refuses it, because the agent has another id
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_priorities_are_changed_of_oneself_only_where_all_have_one_id(machine: str) -> None:
+def test_with_one_id_a_process_changes_only_its_own_priority(machine: str) -> None:
     setpriority, affinity = (141, 140)[column(machine)], (203, 122)[column(machine)]
     assert verdict(machine, setpriority, 0, 0, 19, one_id=True) == ALLOW
     assert verdict(machine, setpriority, 1, 0, 19, one_id=True) == ALLOW

@@ -1,4 +1,4 @@
-"""Pre-created sandboxes: they are adopted, replaced and released, and one that dies is not noticed by clients."""
+"""Pre-created sandboxes: they are adopted, replaced and released, and clients do not notice one that dies."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tests.support.until import until_async
 pytestmark = requires("namespaces", "cgroups")
 
 
-async def stock(client: NodeClient, count: int) -> None:
+async def until_spares(client: NodeClient, count: int) -> None:
     async def reached() -> bool:
         return bool((await client.call("stats"))["spares"] == count)
 
     await until_async(reached, deadline_s=60, what=f"{count} spares")
 
 
-async def test_a_create_takes_one_and_it_is_made_anew(node: Node) -> None:
+async def test_a_create_adopts_a_spare_and_it_is_replaced(node: Node) -> None:
     client = await node.client()
     await client.create("first")
-    await stock(client, 4)
-    waiting = {path.name for path in Path(NodeSettings(str(node.data), "").run_dir).glob(".*")}
+    await until_spares(client, 4)
+    ready = {path.name for path in Path(NodeSettings(str(node.data), "").run_dir).glob(".*")}
     await client.create("second", env={"WHO": "second"})
-    await stock(client, 4)
-    assert len(waiting & {path.name for path in Path(NodeSettings(str(node.data), "").run_dir).glob(".*")}) == 3
+    await until_spares(client, 4)
+    assert len(ready & {path.name for path in Path(NodeSettings(str(node.data), "").run_dir).glob(".*")}) == 3
 
 
-async def test_a_taken_spare_is_like_any_other(node: Node) -> None:
+async def test_an_adopted_spare_is_like_any_other_sandbox(node: Node) -> None:
     client = await node.client()
     await client.create("first")
-    await stock(client, 4)
+    await until_spares(client, 4)
     box = await client.create("second", env={"WHO": "me"}, memory=64 << 20, pids=99)
     done = await run(
         box["endpoint"], "bash", "-c", "hostname; cat /etc/hostname; echo $WHO; cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max"
@@ -50,22 +50,22 @@ async def test_a_taken_spare_is_like_any_other(node: Node) -> None:
 async def test_a_spare_that_dies_is_replaced(node: Node) -> None:
     client = await node.client()
     await client.create("first")
-    await stock(client, 4)
+    await until_spares(client, 4)
     spares = [pid for pid in sandboxed(node.data) if b"zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(spares) == 4
     for pid in spares:
         os.kill(pid, signal.SIGKILL)
     box = await client.create("second")
     assert (await run(box["endpoint"], "echo", "fine"))["out"] == "fine\n"
-    await stock(client, 4)
+    await until_spares(client, 4)
     await client.call("delete", sandbox_id="first")
     await client.call("delete", sandbox_id="second")
-    await stock(client, 4)
+    await until_spares(client, 4)
     assert len(sandboxed(node.data)) == 4
 
 
-async def test_after_a_burst_there_are_more_than_the_least(node: Node) -> None:
-    """How many is a matter of pace (demand.py): as many as the node then wants, which it says in stats and in the doctor's list."""
+async def test_after_a_burst_there_are_more_spares_than_the_minimum(node: Node) -> None:
+    """The number depends on the rate of creates (demand.py); the node reports it in its stats and in the doctor's list."""
     clients = [await node.client() for _ in range(12)]
     await asyncio.gather(*(client.create(f"box-{number}") for number, client in enumerate(clients)))
     stats: dict[str, int] = {}
@@ -79,20 +79,20 @@ async def test_after_a_burst_there_are_more_than_the_least(node: Node) -> None:
     checks = {check["name"]: check["detail"] for check in (await clients[0].call("doctor"))["checks"]}
     assert " wanted by recent creates are ready" in checks["spares"]
     await asyncio.gather(*(client.create(f"more-{number}") for number, client in enumerate(clients[: stats["spares"]])))
-    assert (await clients[0].call("spares"))["spares"] < 4, "the second burst took them"
+    assert (await clients[0].call("spares"))["spares"] < 4, "the second burst adopted them"
 
 
-async def test_spares_follow_the_images_in_use_and_let_go_of_removed_ones(tmp_path: Path) -> None:
+async def test_spares_follow_the_images_in_use_and_release_removed_ones(tmp_path: Path) -> None:
     async with node(tmp_path / "data") as made:
         client = await made.client()
         for name in ("one", "two", "three"):
             layout = oci_layout(tmp_path / name, [tar([directory(name)])])
             await client.call("image_import", path=str(layout), name=name)
             await client.create(f"box-{name}", image=name)
-        await stock(client, 8)
+        await until_spares(client, 8)
         for name in ("one", "two", "three"):
             await client.call("delete", sandbox_id=f"box-{name}")
             await client.call("image_remove", name=name)
-        await stock(client, 0)
+        await until_spares(client, 0)
         assert census(tmp_path / "data")["sandboxed processes"] == 0
         assert os.listdir(tmp_path / "data/images/layers") == []

@@ -1,4 +1,4 @@
-"""Nothing stays behind: not after deletes, not after kill -9, not after sandboxes that resist."""
+"""Nothing is left on the machine after deletes, after kill -9 and after sandboxes that resist their removal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.until import until_async
 pytestmark = [requires("namespaces", "cgroups"), pytest.mark.timeout(120)]
 
 
-async def test_fifty_come_and_go_without_a_trace(tmp_path: Path) -> None:
+async def test_fifty_creates_and_deletes_leave_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with node(data, HOLDFAST_NODE_SPARES="0") as made:
         client = await made.client()
@@ -41,7 +41,7 @@ async def test_fifty_come_and_go_without_a_trace(tmp_path: Path) -> None:
     assert census(data)["cgroups"] == 0
 
 
-async def test_a_clean_stop_takes_everything_along(tmp_path: Path) -> None:
+async def test_a_clean_stop_removes_everything(tmp_path: Path) -> None:
     data = tmp_path / "data"
     before = census(data)
     async with node(data) as made:
@@ -53,7 +53,7 @@ async def test_a_clean_stop_takes_everything_along(tmp_path: Path) -> None:
 
 
 async def test_resisting_sandboxes_are_deleted(tmp_path: Path) -> None:
-    """A fork bomb under way, a tree too deep to walk down, directories without permissions."""
+    """A running fork bomb, a tree too deep to walk down, directories without permissions."""
     data = tmp_path / "data"
     async with node(data, HOLDFAST_NODE_SPARES="0") as made:
         client = await made.client()
@@ -72,7 +72,7 @@ async def test_resisting_sandboxes_are_deleted(tmp_path: Path) -> None:
         assert census(data) == before
 
 
-async def test_a_killed_node_takes_its_sandboxes_and_is_swept_up(tmp_path: Path) -> None:
+async def test_sandboxes_die_with_a_killed_node_and_the_next_node_cleans_up(tmp_path: Path) -> None:
     data = tmp_path / "data"
     before = census(data)
     first = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY})
@@ -97,8 +97,8 @@ async def test_a_killed_node_takes_its_sandboxes_and_is_swept_up(tmp_path: Path)
 
 
 @requires("memory file system")
-async def test_the_next_node_removes_what_a_killed_one_left_whose_data_directory_is_gone(tmp_path: Path) -> None:
-    """Not what belongs to a living node, nor to a killed one that can be started again."""
+async def test_the_next_node_cleans_up_after_a_killed_one_without_data_directory(tmp_path: Path) -> None:
+    """Files of a living node stay, and those of a killed one that can be started again."""
     dead, restartable, living = (tmp_path / name for name in ("dead", "restartable", "living"))
     for data in (dead, restartable):
         killed = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY, "HOLDFAST_NODE_SPARES": "0"})
@@ -123,14 +123,14 @@ async def test_the_next_node_removes_what_a_killed_one_left_whose_data_directory
 
 
 async def test_a_node_killed_amid_a_hundred_creates_and_deletes_leaves_nothing(tmp_path: Path) -> None:
-    """Eight at a time, spares in stock, some disks just being mounted; the next node finds what is left of each."""
+    """Eight workers at a time, with ready spares and disks being mounted; the next node finds everything that is left."""
     data = tmp_path / "data"
     before = census(data)
     first = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY})
     first.start()
     half, made = asyncio.Event(), 0
 
-    async def one_after_the_other(worker: int) -> None:
+    async def create_and_delete(worker: int) -> None:
         nonlocal made
         with contextlib.suppress(AssertionError, ConnectionError, asyncio.IncompleteReadError, json.JSONDecodeError):
             client = await first.client()
@@ -141,7 +141,7 @@ async def test_a_node_killed_amid_a_hundred_creates_and_deletes_leaves_nothing(t
                     half.set()
                 await client.call("delete", sandbox_id=f"box-{worker}-{number}")
 
-    workers = [asyncio.create_task(one_after_the_other(number)) for number in range(8)]
+    workers = [asyncio.create_task(create_and_delete(number)) for number in range(8)]
     await half.wait()
     await first.stop(signal.SIGKILL)
     await asyncio.wait(workers)
@@ -161,7 +161,7 @@ async def test_sandboxes_outlive_the_zygote(node: Node) -> None:
     client = await node.client()
     box = await client.create("survivor")
     zygotes = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
-    # the oldest: what it has just forked is called the same for a moment
+    # the oldest: a process that it has just forked has the same name for a moment
     zygote = next(int(pid) for pid in zygotes if b"holdfast-zygote" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(zygote, signal.SIGKILL)
     assert (await run(box["endpoint"], "echo", "alive"))["out"] == "alive\n"
@@ -171,7 +171,7 @@ async def test_sandboxes_outlive_the_zygote(node: Node) -> None:
 
 
 async def test_a_zygote_without_descriptors_leaks_none(tmp_path: Path) -> None:
-    """Whichever step of a fork fails first, what the steps before it opened is closed."""
+    """Whichever step of a fork fails first, the descriptors that earlier steps opened are closed."""
     async with node(tmp_path / "data", HOLDFAST_NODE_SPARES="0") as made:
         client = await made.client()
         await client.create("first")  # the zygote keeps the program that makes namespaces
@@ -189,8 +189,8 @@ async def test_a_zygote_without_descriptors_leaks_none(tmp_path: Path) -> None:
         await client.create("box")
 
 
-async def test_a_sandbox_whose_state_is_not_stored_whole_is_refused(tmp_path: Path) -> None:
-    """A full file system takes the first page of a state file: after a kill of the node its sandbox would not be reported as lost."""
+async def test_a_create_whose_state_cannot_be_stored_completely_is_refused(tmp_path: Path) -> None:
+    """A full file system stores the first page of a state file: after a kill of the node its sandbox would not be reported as lost."""
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\nexec unshare -m sh -c \'mount -t tmpfs -o size=64k tmpfs /run && exec "$0" "$@"\' {sys.executable} "$@"\n'
@@ -217,8 +217,8 @@ async def test_one_node_per_data_directory(node: Node) -> None:
 
 
 @requires("root", "memory file system")
-def test_one_node_per_folder_in_memory(tmp_path: Path) -> None:
-    """Nodes in containers may share it while each has a data directory of the same name: the second must not sweep the first's."""
+def test_one_node_per_run_directory(tmp_path: Path) -> None:
+    """Nodes in containers may share it while their data directories have the same name: the second must not remove the first's files."""
     config = NodeSettings(str(tmp_path / "data"), "")
     recovery.make_directories(config)
     claimed = recovery.claim_run_dir(config)
@@ -236,8 +236,8 @@ def test_one_node_per_folder_in_memory(tmp_path: Path) -> None:
 
 
 @requires("root", "memory file system")
-def test_a_node_that_starts_finds_its_folder_in_memory_unlocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another node that looks for abandoned folders at that moment must not hold the lock, even for microseconds."""
+def test_a_starting_node_finds_its_run_directory_unlocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node that looks for abandoned run directories at that moment must not hold the lock, even for microseconds."""
     starting, sweeping = (NodeSettings(str(tmp_path / name), "") for name in ("starting", "sweeping"))
     for config in (starting, sweeping):
         recovery.make_directories(config)
@@ -264,7 +264,7 @@ def test_a_node_that_starts_finds_its_folder_in_memory_unlocked(tmp_path: Path, 
 @requires("root", "memory file system")
 @pytest.mark.parametrize("step", ["rename", "unlink", "rmdir"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_folder_in_memory_whose_removal_ends_early_is_removed_later(
+def test_a_run_directory_whose_removal_was_interrupted_is_removed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, done: bool
 ) -> None:
     ending, later = (NodeSettings(str(tmp_path / name), "") for name in ("ending", "later"))
@@ -298,7 +298,7 @@ def test_a_folder_in_memory_whose_removal_ends_early_is_removed_later(
 
 
 @requires("root", "memory file system")
-def test_what_another_user_put_beside_a_folder_in_memory_is_left_alone(tmp_path: Path) -> None:
+def test_a_link_that_another_user_put_beside_a_run_directory_is_left_alone(tmp_path: Path) -> None:
     config, later = (NodeSettings(str(tmp_path / name), "") for name in ("data", "later"))
     for each in (config, later):
         recovery.make_directories(each)
@@ -319,7 +319,7 @@ def test_what_another_user_put_beside_a_folder_in_memory_is_left_alone(tmp_path:
 
 
 @requires("root", "memory file system")
-def test_a_folder_in_memory_that_is_not_empty_keeps_its_link(tmp_path: Path) -> None:
+def test_a_run_directory_that_is_not_empty_keeps_its_link(tmp_path: Path) -> None:
     config = NodeSettings(str(tmp_path / "data"), "")
     recovery.make_directories(config)
     os.close(recovery.claim_run_dir(config) or -1)

@@ -1,4 +1,4 @@
-"""The node as an ordinary user: one id, no cgroups of its own, the same isolation."""
+"""The node run by an ordinary user: one id, no control groups, the same isolation."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ async def node() -> AsyncIterator[Node]:
         subprocess.run(["rm", "-rf", str(data)], check=True)
 
 
-async def test_the_probe_is_refused_here_as_well(node: Node) -> None:
+async def test_every_attempt_of_the_probe_fails_without_root(node: Node) -> None:
     client = await node.client()
     box = await client.create("user-probe")
     probe = (REPOSITORY / "tests/node/probe.py").read_text()
     done = await run(box["endpoint"], "/usr/bin/python3", "-", text=probe)
     results = json.loads(done["out"])
-    assert {name: said for name, said in results.items() if said is not None} == {}
+    assert {name: result for name, result in results.items() if result is not None} == {}
 
 
 async def test_sandboxes_work_and_leave_nothing(node: Node) -> None:
@@ -88,7 +88,7 @@ async def test_sandboxes_work_and_leave_nothing(node: Node) -> None:
         await client.call("delete", sandbox_id=f"box-{number}")
 
 
-async def test_a_fork_bomb_meets_its_limit_without_cgroups(node: Node) -> None:
+async def test_a_fork_bomb_is_stopped_without_cgroups(node: Node) -> None:
     client = await node.client()
     box = await client.create("bomb", pids=64)
     done = await run(box["endpoint"], "/usr/bin/python3", "-c", BOMB)
@@ -111,7 +111,7 @@ async def test_images_of_several_owners_are_usable(node: Node, tmp_path: Path) -
     assert await ask(box["endpoint"], "read", path="/d/f") == "y"
 
 
-async def test_the_doctor_says_what_is_not_limited(node: Node) -> None:
+async def test_the_doctor_reports_what_is_not_limited(node: Node) -> None:
     checks = {check["name"]: check for check in (await (await node.client()).call("doctor"))["checks"]}
     assert all(check["ok"] for check in checks.values() if check["required"])
     assert checks["cgroups"]["ok"] or "not limited" in checks["cgroups"]["detail"]
@@ -141,12 +141,12 @@ print(json.dumps(said))
 
 
 @requires("redis")
-def test_an_episode_on_a_users_own_stack() -> None:
-    """Gateway, controller, Redis, node and the real agent, all of one user's; then nothing is left."""
+def test_a_whole_stack_runs_as_an_ordinary_user() -> None:
+    """Gateway, controller, Redis, node and the real agent run as one user, and nothing is left afterwards."""
     python = python_or_skip("orjson", "aiohttp")
     with tempfile.TemporaryDirectory(prefix="hfu-") as home:
         os.symlink(python, f"{home}/python")
-        # Before 3.11.3 redis-py wants this, and the packages here were chosen for another Python than the user's.
+        # With Python before 3.11.3 redis-py imports this module, and the packages here were resolved for another Python.
         Path(f"{home}/async_timeout.py").write_text("from asyncio import timeout\n")
         os.chown(home, USER, USER)
         redis = os.path.dirname(find_redis_server() or "")

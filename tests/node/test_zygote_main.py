@@ -1,4 +1,4 @@
-"""What agents share is small: the libraries that none of them uses are not mapped by the process they are forked from."""
+"""The zygote, from which agents are forked, maps no library that agents do not use, so the memory they share stays small."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_agents_compile_nothing_to_read_their_settings() -> None:
     assert done.stdout == "0\n"
 
 
-def test_agents_have_random_numbers_of_their_own_and_run_no_other_hook() -> None:
+def test_each_agent_has_its_own_random_numbers_and_runs_no_other_fork_hook() -> None:
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", FORKS], env=environment, capture_output=True, check=True, text=True)
     first, second, thread = done.stdout.split()
