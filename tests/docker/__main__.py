@@ -1,6 +1,6 @@
-"""`python -m tests.docker`: runs cases by name and prints both sides; for work on one of them.
+"""`python -m tests.docker`: runs cases by name and prints both sides, for work on single cases.
 
---case NAME (part of a name; again for more), --list, --all (only the table), --json FILE.
+--case NAME (part of a name; may be repeated), --list, --all (only the table), --json FILE.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.docker.table import describe, records
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.docker")
-    parser.add_argument("--case", action="append", default=[], metavar="NAME", help="a case, or all whose name holds this")
+    parser.add_argument("--case", action="append", default=[], metavar="NAME", help="a case, or all cases whose name contains this")
     parser.add_argument("--all", action="store_true", help="every case; prints what differs")
     parser.add_argument("--list", action="store_true", help="the names")
     parser.add_argument("--json", metavar="FILE", help="write the results there")

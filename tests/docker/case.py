@@ -1,6 +1,6 @@
-"""What a case is: commands, how they are started, and what of their output has a meaning.
+"""What a case is: commands, how they are started, and which part of their output is compared.
 
-Owns the `Case` record and the functions that reduce an output to its meaning. Runs nothing. The modules of `cases/` make these,
+Owns the `Case` record and the functions that normalize an output for the comparison. Runs nothing. The modules of `cases/` make these,
 `compare.py` runs them.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 Step = str | tuple[str, ...]
-Reduce = Callable[[str], str]
+Normalize = Callable[[str], str]
 
 MAIN_IMAGE = "main"
 DEADLINE_S = 60.0
@@ -35,7 +35,7 @@ def last_line(text: str) -> str:
     return lines(text).rpartition("\n")[2]
 
 
-def without(pattern: str, replacement: str = "…") -> Reduce:
+def without(pattern: str, replacement: str = "…") -> Normalize:
     """The output with every match replaced: for addresses, times and names that differ between any two containers."""
     compiled = re.compile(pattern)
     return lambda text: compiled.sub(replacement, lines(text))
@@ -43,11 +43,11 @@ def without(pattern: str, replacement: str = "…") -> Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One question. Each of `steps` is what `docker exec` would be given: text for `sh -c`, or a list of arguments.
+    """One comparison. Each of `steps` is what `docker exec` would receive: text for `sh -c`, or a list of arguments.
 
-    `entrypoint`, `network` and `ulimits` are asked for when the container is made: its own entrypoint and command run, it reaches the
-    internet, it has these limits. `refused`: the reference is known to refuse the last step (an exit code other than 0), and every
-    other case is known to end with `exits` there. A reference that does otherwise fails the case: it would compare nothing.
+    `entrypoint`, `network` and `ulimits` are requested when the container is created: it runs the image's entrypoint and command,
+    reaches the internet, has these limits. `refused`: the reference must refuse the last step (an exit code other than 0); in every
+    other case it must end this step with `exits`. If it does not, the case fails, because the comparison would prove nothing.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Case:
     ulimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     refused: bool = False
     exits: int = 0
-    meaning: Reduce = lines
+    normalize: Normalize = lines
     deadline_s: float = DEADLINE_S
 
 

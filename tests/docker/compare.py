@@ -1,6 +1,6 @@
-"""Runs a case on both sides and says whether they agree: by exit code and by the meaning of the output of every step.
+"""Runs a case on both sides and compares exit code and normalized output of every step.
 
-Owns the pool of workers that runs cases side by side, each in a container and a sandbox of its own, so that no case sees another.
+Owns the pool of workers that runs cases in parallel, each in its own container and its own sandbox, so that no case affects another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast import HoldfastError, SandboxClient
 
 from tests.docker.case import MAIN_IMAGE, Case, Step
 from tests.docker.image import Image
-from tests.docker.reference import Ran, Reference
+from tests.docker.reference import CommandResult, Reference
 from tests.docker.sandboxes import HoldfastSide
 
 
@@ -24,36 +24,36 @@ class Side(Protocol):
 
     def start(self) -> None: ...
 
-    def run(self, step: Step) -> Ran: ...
+    def run(self, step: Step) -> CommandResult: ...
 
     def remove(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Both sides of a case, one `Ran` per step."""
+    """Both sides of a case, one `CommandResult` per step."""
 
     case: Case
-    reference: tuple[Ran, ...]
-    holdfast: tuple[Ran, ...]
+    reference: tuple[CommandResult, ...]
+    holdfast: tuple[CommandResult, ...]
     repeated: bool = False
     """Whether the sides agreed only when the case was run once more."""
 
     @property
     def equal(self) -> bool:
-        return self._meaning(self.reference) == self._meaning(self.holdfast)
+        return self._normalized(self.reference) == self._normalized(self.holdfast)
 
     @property
     def invalid(self) -> str:
-        """Why the reference does not show what the case is about; empty where it does."""
+        """Why the reference does not behave as the case requires; empty if it does."""
         code = self.reference[-1].exit_code
         if self.case.refused:
             return "" if code not in (0, None) else f"the reference should have refused it and ended with {code}"
         return "" if code == self.case.exits else f"the reference ended with {code}, not {self.case.exits}"
 
-    def _meaning(self, ran: tuple[Ran, ...]) -> list[tuple[int | str | None, str]]:
-        """A refusal is one, whatever number a program has for its reason; the cases of `privileges` print the reasons themselves."""
-        found: list[tuple[int | str | None, str]] = [(one.exit_code, self.case.meaning(one.stdout)) for one in ran]
+    def _normalized(self, ran: tuple[CommandResult, ...]) -> list[tuple[int | str | None, str]]:
+        """All refusals are equal, whatever exit code a program uses; the cases of `privileges` print the reasons themselves."""
+        found: list[tuple[int | str | None, str]] = [(one.exit_code, self.case.normalize(one.stdout)) for one in ran]
         if self.case.refused and ran[-1].exit_code:
             found[-1] = ("refused", found[-1][1])
         return found
@@ -66,13 +66,13 @@ class Outcome:
             for name, ran in (("docker", self.reference), ("holdfast", self.holdfast)):
                 one = ran[number]
                 parts.append(f"  {name}: exit code {one.exit_code}")
-                shown = {"stdout": self.case.meaning(one.stdout), "stderr": one.stderr}
+                shown = {"stdout": self.case.normalize(one.stdout), "stderr": one.stderr}
                 parts += [f"    {kind}: {line}" for kind, text in shown.items() for line in text.strip().splitlines()[-30:]]
         return "\n".join(parts)
 
 
 class Pool:
-    """Runs cases with `workers` threads, two sides at a time each."""
+    """Runs cases with `workers` threads, each of which runs two sides at a time."""
 
     def __init__(self, client: SandboxClient, images: dict[str, Image], workers: int) -> None:
         self._client = client
@@ -84,9 +84,9 @@ class Pool:
         return {name: self._cases.submit(self.run, case) for name, case in cases.items()}
 
     def run(self, case: Case) -> Outcome:
-        """A case in which the sides differ, or that the reference itself fails, is run once more: busy machines make services late.
+        """Run a case, and once more if the sides differ or the reference fails: on busy machines services start late.
 
-        The table says how often that helped.
+        The table shows how often this helped.
         """
         first = self._once(case)
         if first.equal and not first.invalid:
@@ -96,27 +96,27 @@ class Pool:
 
     def _once(self, case: Case) -> Outcome:
         image = self._images[case.image]
-        makers: list[Callable[[], Side]] = [
+        factories: list[Callable[[], Side]] = [
             lambda: Reference(image, self._images[MAIN_IMAGE], case),
             lambda: HoldfastSide(self._client, image, case),
         ]
-        futures = [self._sides.submit(_run_on, make, case) for make in makers]
+        futures = [self._sides.submit(_run_on, make, case) for make in factories]
         reference, holdfast = (future.result() for future in futures)
         return Outcome(case, reference, holdfast)
 
     def close(self) -> None:
-        """Drop what has not begun, wait for what has."""
+        """Drop the cases that have not begun and wait for the others."""
         self._cases.shutdown(cancel_futures=True)
         self._sides.shutdown()
 
 
-def _run_on(make: Callable[[], Side], case: Case) -> tuple[Ran, ...]:
+def _run_on(make: Callable[[], Side], case: Case) -> tuple[CommandResult, ...]:
     side = make()
     try:
         side.start()
         return tuple(side.run(step) for step in case.steps)
     except HoldfastError as error:
-        return tuple(Ran(None, "", f"{type(error).__name__}: {error}") for _ in case.steps)
+        return tuple(CommandResult(None, "", f"{type(error).__name__}: {error}") for _ in case.steps)
     finally:
         with suppress(Exception):
             side.remove()

@@ -1,4 +1,4 @@
-"""Runs the selected cases side by side in the background, gives each test its outcome, and prints the table at the end."""
+"""Runs the selected cases in parallel in the background, gives each test its outcome, and prints the table at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Outcome]]]:
-    """A future for each selected case, all of them under way."""
+    """A future for each selected case, all of them started."""
     selected = {
         item.callspec.params["name"] for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     }

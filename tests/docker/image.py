@@ -1,6 +1,6 @@
 """Builds the suite's image from Debian packages: layers as directories for the reference, an OCI archive for Holdfast.
 
-Owns the folder build/docker-suite and what is kept there, keyed by the recipe; a second run finds everything. Needs root,
+Owns the folder build/docker-suite and its contents, keyed by the recipe; a second run reuses everything. Needs root,
 debootstrap and a Debian mirror. Nothing is committed and nothing outside the folder is touched.
 """
 

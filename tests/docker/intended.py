@@ -1,4 +1,4 @@
-"""The differences that are meant: a case's name and the reason why a sandbox does not do what docker does there.
+"""The intended differences: a case's name and the reason why a sandbox behaves differently from docker.
 
 A case listed here must differ; one that no longer does fails, so that this list stays true. Keep it short.
 """

@@ -1,6 +1,6 @@
-"""What the suite's image is made of: Debian packages, and a second layer with what images in the wild hold.
+"""What the suite's image is made of: Debian packages, and a second layer with what images in the wild contain.
 
-Owns the lists and scripts; `image.py` carries them out and keys its cache by this text.
+Owns the lists and scripts; `image.py` executes them and keys its cache by this text.
 """
 
 from __future__ import annotations

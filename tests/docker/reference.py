@@ -1,7 +1,7 @@
 """The reference: a container of runc with docker's default specification, on an overlay of the image's layers.
 
 Owns the container's folder, mounts and cgroup, and what docker resolves itself before it calls runc: users by name, HOME, HOSTNAME,
-/etc/hosts. Needs root. `compare.py` makes one for each case.
+/etc/hosts. Needs root. `compare.py` creates one for each case.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def why_no_network() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """How one command ended. `exit_code` is None where a deadline ended it."""
+class CommandResult:
+    """The result of one command. `exit_code` is None if it was killed at its deadline."""
 
     exit_code: int | None
     stdout: str
@@ -59,7 +59,7 @@ class Ran:
 
 
 def remove_leftovers() -> None:
-    """What a run that was killed left behind. The caller holds the folder's lock."""
+    """Remove what a killed run left behind. The caller holds the folder's lock."""
     for folder in sorted((FOLDER / "containers").glob("*")):
         _remove_container(folder)
 
@@ -76,7 +76,7 @@ class Reference:
     """One container, from `start` to `remove`."""
 
     def __init__(self, image: Image, main: Image, case: Case) -> None:
-        """*main* is the image that has what the reference needs itself: an init and the kernel's headers."""
+        """*main* is the image with the files that the reference itself needs: an init and the kernel's headers."""
         self.id = secrets.token_hex(6)
         self._image = image
         self._main = main
@@ -86,7 +86,7 @@ class Reference:
         self._slirp: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """`docker run -d --init IMAGE`, with a command that does nothing unless the case asks for the image's own."""
+        """`docker run -d --init IMAGE`, with a command that does nothing unless the case requests the image's own."""
         for name in ("upper", "work", "merged"):
             (self._folder / name).mkdir(parents=True)
         lower = ":".join(str(layer) for layer in reversed(self._image.layers))
@@ -134,7 +134,7 @@ class Reference:
         return ["/busybox", "tail", "-f", "/dev/null"] if (self._folder / "merged/busybox").exists() else ["tail", "-f", "/dev/null"]
 
     def _volumes(self) -> dict[str, str]:
-        """docker's anonymous volumes: directories of their own that begin with what the image has there."""
+        """docker's anonymous volumes: separate directories that start with the image's contents."""
         made = {}
         for number, path in enumerate(self._image.config.get("Volumes", {})):
             inside, outside = self._folder / "merged" / path.lstrip("/"), self._folder / f"volume-{number}"
@@ -144,7 +144,7 @@ class Reference:
         return made
 
     def _connect(self) -> None:
-        """A way out through slirp4netns, as the sandbox has; docker would have its bridge."""
+        """Connect the container through slirp4netns, like the sandbox; docker would use its bridge."""
         pid = json.loads(subprocess.run([*_RUNC, "state", self.id], capture_output=True, check=True).stdout)["pid"]
         reads, writes = os.pipe()
         command = ["slirp4netns", "--configure", "--mtu=65520", "--disable-host-loopback", f"--ready-fd={writes}", str(pid), "tap0"]
@@ -156,7 +156,7 @@ class Reference:
             raise RuntimeError("slirp4netns did not connect the reference container")
 
     def _add_init_layer(self) -> None:
-        """What docker puts between an image and a container: mount points, /etc/mtab, /.dockerenv."""
+        """Add what docker puts between an image and a container: mount points, /etc/mtab, /.dockerenv."""
         merged = self._folder / "merged"
         for name in ("dev", "proc", "sys", "etc", "sbin", str(self._image.config.get("WorkingDir", "")).lstrip("/")):
             if not (merged / name).is_symlink():
@@ -167,14 +167,14 @@ class Reference:
         if not mtab.is_symlink():
             mtab.symlink_to("/proc/mounts")
 
-    def run(self, step: Step) -> Ran:
+    def run(self, step: Step) -> CommandResult:
         """`docker exec`: returns when the command has ended, whatever still holds its output."""
         case = self._case
         arguments = ["sh", "-c", step] if isinstance(step, str) else list(step)
         try:
             described = self._process(arguments, case.user, case.cwd, case.env, terminal=case.terminal)
         except LookupError as error:
-            return Ran(126, "", str(error))
+            return CommandResult(126, "", str(error))
         file = self._folder / f"process-{secrets.token_hex(4)}.json"
         file.write_text(json.dumps(described))
         if case.terminal:
@@ -202,15 +202,15 @@ class Reference:
         for reader in readers:
             reader.join(_DRAIN_S)
         stdout, stderr = (bytes(output).decode(errors="replace") for output in outputs)
-        return Ran(_exit_code_of_docker(code, stderr), stdout, stderr)
+        return CommandResult(_exit_code_of_docker(code, stderr), stdout, stderr)
 
-    def _run_on_terminal(self, command: list[str]) -> Ran:
-        ours, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, (24, 80))
-        running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
-        os.close(theirs)
+    def _run_on_terminal(self, command: list[str]) -> CommandResult:
+        controller, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, (24, 80))
+        running = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)
+        os.close(terminal)
         output = bytearray()
-        reader = self._read(ours, output, None)
+        reader = self._read(controller, output, None)
         try:
             code: int | None = running.wait(self._case.deadline_s)
         except subprocess.TimeoutExpired:
@@ -218,7 +218,7 @@ class Reference:
             running.wait()
             code = None
         reader.join(_DRAIN_S)
-        return Ran(code, bytes(output).decode(errors="replace"), "")
+        return CommandResult(code, bytes(output).decode(errors="replace"), "")
 
     def _read(self, descriptor: int, into: bytearray, pipe: Any) -> threading.Thread:
         def read() -> None:
@@ -293,7 +293,7 @@ class Reference:
 
 
 def _exit_code_of_docker(code: int | None, stderr: str) -> int | None:
-    """docker answers 127 for a program that is not there and 126 for one that cannot be run, where runc has one code for both."""
+    """docker answers 127 for a program that does not exist and 126 for one that cannot be run, where runc has one code for both."""
     if "exec failed" not in stderr or code not in (1, 255):
         return code
     return 127 if "not found" in stderr or "no such file" in stderr else 126

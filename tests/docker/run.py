@@ -18,7 +18,7 @@ from tests.docker.sandboxes import running_service
 
 @contextlib.contextmanager
 def running(cases: Mapping[str, Case], workers: int) -> Iterator[dict[str, Future[Outcome]]]:
-    """A future for each case, all of them under way; those that have not begun at the end are dropped."""
+    """A future for each case, all of them started; cases that have not begun at the end are dropped."""
     with locked_folder():
         remove_leftovers()
         images = build_images()

@@ -1,4 +1,4 @@
-"""Holdfast's side: a real stack with the suite's images imported, and a sandbox for each case, through the public SDK.
+"""The side of Holdfast: a real stack with the suite's images imported, and a sandbox for each case, through the public SDK.
 
 Owns the stack's data folder below build/docker-suite, which keeps the imported images as long as neither they nor the code that
 imports them has changed.
@@ -16,12 +16,12 @@ from holdfast_server import embed
 
 from tests.docker.case import Case, Step
 from tests.docker.image import FOLDER, TOP, Image
-from tests.docker.reference import CPU, MEMORY, Ran
+from tests.docker.reference import CPU, MEMORY, CommandResult
 
 
 @contextlib.contextmanager
 def running_service(images: Sequence[Image]) -> Iterator[SandboxClient]:
-    """A stack of its own that has *images*; what it kept of others is removed."""
+    """A separate stack with *images* imported; other images of earlier runs are removed."""
     data = FOLDER / f"stack-{_import_key()}"
     for old in FOLDER.glob("stack-*"):
         if old != data:
@@ -56,7 +56,7 @@ class HoldfastSide:
             ulimits=self._case.ulimits or None,
         )
 
-    def run(self, step: Step) -> Ran:
+    def run(self, step: Step) -> CommandResult:
         """One command as a caller of the SDK starts it, without options that docker exec does not have."""
         case = self._case
         arguments = ["sh", "-c", step] if isinstance(step, str) else list(step)
@@ -65,13 +65,13 @@ class HoldfastSide:
                 with self._sandbox.terminal(arguments, cwd=case.cwd, env=case.env or None, user=case.user) as running:
                     output = b"".join(chunk.data for chunk in running)
                     result = running.wait(case.deadline_s)
-                return Ran(result.exit_code, output.decode(errors="replace"), "")
+                return CommandResult(result.exit_code, output.decode(errors="replace"), "")
             result = self._sandbox.exec(
                 arguments, cwd=case.cwd, env=case.env or None, user=case.user, input=case.input, timeout=case.deadline_s
             )
         except HoldfastError as error:
-            return Ran(_exit_code_of(error), "", f"{type(error).__name__}: {error}")
-        return Ran(None if result.timed_out else result.exit_code, result.stdout, result.stderr)
+            return CommandResult(_exit_code_of(error), "", f"{type(error).__name__}: {error}")
+        return CommandResult(None if result.timed_out else result.exit_code, result.stdout, result.stderr)
 
     def remove(self) -> None:
         sandbox = getattr(self, "_sandbox", None)
@@ -80,11 +80,11 @@ class HoldfastSide:
 
 
 def _exit_code_of(error: HoldfastError) -> int | None:
-    """What docker exec answers in the place of an error of the SDK: 127 for a program that is not there, 126 for what was asked wrongly."""
+    """The exit code of docker exec in place of an error of the SDK: 127 for a program that does not exist, 126 for a wrong request."""
     return 127 if error.code == "spawn_failed" else 126 if error.fault == "caller" else None
 
 
 def _import_key() -> str:
-    """Of the code whose change asks for importing the images again."""
+    """A digest of the code whose change makes it necessary to import the images again."""
     content = b"".join(path.read_bytes() for path in sorted((TOP / "session_agent/node/images").glob("*.py")))
     return hashlib.sha256(content).hexdigest()[:12]

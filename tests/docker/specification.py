@@ -1,4 +1,4 @@
-"""docker's default OCI specification, as `docker run --network none --init --memory … --cpus … IMAGE` makes it.
+"""docker's default OCI specification, as `docker run --network none --init --memory … --cpus … IMAGE` creates it.
 
 Owns the capabilities, mounts, masks, sysctls, resource limits and the seccomp section. Facts from moby (daemon/pkg/oci/defaults.go,
 daemon/oci_linux.go), from moby/profiles (seccomp/default.json, 2026) and from docker's page "Seccomp security profiles for Docker".
@@ -52,11 +52,11 @@ _MASKED = _words(
 )
 _READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 
-# docker gives a container a cgroup namespace on the second version alone, and limits swap where the kernel counts it.
+# docker gives a container a cgroup namespace only with version 2 of cgroups, and limits swap where the kernel counts it.
 _CGROUPS_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 _SWAP_IS_COUNTED = _CGROUPS_V2 or Path("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists()
 
-# Of docker's unit (LimitNPROC and LimitCORE infinity) and, for files, what systemd gives a service by default.
+# From docker's unit (LimitNPROC and LimitCORE infinity) and, for files, what systemd gives a service by default.
 UNLIMITED = (1 << 64) - 1
 _RLIMITS = (("CORE", UNLIMITED, UNLIMITED), ("NPROC", UNLIMITED, UNLIMITED), ("NOFILE", 1024, 524288))
 _SYS_RESOURCE = 1 << 24
@@ -64,13 +64,13 @@ _SYS_RESOURCE = 1 << 24
 
 @cache
 def rlimits() -> list[dict[str, Any]]:
-    """docker's resource limits, as far as this process may give them: without CAP_SYS_RESOURCE no more than its own."""
+    """docker's resource limits, as far as this process may set them: without CAP_SYS_RESOURCE at most its own limits."""
     status = Path("/proc/self/status").read_text()
     unbound = int(status.partition("CapEff:")[2].split()[0], 16) & _SYS_RESOURCE
     found = []
     for name, soft, hard in _RLIMITS:
-        ours = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
-        most = UNLIMITED if unbound or ours == resource.RLIM_INFINITY else ours
+        own_limit = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
+        most = UNLIMITED if unbound or own_limit == resource.RLIM_INFINITY else own_limit
         found.append({"type": f"RLIMIT_{name}", "soft": min(soft, most), "hard": min(hard, most)})
     return found
 

@@ -15,11 +15,11 @@ from tests.docker.compare import Outcome
 from tests.docker.intended import INTENDED
 
 OUTCOMES = pytest.StashKey[dict[str, Outcome]]()
-"""Where the tests leave what they found for the table at the end."""
+"""Where the tests store their outcomes for the table at the end."""
 
 
 def verdict(name: str, outcome: Outcome) -> str:
-    """equal, intended, unexplained; `stale` where a difference that is listed as intended is none, `invalid` by `Outcome.invalid`."""
+    """equal, intended, unexplained; `stale` if a case listed as intended does not differ, `invalid` by `Outcome.invalid`."""
     if outcome.invalid:
         return "invalid"
     if outcome.equal:
@@ -54,10 +54,10 @@ def records(outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
             "steps": [
                 {
                     "command": step,
-                    "docker": {"exit_code": ours.exit_code, "stdout": ours.stdout, "stderr": ours.stderr},
-                    "holdfast": {"exit_code": theirs.exit_code, "stdout": theirs.stdout, "stderr": theirs.stderr},
+                    "docker": {"exit_code": reference.exit_code, "stdout": reference.stdout, "stderr": reference.stderr},
+                    "holdfast": {"exit_code": holdfast.exit_code, "stdout": holdfast.stdout, "stderr": holdfast.stderr},
                 }
-                for step, ours, theirs in zip(outcome.case.steps, outcome.reference, outcome.holdfast, strict=True)
+                for step, reference, holdfast in zip(outcome.case.steps, outcome.reference, outcome.holdfast, strict=True)
             ],
         }
         for name, outcome in outcomes.items()

@@ -1,4 +1,4 @@
-"""Every case of `cases/`: the same meaning in docker's default container and in a sandbox, or a difference that is intended."""
+"""Every case of `cases/`: the same result in docker's default container and in a sandbox, or a difference that is intended."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.docker.case import Case
 
 
 def load_cases() -> dict[str, Case]:
-    """Every case under `theme/name`. Raises ValueError where a name comes twice."""
+    """Every case under `theme/name`. Raises ValueError if a name occurs twice."""
     found: dict[str, Case] = {}
     for module in pkgutil.iter_modules(__path__):
         for case in importlib.import_module(f"{__name__}.{module.name}").CASES:

@@ -1,4 +1,4 @@
-"""Tracing and debugging one's own processes, core dumps, and what of it docker refuses."""
+"""Tracing and debugging of own processes, core dumps, and the parts of these that docker refuses."""
 
 from __future__ import annotations
 

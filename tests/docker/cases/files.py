@@ -1,4 +1,4 @@
-"""Files: what an image's layers bring with them, ownership, permissions, attributes, and what a file system can do."""
+"""Files: what an image's layers contain, ownership, permissions, attributes, and what a file system can do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.docker.case import case
 _PY = 'python3 -c "{}"'
 
 CASES = (
-    # what the image holds
+    # what the image contains
     case("owner-and-mode", "stat -c '%u %g %a' /opt/case/by-alice /opt/case/empty"),
     case("owner-above-65535", "stat -c '%u %g' /opt/case/far /opt/case/farther"),
     case("setuid-bit", "stat -c %a /opt/case/setuid-id /opt/case/setgid-id /usr/bin/passwd /usr/bin/sudo"),

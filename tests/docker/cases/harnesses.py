@@ -1,4 +1,4 @@
-"""What task harnesses and agents do: a repository of root's, edited and tested, packages without a network, browsers, large arguments."""
+"""What task harnesses and agents do: a repository that root owns, edited and tested, packages without a network, browsers, large inputs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CASES = (
         f"timeout 20 {_CHROMIUM} --dump-dom 'data:text/html,<p>hello</p>' 2>/dev/null",
         user="alice",
         refused=True,
-        meaning=nothing,
+        normalize=nothing,
     ),
     case(
         "chromium-javascript",
@@ -79,7 +79,7 @@ CASES = (
         f"mkdir /tmp/w; echo '<p>served' > /tmp/w/a.html; nohup python3 -m http.server 8000 -d /tmp/w >/dev/null 2>&1 & sleep 1; {_CHROMIUM} --no-sandbox --dump-dom http://localhost:8000/a.html 2>/dev/null | grep -o served",
     ),
     case("arguments-of-a-mebibyte", ("sh", "-c", "echo $# ${#1}", "sh", *["x" * 100_000] * 10)),
-    case("one-argument-over-the-kernels-limit", ("sh", "-c", ": " + "x" * 140_000), refused=True, meaning=nothing),
+    case("one-argument-over-the-kernels-limit", ("sh", "-c", ": " + "x" * 140_000), refused=True, normalize=nothing),
     case("environment-of-100-kilobytes", "echo ${#BIG}", env={"BIG": "x" * 100_000}),
     case("script-of-100-kilobytes", "true " + "x" * 100_000 + "; echo ran"),
     case("output-of-both-streams", "for i in 1 2 3; do echo out $i; echo err $i >&2; done"),

@@ -1,4 +1,4 @@
-"""What an image's configuration says: user, groups, directory, environment, entrypoint and command, volumes; and what is asked for at start."""
+"""What an image's configuration says: user, groups, directory, environment, entrypoint and command, volumes; and what a create requests."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ CASES = (
         "bare-image-directories",
         ("/busybox", "ls", "/"),
         image="bare",
-        meaning=lambda text: "\n".join(sorted(set(text.split()) & {"dev", "proc", "sys", "etc"})),
+        normalize=lambda text: "\n".join(sorted(set(text.split()) & {"dev", "proc", "sys", "etc"})),
     ),
     case(
         "bare-image-hosts",
         ("/busybox", "grep", "-c", "127.0.0.1", "/etc/hosts"),
         image="bare",
-        meaning=lambda text: str(bool(text.strip())),
+        normalize=lambda text: str(bool(text.strip())),
     ),
     case("bare-image-has-no-shell", "echo hi", image="bare", exits=127),
     case("bare-image-home", ("/busybox", "sh", "-c", "echo $HOME $PATH"), image="bare"),

@@ -1,4 +1,4 @@
-"""Ways for processes to reach one another, and calls of the kernel that programs use every day."""
+"""Communication between processes, and system calls that programs use every day."""
 
 from __future__ import annotations
 

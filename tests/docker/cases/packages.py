@@ -23,7 +23,7 @@ CASES = (
         f"{_UPDATE} && {_INSTALL} hello >/dev/null 2>&1 && apt-get purge -y -qq hello >/dev/null 2>&1; command -v hello || echo gone",
     ),
     case("apt-get-download", f"{_UPDATE} && cd /tmp && apt-get download -qq hello && ls *.deb | cut -d_ -f1"),
-    case("apt-get-as-a-user", "apt-get install -y hello", user="alice", refused=True, meaning=nothing),
+    case("apt-get-as-a-user", "apt-get install -y hello", user="alice", refused=True, normalize=nothing),
     case("apt-cache-policy", f"{_UPDATE} && apt-cache policy hello | grep -c Candidate"),
     case("apt-mark", "apt-mark hold jq >/dev/null && apt-mark showhold && apt-mark unhold jq >/dev/null"),
     case("apt-by-sudo", f"sudo -n sh -c '{_UPDATE} && {_INSTALL} sl >/dev/null 2>&1'; ls /usr/games/sl", user="alice"),
@@ -56,7 +56,7 @@ CASES = (
         "pip-install-a-folder",
         "mkdir -p /tmp/k && printf 'from setuptools import setup\\nsetup(name=\"k\", version=\"1\", py_modules=[\"k\"])\\n' > /tmp/k/setup.py && echo 'A=42' > /tmp/k/k.py && python3 -m venv /tmp/v && /tmp/v/bin/pip install -q --no-build-isolation /tmp/k 2>/dev/null; cd / && /tmp/v/bin/python -c 'import k; print(k.A)'",
     ),
-    case("pip-refuses-the-system", "pip install --no-index nothing 2>&1 | grep -c externally-managed", meaning=last_line),
+    case("pip-refuses-the-system", "pip install --no-index nothing 2>&1 | grep -c externally-managed", normalize=last_line),
     case(
         "tar-with-owners",
         "cd /opt && tar cf /tmp/a.tar case/by-alice && mkdir /tmp/x && tar xpf /tmp/a.tar -C /tmp/x && stat -c '%U %G %a' /tmp/x/case/by-alice",

@@ -1,4 +1,4 @@
-"""Capabilities, and what docker's default container refuses to its root: each a case of its own."""
+"""Capabilities, and what docker's default container refuses to its root, each in a separate case."""
 
 from __future__ import annotations
 

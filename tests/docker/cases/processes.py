@@ -13,7 +13,7 @@ CASES = (
         "background-with-output-outlives",
         "(while true; do echo x; sleep 0.1; done) &",
         "sleep 0.5; pgrep -fc 'while true'",
-        meaning=without(r"(?m)^x\n?", ""),
+        normalize=without(r"(?m)^x\n?", ""),
     ),
     case("setsid-outlives", "setsid -f sleep 321 >/dev/null 2>&1", "pgrep -fc '^sleep 321'"),
     case(
@@ -81,7 +81,7 @@ CASES = (
     case("working-directory-given", "pwd", cwd="/opt/case"),
     case("working-directory-through-a-link", "pwd -P", cwd="/opt/pointer"),
     case("working-directory-of-a-user", "pwd", user="alice"),
-    case("large-output", "head -c 3000000 /dev/zero | tr '\\0' a", meaning=lambda text: str(len(text.strip()))),
+    case("large-output", "head -c 3000000 /dev/zero | tr '\\0' a", normalize=lambda text: str(len(text.strip()))),
     case("stdout-closed", "exec >&-; echo x", refused=True),
     case("fork-many", "for i in $(seq 200); do true & done; wait; echo done"),
     case(
@@ -94,9 +94,9 @@ CASES = (
     case(
         "limits-table",
         "cat /proc/self/limits",
-        meaning=without(r"(?m)^Max (pending signals|processes|open files|locked memory|msgqueue size|realtime timeout) +\S+ +\S+ +"),
+        normalize=without(r"(?m)^Max (pending signals|processes|open files|locked memory|msgqueue size|realtime timeout) +\S+ +\S+ +"),
     ),
-    case("ulimit-all", "ulimit -a", meaning=without(r"(?m)^((nofiles|process|locked memory)\S* +).*$")),
+    case("ulimit-all", "ulimit -a", normalize=without(r"(?m)^((nofiles|process|locked memory)\S* +).*$")),
     case("ulimit-open-files", "test $(ulimit -Sn) -ge 1024 && test $(ulimit -Hn) -ge 4096 && ulimit -n $(ulimit -Hn) && echo raised"),
     case("ulimit-stack", "ulimit -s; ulimit -v; ulimit -f; ulimit -t"),
     case("ulimit-raise-refused-to-a-user", "ulimit -Hn 100; ulimit -Hn 200", user="alice", refused=True),

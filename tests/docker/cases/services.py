@@ -101,13 +101,13 @@ CASES = (
         "dbus-session-of-a-user",
         "dbus-run-session -- dbus-send --session --print-reply --dest=org.freedesktop.DBus / org.freedesktop.DBus.ListNames | grep -c org.freedesktop.DBus",
         user="alice",
-        meaning=nothing,
+        normalize=nothing,
     ),
     case(
         "supervisord",
         "printf '[supervisord]\\nuser=root\\nlogfile=/tmp/s.log\\n[unix_http_server]\\nfile=/tmp/s.sock\\n[rpcinterface:supervisor]\\nsupervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface\\n[supervisorctl]\\nserverurl=unix:///tmp/s.sock\\n[program:p]\\ncommand=sleep 100\\nuser=alice\\nstartsecs=0\\n' > /tmp/s.conf; supervisord -c /tmp/s.conf; sleep 1",
         "supervisorctl -c /tmp/s.conf status | tr -s ' ' | cut -d' ' -f1-2; ps -o user= -C sleep",
-        meaning=lambda text: text.strip(),
+        normalize=lambda text: text.strip(),
     ),
     case(
         "rsyslog",
@@ -135,7 +135,7 @@ CASES = (
     ),
     case("service-status-all", "service --status-all 2>/dev/null | grep -c nginx"),
     case("systemctl-is-not-there", "systemctl status", refused=True),
-    case("invoke-rc-d-policy", "invoke-rc.d nginx start 2>&1 | tail -1", meaning=last_line),
+    case("invoke-rc-d-policy", "invoke-rc.d nginx start 2>&1 | tail -1", normalize=last_line),
     case(
         "rsync-daemon",
         "printf '[m]\\npath=/opt/case\\nread only=yes\\nuid=root\\n' > /tmp/rs; rsync --daemon --config=/tmp/rs; sleep 0.3",

@@ -1,4 +1,4 @@
-"""Users and groups: changing who one is, and the programs that keep the lists."""
+"""Users and groups: changing the user of a process, and the programs that edit the account files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What /proc, /sys and /dev show, what of them is read-only or masked, and the mounts of a container."""
+"""What /proc, /sys and /dev show, which parts of them are read-only or masked, and the mounts of a container."""
 
 from __future__ import annotations
 
