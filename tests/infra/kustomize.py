@@ -1,4 +1,4 @@
-"""Renders our overlays without kubectl: the part of kustomize that they use, and an error for any other.
+"""Renders our overlays without kubectl: it knows the part of kustomize that they use and raises an error for any other.
 
 Owns resources, components, images, replicas, patches (strategic merge by the keys below, or JSON 6902 add/replace/remove). A test
 compares it with `kubectl kustomize` where there is one. Called by the tests of the manifests.
@@ -15,7 +15,7 @@ import yaml
 Manifest = dict[str, Any]
 
 _KNOWN = {"apiVersion", "kind", "resources", "components", "images", "replicas", "patches"}
-# List → the keys its items may be told apart by, as Kubernetes' own types declare them. Other lists are replaced whole.
+# List → the key that identifies its items, as Kubernetes' types declare it. Other lists are replaced completely.
 _MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -27,7 +27,7 @@ _MERGE_KEYS = {
 
 
 class RenderError(Exception):
-    """A kustomization uses what this renderer does not know, or names what is not there."""
+    """A kustomization uses what this renderer does not know, or names something that does not exist."""
 
 
 def render(folder: Path) -> list[Manifest]:
@@ -98,9 +98,9 @@ def _missing(document: Manifest) -> list[Manifest]:
 
 
 def _step(resource: Manifest, step: dict[str, Any]) -> None:
-    *way, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].lstrip("/").split("/")]
+    *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].lstrip("/").split("/")]
     place: Any = resource
-    for part in way:
+    for part in parents:
         place = place[int(part)] if isinstance(place, list) else place[part]
     match step["op"], place:
         case "add", list():
@@ -128,7 +128,7 @@ def _merge(into: dict[str, Any], patch: dict[str, Any]) -> None:
 
 
 def _merge_list(into: list[dict[str, Any]], patch: list[dict[str, Any]], key: str) -> None:
-    """What the patch names comes first, as kustomize has it; the rest keeps its order."""
+    """Items that the patch names come first, as in kustomize; the others keep their order."""
     first = []
     for item in patch:
         present = next((one for one in into if one[key] == item[key]), {})

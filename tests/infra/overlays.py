@@ -1,4 +1,4 @@
-"""Every overlay, rendered once, and one more that uses all components: what the tests of the manifests look at.
+"""Every overlay, rendered once, and one more that uses all components, for the tests of the manifests.
 
 Owns finding and rendering them. `folder` is what `kubectl kustomize` gets.
 """
@@ -22,13 +22,13 @@ EVERYTHING = "everything"
 ALL = (*OVERLAYS, EVERYTHING)
 
 _ORDER = ("gateway", "redis-managed", "autoscaling", "autoscaling-sessions")
-"""Components that others build upon, first."""
+"""Components that others build upon; they come first."""
 _APART = ("redis", "root", "profile-root", "profile-restricted")
-"""``redis`` is the other way to have ``redis-managed``; the others are how sandboxes are confined, which has tests of its own."""
+"""``redis`` is the alternative to ``redis-managed``; the others set how sandboxes are confined, which has separate tests."""
 
 
 def everything(folder: Path) -> Path:
-    """An overlay with all components that go together, written into ``folder``."""
+    """An overlay with all components that can be combined, written into ``folder``."""
     return compose(folder, *_ORDER, *(name for name in COMPONENTS if name not in (*_ORDER, *_APART)))
 
 

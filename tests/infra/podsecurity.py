@@ -1,7 +1,7 @@
 """The restricted pod security standard, as a pure function of a pod's spec.
 
-Owns the checks of the standard's v1.36 text that our pods could break; the API server is the judge wherever there is one (`make
-test-cluster`). Called by the tests of the manifests.
+Owns the checks of the standard's v1.36 text that our pods could fail; where there is an API server, it decides (`make test-cluster`).
+Called by the tests of the manifests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HOST = ("hostNetwork", "hostPID", "hostIPC")
 
 
 def violations(spec: dict[str, Any]) -> list[str]:
-    """What a namespace that enforces `restricted` would refuse this pod for."""
+    """The reasons for which a namespace that enforces `restricted` would refuse this pod."""
     return [*_of_pod(spec), *_of_containers(spec)]
 
 

@@ -1,4 +1,4 @@
-"""`make acceptance`: what it calls passed, failed and not run, and that each step can be seen red."""
+"""`make acceptance`: when it reports a step as passed, failed or not run, and that each step can fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def result(word: Any) -> Result:
     return Result("a step", word, "", 0.1)
 
 
-def test_nothing_that_passed_is_no_pass() -> None:
+def test_without_a_passed_step_acceptance_fails() -> None:
     assert not passed([])
     assert not passed([result("not run")])
     assert passed([result("not run"), result("passed")])
@@ -48,7 +48,7 @@ def test_nothing_that_passed_is_no_pass() -> None:
         (None, "passed", "well"),
     ],
 )
-def test_whatever_becomes_of_a_step_it_has_a_word(error: Exception | None, word: str, detail: str) -> None:
+def test_every_outcome_of_a_step_is_reported(error: Exception | None, word: str, detail: str) -> None:
     def step() -> dict[str, Any]:
         if error is not None:
             raise error
@@ -60,18 +60,18 @@ def test_whatever_becomes_of_a_step_it_has_a_word(error: Exception | None, word:
 
 
 @pytest.mark.parametrize("arguments", [["--steps", ""], ["--steps", "smoke,nonsense"], ["--count", "0"], ["--sessions", "0"]])
-def test_a_rehearsal_of_nothing_is_refused(arguments: list[str]) -> None:
+def test_a_rehearsal_without_steps_or_sandboxes_is_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse(arguments)
 
 
-def test_what_holdfast_adds_to_a_burst_is_bounded() -> None:
+def test_the_time_that_holdfast_adds_to_a_burst_is_bounded() -> None:
     assert burst.compare([1.0, 2.0, 14.0], [3.0, 5.0, 8.0])["last_s"] == 14.0
     with pytest.raises(StepError, match="long after the last bare pod"):
         burst.compare([1.0, 50.0], [3.0, 8.0])
 
 
-def test_a_burst_for_which_there_is_no_room_is_not_run() -> None:
+def test_a_burst_without_enough_capacity_is_not_run() -> None:
     class Full:
         def __init__(self, code: str) -> None:
             self.code = code
@@ -87,7 +87,7 @@ def test_a_burst_for_which_there_is_no_room_is_not_run() -> None:
 
 
 class PodsOfSandboxes:
-    """What kubectl shows of a sandbox's pod, and of the one that is made from it."""
+    """A fake kubectl that knows a sandbox's pod and the pod that is created from it."""
 
     def __init__(self, root: str, ready: bool) -> None:
         self.root, self.ready = root, ready
@@ -112,7 +112,7 @@ class PodsOfSandboxes:
 @pytest.mark.parametrize(
     ("root", "ready", "error"), [("read-only", True, None), ("writable", True, StepError), ("read-only", False, DeployError)]
 )
-def test_the_read_only_root_is_one_and_its_agent_listens(root: str, ready: bool, error: type[Exception] | None) -> None:
+def test_a_pod_with_a_read_only_root_must_be_ready_and_refuse_writes(root: str, ready: bool, error: type[Exception] | None) -> None:
     class Client:
         def create_sandbox(self, **_: Any) -> Any:
             return contextlib.nullcontext(SimpleNamespace(id="sb-1"))
@@ -123,7 +123,7 @@ def test_the_read_only_root_is_one_and_its_agent_listens(root: str, ready: bool,
     (pod,) = cluster.applied
     assert pod["spec"]["containers"][0]["securityContext"] == {"capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
     assert "nodeName" not in pod["spec"]
-    assert "labels" not in pod["metadata"], "no sandbox of Holdfast's, which its controller would end"
+    assert "labels" not in pod["metadata"], "with labels the controller would take it for a sandbox and delete it"
     assert cluster.deleted == [pod["metadata"]["name"]]
 
 
@@ -157,7 +157,7 @@ def test_a_burst_keeps_its_sandboxes_until_the_last_is_ready_and_deletes_all(bro
 
 
 @pytest.mark.parametrize(("share", "reserved"), [({}, "100m"), ({"HOLDFAST_CPU_REQUEST_SHARE": "0.25"}, "25m")])
-def test_bare_pods_reserve_what_sandboxes_do(share: dict[str, str], reserved: str) -> None:
+def test_bare_pods_reserve_the_same_as_sandboxes(share: dict[str, str], reserved: str) -> None:
     class Cluster:
         def get(self, what: str, *_: str) -> dict[str, Any]:
             assert what == "configmap/holdfast-settings"
@@ -212,9 +212,9 @@ def report(count: int, **more: Any) -> str:
         (report(2), ("rollout",), "failed"),
         (report(2), ("exec", "wait"), "failed"),
     ],
-    ids=["clean", "a session too few", "a lost command", "no report", "never at work", "nothing killed", "none came back", "not stopped"],
+    ids=["clean", "one session missing", "a lost command", "no report", "never started", "nothing killed", "none restarted", "not stopped"],
 )
-def test_a_fault_passes_only_under_sessions_that_all_went_on(
+def test_a_fault_passes_only_if_all_sessions_continued(
     logs: str, refused: tuple[str, ...], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from infra.scripts.acceptance import __main__ as module
@@ -226,8 +226,8 @@ def test_a_fault_passes_only_under_sessions_that_all_went_on(
     assert rehearsal.results[0].word == word, rehearsal.results
 
 
-def test_sessions_that_all_failed_are_the_reason_not_the_pod_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen where sandboxes' pods were deleted under them: kubectl's "cannot exec into a container in a completed pod" hid what was lost."""
+def test_failed_sessions_are_reported_rather_than_the_completed_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen when pods of sandboxes were deleted: kubectl's "cannot exec into a container in a completed pod" hid the reason."""
     from infra.scripts.acceptance import __main__ as module
 
     monkeypatch.setattr(module, "_AT_WORK_S", 0.0)
@@ -245,7 +245,7 @@ def test_without_a_cluster_it_fails(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(output.read_text())["passed"] is False
 
 
-def test_what_cannot_be_done_here_is_said_and_is_no_pass(tmp_path: Path) -> None:
+def test_steps_that_cannot_run_are_reported_and_do_not_pass(tmp_path: Path) -> None:
     program = kubectl(tmp_path)
     rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k"]), Kubectl(program))
     rehearsal.take("deploy", rehearsal.deploy)
@@ -270,13 +270,13 @@ def test_what_cannot_be_done_here_is_said_and_is_no_pass(tmp_path: Path) -> None
 def test_on_a_stack_without_a_cluster(
     stack: Stack, more: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What needs no pods: the steps that go through the SDK, over the address that is given."""
+    """Steps that need no pods, because they use only the SDK, run against the given address."""
     from infra.scripts.acceptance import __main__ as module
 
     monkeypatch.setattr(module, "_KEY_S", 0)
     output = tmp_path / "acceptance.json"
-    where = ["--kubectl", kubectl(tmp_path), "--url", stack.url, "--api-key", stack.key, "--image", "host", "--sessions", "2"]
-    arguments = [*where, "--steps", "smoke", "--output", str(output), *(one.format(free=free_port()) for one in more)]
+    options = ["--kubectl", kubectl(tmp_path), "--url", stack.url, "--api-key", stack.key, "--image", "host", "--sessions", "2"]
+    arguments = [*options, "--steps", "smoke", "--output", str(output), *(one.format(free=free_port()) for one in more)]
     assert acceptance(arguments) == status, capsys.readouterr().out
     document = json.loads(output.read_text())
     assert document["passed"] is (status == 0)
@@ -285,7 +285,7 @@ def test_on_a_stack_without_a_cluster(
         assert [(one["step"], one["word"]) for one in document["steps"]] == [("smoke", "passed")]
 
 
-def test_the_key_is_known_when_every_gateway_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_known_when_every_gateway_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two replicas behind one address: one knows the key from the start, the other from the tenth connection on."""
     from infra.scripts.acceptance import __main__ as module
 
@@ -310,7 +310,7 @@ def test_the_key_is_known_when_every_gateway_takes_it(monkeypatch: pytest.Monkey
 
 
 @HERE
-def test_the_api_server_away_runs_a_command_under_sessions(stack: Stack, tmp_path: Path) -> None:
+def test_the_outage_of_the_api_server_runs_a_command_during_sessions(stack: Stack, tmp_path: Path) -> None:
     program = kubectl(tmp_path)
     arguments = ["--kubectl", program, "--url", stack.url, "--api-key", stack.key, "--image", "host", "--sessions", "2"]
     rehearsal = Rehearsal(parse([*arguments, "--api-away", f"touch {tmp_path}/away"]), Kubectl(program))
@@ -322,5 +322,5 @@ def test_the_api_server_away_runs_a_command_under_sessions(stack: Stack, tmp_pat
 def test_every_step_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--help"])
-    said = "".join(capsys.readouterr().out.split())
-    assert ",".join(STEPS) in said
+    help_text = "".join(capsys.readouterr().out.split())
+    assert ",".join(STEPS) in help_text

@@ -1,5 +1,5 @@
-"""What the manifests say and what the code does: names, ports, settings, metrics and drain times agree, and everything that one manifest
-names is there in another.
+"""The manifests agree with the code in names, ports, settings, metrics and drain times, and everything that one manifest names exists in
+another.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_every_selector_finds_a_workload(name: str) -> None:
         kind, spec = manifest["kind"], manifest.get("spec", {})
         if kind in ("Deployment", "StatefulSet"):
             assert selects(spec["selector"], spec["template"]["metadata"]["labels"])
-            assert sum(selects(spec["selector"], labels) for labels in found.values()) == 1, "two workloads would fight over pods"
+            assert sum(selects(spec["selector"], labels) for labels in found.values()) == 1, "two workloads would claim the same pods"
         elif kind == "PodDisruptionBudget":
             assert sum(selects(spec["selector"], labels) for labels in found.values()) == 1
         elif kind == "Service" and "selector" in spec:
@@ -67,7 +67,7 @@ def test_every_selector_finds_a_workload(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_named_is_there(name: str) -> None:
+def test_everything_that_a_workload_names_exists(name: str) -> None:
     present = {(one["kind"], one["metadata"]["name"]) for one in rendered(name)}
     for which, template in pod_templates(name):
         spec = template["spec"]
@@ -94,7 +94,7 @@ def test_what_is_named_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_secrets_are_those_that_the_deploy_script_makes(name: str) -> None:
+def test_secrets_are_those_that_the_deploy_script_creates(name: str) -> None:
     for _, template in pod_templates(name):
         for volume in template["spec"].get("volumes", ()):
             if "secret" in volume:
@@ -109,7 +109,7 @@ def test_secrets_are_those_that_the_deploy_script_makes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_password_is_known_before_the_address_that_holds_it(name: str) -> None:
+def test_a_password_is_defined_before_the_address_that_contains_it(name: str) -> None:
     for component in ("gateway", "controller"):
         for container in containers(name, component):
             names = [variable["name"] for variable in container["env"]]
@@ -122,25 +122,25 @@ def test_a_password_is_known_before_the_address_that_holds_it(name: str) -> None
 @pytest.mark.parametrize("name", ALL)
 def test_every_setting_is_one_the_service_reads(name: str) -> None:
     read = "".join(path.read_text() for path in (TOP / "gateway").rglob("*.py"))
-    told = {key for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == SETTINGS for key in one["data"]}
+    configured = {key for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == SETTINGS for key in one["data"]}
     for component in ("gateway", "controller"):
         for container in containers(name, component):
-            told |= {variable["name"] for variable in container["env"]}
-    told.discard("HOLDFAST_REDIS_PASSWORD")  # only part of the address
-    assert {setting for setting in told if f'"{setting}"' not in read} == set()
+            configured |= {variable["name"] for variable in container["env"]}
+    configured.discard("HOLDFAST_REDIS_PASSWORD")  # only part of the address
+    assert {setting for setting in configured if f'"{setting}"' not in read} == set()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_ports(name: str) -> None:
+def test_ports_of_containers_and_policies_agree(name: str) -> None:
     gateway = containers(name, "gateway")[0]
     assert [port["containerPort"] for port in gateway["ports"]] == [PORT]
     assert {variable.get("value") for variable in gateway["env"] if variable["name"] == "PORT"} <= {str(PORT)}
     controller = containers(name, "controller")[0]
-    told = {variable["name"]: variable.get("value") for variable in controller["env"]}
-    assert [str(port["containerPort"]) for port in controller["ports"]] == [told["HOLDFAST_METRICS_PORT"]]
+    values = {variable["name"]: variable.get("value") for variable in controller["env"]}
+    assert [str(port["containerPort"]) for port in controller["ports"]] == [values["HOLDFAST_METRICS_PORT"]]
     policies = {(one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"] for one in of_kind(name, "NetworkPolicy")}
     assert policies["holdfast", "gateway"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": PORT}]}]
-    assert policies["holdfast", "controller"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": int(told["HOLDFAST_METRICS_PORT"])}]}]
+    assert policies["holdfast", "controller"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": int(values["HOLDFAST_METRICS_PORT"])}]}]
     agents = [{"protocol": "TCP", "port": AGENT_PORT}]
     assert [rule["ports"] for rule in policies["holdfast-sandboxes", "agents-from-gateways"]["ingress"]] == [agents]
     outward = policies["holdfast", "gateway-and-controller-egress"]["egress"]
@@ -148,10 +148,10 @@ def test_ports(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_sandboxes_are_shut_off_both_ways(name: str) -> None:
+def test_sandboxes_are_isolated_in_both_directions(name: str) -> None:
     policies = [one["spec"] for one in of_kind(name, "NetworkPolicy") if one["metadata"]["namespace"] == "holdfast-sandboxes"]
     assert {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} in policies
-    assert all("egress" not in spec for spec in policies), "policies add up: one that allows a way out allows it to all"
+    assert all("egress" not in spec for spec in policies), "policies are additive: one that allows egress allows it to all"
     sources = [source for spec in policies for rule in spec.get("ingress", ()) for source in rule["from"]]
     assert [source["namespaceSelector"]["matchLabels"] for source in sources] == [{"kubernetes.io/metadata.name": "holdfast"}]
     pods = sources[0]["podSelector"]
@@ -160,14 +160,14 @@ def test_sandboxes_are_shut_off_both_ways(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_probes_ask_what_is_served(name: str) -> None:
+def test_probes_request_paths_that_are_served(name: str) -> None:
     served = {path for path, methods in ROUTES.items() if "GET" in methods}
     for container in containers(name, "gateway"):
         probes = [
             container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe") if probe in container
         ]
         assert set(probes) <= served
-        assert container["readinessProbe"]["httpGet"]["path"] != "/readyz", "all replicas would leave together when Redis does"
+        assert container["readinessProbe"]["httpGet"]["path"] != "/readyz", "all replicas would become unready together when Redis fails"
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -178,24 +178,24 @@ def test_drain_fits_into_the_grace_period(name: str) -> None:
         if template["metadata"]["labels"]["app.kubernetes.io/component"] != "gateway":
             continue
         spec = template["spec"]
-        grace = spec.get("terminationGracePeriodSeconds", spec.get("timeoutSeconds"))  # Knative's grace is its time-out
+        grace = spec.get("terminationGracePeriodSeconds", spec.get("timeoutSeconds"))  # Knative uses its timeout as grace period
         pause = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        server = server_config(Settings(data_dir=Path(), relay=relay), _Nobody()).timeout_graceful_shutdown  # type: ignore[arg-type]
+        server = server_config(Settings(data_dir=Path(), relay=relay), _UnusedGateway()).timeout_graceful_shutdown  # type: ignore[arg-type]
         assert server is not None
         assert grace >= pause + server + 5
 
 
-class _Nobody:
-    """A gateway that is never asked."""
+class _UnusedGateway:
+    """A gateway that receives no request."""
 
     settings = Settings(data_dir=Path())
     dial = check = None
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "knative"])
-def test_a_rollout_takes_no_gateway_away_first(name: str) -> None:
+def test_a_rollout_replaces_one_gateway_at_a_time(name: str) -> None:
     deployment = next(one for one in of_kind(name, "Deployment") if one["metadata"]["name"] == "holdfast-gateway")
-    # Sandboxes are not pushed out for it, so on full nodes one that goes makes the room for the one that comes.
+    # A gateway preempts no sandbox, so on full nodes the gateway that ends makes room for its replacement.
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 1}
     for one in of_kind(name, "PodDisruptionBudget"):
         assert one["spec"]["maxUnavailable"] == 1
@@ -203,26 +203,26 @@ def test_a_rollout_takes_no_gateway_away_first(name: str) -> None:
 
 @pytest_asyncio.fixture
 async def metrics(redis_url: str, tmp_path: Path) -> AsyncIterator[set[str]]:
-    """The metric names of a gateway that runs."""
+    """The metric names of a running gateway."""
     async with serve(redis_url, tmp_path) as running, httpx.AsyncClient(base_url=running.url) as client:
         await client.get("/healthz")
         yield set(re.findall(r"(?m)^(\w+)", (await client.get("/metrics")).text))
 
 
 async def test_gateways_are_scaled_by_a_metric_that_exists(metrics: set[str]) -> None:
-    asked = {
+    wanted = {
         metric["pods"]["metric"]["name"]
         for scaler in of_kind(EVERYTHING, "HorizontalPodAutoscaler")
         for metric in scaler["spec"]["metrics"]
         if metric["type"] == "Pods"
     }
-    assert asked == {"holdfast_attached_sessions"}
-    assert asked <= metrics
+    assert wanted == {"holdfast_attached_sessions"}
+    assert wanted <= metrics
     component = (TOP / "infra/k8s/components/autoscaling-sessions/kustomization.yaml").read_text()
-    assert f"seriesQuery: {asked.pop()}{{" in component
+    assert f"seriesQuery: {wanted.pop()}{{" in component
 
 
-def test_ways_in_lead_to_the_service() -> None:
+def test_ingresses_routes_and_monitors_select_the_service() -> None:
     service = next(one for one in of_kind(EVERYTHING, "Service") if one["metadata"]["name"] == "holdfast-gateway")
     ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
     backend = of_kind(EVERYTHING, "Ingress")[0]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
@@ -241,38 +241,38 @@ def test_ways_in_lead_to_the_service() -> None:
     assert {one["port"] for one in pods["podMetricsEndpoints"]} <= names
 
 
-def test_knative_lets_a_session_live_and_gateways_go() -> None:
+def test_knative_keeps_sessions_alive_and_scales_gateways_to_zero() -> None:
     service: Manifest = next(one for one in rendered("knative") if one["apiVersion"].startswith("serving.knative.dev"))
     template = service["spec"]["template"]
     assert template["metadata"]["annotations"]["autoscaling.knative.dev/min-scale"] == "0"
-    assert template["metadata"]["labels"] == GATEWAY, "or the agents' policy would not know it"
+    assert template["metadata"]["labels"] == GATEWAY, "otherwise the policy of the agents would not select it"
     spec = template["spec"]
     assert spec["idleTimeoutSeconds"] <= spec["timeoutSeconds"]
-    assert spec["responseStartTimeoutSeconds"] <= spec["timeoutSeconds"] <= 600, "what config-defaults allows as it comes"
+    assert spec["responseStartTimeoutSeconds"] <= spec["timeoutSeconds"] <= 600, "the most that the default config-defaults allows"
     assert of_kind("knative", "HorizontalPodAutoscaler", "PodDisruptionBudget") == [
         one for one in of_kind("knative", "PodDisruptionBudget") if one["metadata"]["name"] == "holdfast-controller"
     ]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_priority_that_is_made_for_sandboxes_may_be_asked_for_and_pushes_nobody_out(name: str) -> None:
+def test_the_priority_class_for_sandboxes_is_shared_and_preempts_nothing(name: str) -> None:
     settings = next(one["data"] for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == SETTINGS)
     shared = [pattern.strip() for pattern in settings["HOLDFAST_SHARED"].split(",")]
     classes = {f"priority/{one['metadata']['name']}": one for one in of_kind(name, "PriorityClass")}
     offered = [one for which, one in classes.items() if which in shared]
-    assert set(shared) <= set(classes), "nothing else is shared as it comes"
+    assert set(shared) <= set(classes), "nothing else is shared by default"
     assert [(one["metadata"]["name"], one["preemptionPolicy"]) for one in offered] == [("holdfast-batch", "Never")]
     assert all(one["value"] < 0 for one in offered)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_service_pushes_no_sandbox_out_and_does_not_wait_for_ever(name: str) -> None:
+def test_the_service_preempts_no_sandbox_and_its_rollout_cannot_block(name: str) -> None:
     classes = {one["metadata"]["name"]: one for one in of_kind(name, "PriorityClass")}
     assert {one["preemptionPolicy"] for one in classes.values()} == {"Never"}
-    assert "holdfast-system" not in classes, "one that a cluster has cannot be changed to this"
+    assert "holdfast-system" not in classes, "a class that a cluster already has cannot be changed to this policy"
     named = {which: template["spec"].get("priorityClassName") for which, template in pod_templates(name)}
-    assert all(classes[one]["value"] > 0 for one in named.values() if one), "they are the first to get room that becomes free"
-    assert all(one for which, one in named.items() if not which.startswith("Service ")), named  # Knative gives its pods none
+    assert all(classes[one]["value"] > 0 for one in named.values() if one), "they are the first to get capacity that becomes free"
+    assert all(one for which, one in named.items() if not which.startswith("Service ")), named  # Knative gives its pods no priority class
     for one in of_kind(name, "Deployment"):
         assert one["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 1, one["metadata"]["name"]
 
@@ -283,10 +283,10 @@ def test_aks_puts_the_service_and_the_sandboxes_on_their_own_pools() -> None:
     settings = next(one["data"] for one in of_kind("aks", "ConfigMap") if one["metadata"]["name"] == SETTINGS)
     assert settings["HOLDFAST_NODE_SELECTOR"] == "workload=sandbox"
     assert "workload" in settings["HOLDFAST_TOLERATIONS"].split(",")
-    assert float(settings["HOLDFAST_UNSCHEDULABLE_PATIENCE_S"]) >= 300, "the pool of sandboxes scales from none"
+    assert float(settings["HOLDFAST_UNSCHEDULABLE_PATIENCE_S"]) >= 300, "the pool of sandboxes scales from zero"
 
 
-def test_contributing_names_files_and_functions_that_are_there() -> None:
+def test_contributing_names_files_and_functions_that_exist() -> None:
     top = Path(__file__).resolve().parents[2]
     text = (top / "CONTRIBUTING.md").read_text()
     files = subprocess.run(["git", "ls-files"], cwd=top, capture_output=True, text=True, check=True).stdout.split()

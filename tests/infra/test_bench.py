@@ -1,4 +1,4 @@
-"""The report of the bench: budgets, knees, pages. `make bench` takes the measurements."""
+"""The report of the benchmarks: budgets, knees, pages. `make bench` takes the measurements."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ def test_a_budget_is_met_up_to_its_last_hundredth_and_missed_beyond() -> None:
         ([(1, 10.0)], None),
     ],
 )
-def test_the_knee_is_where_a_unit_costs_half_again_the_cheapest_before(points: list[tuple[float, float]], knee: float | None) -> None:
+def test_the_knee_is_where_a_unit_costs_one_and_a_half_times_the_cheapest_before(
+    points: list[tuple[float, float]], knee: float | None
+) -> None:
     found = curve("creates", "sandboxes", "ms", points)
     assert found.knee == knee
     assert ("no knee up to" in str(found)) == (knee is None)
 
 
 @pytest.mark.parametrize(("exponent", "ok"), [(1.0, True), (1.05, True), (1.12, False), (2.0, False)])
-async def test_growth_is_seen_through_three_disturbed_rounds(exponent: float, ok: bool) -> None:
+async def test_growth_is_measured_correctly_despite_disturbed_rounds(exponent: float, ok: bool) -> None:
     calls = 0
 
     async def work(count: int) -> float:
@@ -53,12 +55,12 @@ async def test_growth_is_seen_through_three_disturbed_rounds(exponent: float, ok
     assert figure.value / figure.floor == pytest.approx(figure.ratio)
 
 
-def test_samples_of_several_stretches_are_one() -> None:
+def test_samples_of_several_runs_are_joined() -> None:
     both = joined([Samples([3.0, 1.0], [0.1]), Samples([2.0], [0.3, 0.2])])
     assert (both.p50, both.floor_p50, len(both.figure)) == (2.0, 0.2, 3)
 
 
-def test_pages_stand_alone(tmp_path: Path) -> None:
+def test_pages_need_no_other_file(tmp_path: Path) -> None:
     taken = [
         figures.at_most("P1", "`true` <in> a shell", 500.0, "µs", 100.0, 8, 4, "how & why", (450.0, 600.0)),
         figures.Figure("P8", "memory", 13.0, "MiB", None, None, "≤ 12 MiB", "6 MiB", False, ""),

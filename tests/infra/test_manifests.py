@@ -1,5 +1,6 @@
-"""The manifests as a cluster would judge them: they render, fit Kubernetes' schemas, pass the restricted standard, and ask for no right
-that is not used. No cluster is needed; `make test-cluster` asks a real one.
+"""The manifests render, match the schemas of Kubernetes, pass the restricted standard and request no right that is not used.
+
+No cluster is needed; `make test-cluster` uses a real one.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from tests.infra.overlays import ALL, COMPONENTS, EVERYTHING, K8S, OVERLAYS, com
 from tests.infra.podsecurity import violations
 from tests.support.kube.rules import check_pod
 
-# Served by operators, not by Kubernetes: no schema here. `test_agreement` looks into them.
+# Operators serve the FOREIGN ones, not Kubernetes, so no schema is here; `test_agreement` checks them.
 MODES = ("enforce", "warn", "audit")
 FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.knative.dev/v1"}
-OF_A_SANDBOX = {
+USED_RIGHTS = {
     ("", "namespaces"): {"get"},
     ("", "events"): {"list", "watch"},
     ("", "pods"): {"create", "get", "list", "watch", "patch", "delete"},
@@ -38,7 +39,7 @@ OF_A_SANDBOX = {
 }
 
 
-def test_the_four_overlays_are_there() -> None:
+def test_the_four_overlays_exist() -> None:
     assert OVERLAYS == ("aks", "dev", "generic", "knative")
 
 
@@ -47,11 +48,11 @@ def test_the_four_overlays_are_there() -> None:
 def test_kubectl_renders_the_same(name: str, tmp_path: Path) -> None:
     folder = everything(tmp_path) if name == EVERYTHING else K8S / "overlays" / name
     text = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True).stdout
-    theirs = {identity(document): document for document in yaml.safe_load_all(text)}
-    assert theirs == {identity(document): document for document in rendered(name)}
+    by_kubectl = {identity(document): document for document in yaml.safe_load_all(text)}
+    assert by_kubectl == {identity(document): document for document in rendered(name)}
 
 
-def test_the_renderer_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+def test_the_renderer_refuses_unknown_fields_and_targets(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("namePrefix: x-\n")
     with pytest.raises(RenderError, match="namePrefix"):
         render(tmp_path)
@@ -62,13 +63,13 @@ def test_the_renderer_refuses_what_it_does_not_know(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.33", "1.36"])
 @pytest.mark.parametrize("name", ALL)
-def test_schemas(name: str, version: str) -> None:
+def test_manifests_match_the_schemas(name: str, version: str) -> None:
     for manifest in rendered(name):
         if manifest["apiVersion"] not in FOREIGN:
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_the_schemas_can_refuse() -> None:
+def test_the_schemas_refuse_an_unknown_field() -> None:
     broken = copy.deepcopy(of_kind("dev", "Deployment")[0])
     broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
     with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
@@ -94,24 +95,24 @@ def test_pods_pass_the_restricted_standard(name: str) -> None:
     ],
     ids=str,
 )
-def test_the_standard_can_refuse(change: dict[str, Any]) -> None:
+def test_the_standard_refuses_unsafe_pods(change: dict[str, Any]) -> None:
     spec = copy.deepcopy(pod_templates("dev")[0][1]["spec"])
     spec["containers"][0] |= change.pop("containers", {})
     assert violations(spec | change)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_pods_write_nowhere_and_are_bounded(name: str) -> None:
+def test_pods_have_a_read_only_root_and_limits(name: str) -> None:
     for which, template in pod_templates(name):
         for container in template["spec"]["containers"]:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True, which
             assert container["resources"]["limits"]["memory"], which
             assert {"cpu", "memory"} <= set(container["resources"]["requests"]), which
-        assert template["spec"]["enableServiceLinks"] is False, "a Service's variables would read as our settings"
+        assert template["spec"]["enableServiceLinks"] is False, "variables of a Service would be read as settings"
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_namespaces_enforce_what_their_pods_can_be_held_to(name: str) -> None:
+def test_namespaces_enforce_the_standard_that_their_pods_can_meet(name: str) -> None:
     assert _levels(of_kind(name, "Namespace")) == {"holdfast": "restricted", "holdfast-sandboxes": "baseline"}
     (settings,) = [one["data"] for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == "holdfast-settings"]
     assert STANDARDS[settings["HOLDFAST_SANDBOX_PROFILE"]] == "baseline"
@@ -135,7 +136,7 @@ def test_a_component_chooses_the_profile(tmp_path: Path, components: tuple[str, 
 
 
 def _levels(manifests: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """The standard that each namespace enforces; what it warns of and writes down is the same."""
+    """The standard that each namespace enforces, which is also the one for its warnings and its audit log."""
     found = {}
     for one in manifests:
         if one["kind"] == "Namespace":
@@ -144,13 +145,13 @@ def _levels(manifests: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_rights_are_the_least(name: str) -> None:
+def test_roles_have_only_rights_in_use(name: str) -> None:
     for role in of_kind(name, "Role"):
         assert role["metadata"]["namespace"] == "holdfast-sandboxes"
         for rule in role["rules"]:
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
-                    assert set(rule["verbs"]) <= OF_A_SANDBOX.get((group, resource), set()), f"{role['metadata']['name']}: {rule}"
+                    assert set(rule["verbs"]) <= USED_RIGHTS.get((group, resource), set()), f"{role['metadata']['name']}: {rule}"
     wide = [(one["metadata"]["name"], one["rules"]) for one in of_kind(name, "ClusterRole")]
     assert wide in ([], [("holdfast-node-stats", [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}])])
     assert "*" not in {
@@ -159,7 +160,7 @@ def test_rights_are_the_least(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_only_who_speaks_to_the_api_server_has_a_token(name: str) -> None:
+def test_only_callers_of_the_api_server_have_a_token(name: str) -> None:
     accounts = {one["metadata"]["name"]: one["automountServiceAccountToken"] for one in of_kind(name, "ServiceAccount")}
     bound = {subject["name"] for one in of_kind(name, "RoleBinding", "ClusterRoleBinding") for subject in one["subjects"]}
     assert {account for account, token in accounts.items() if token} == bound == {"holdfast-gateway", "holdfast-controller"}
@@ -185,7 +186,7 @@ def test_images_are_named_without_a_registry(name: str) -> None:
     assert all(":" in image for image in images)
 
 
-def test_every_component_is_tried() -> None:
+def test_overlays_use_known_components() -> None:
     used = set()
     for path in (*K8S.glob("overlays/*/kustomization.yaml"),):
         used |= {Path(one).name for one in yaml.safe_load(path.read_text()).get("components", ())}
@@ -193,7 +194,7 @@ def test_every_component_is_tried() -> None:
     assert {"ServiceMonitor", "HTTPRoute", "Ingress", "HorizontalPodAutoscaler"} <= {one["kind"] for one in rendered(EVERYTHING)}
 
 
-def test_root_is_given_by_one_component_and_to_sandboxes_only(tmp_path: Path) -> None:
+def test_one_component_allows_root_and_only_to_sandboxes(tmp_path: Path) -> None:
     manifests = render(compose(tmp_path, "gateway", "redis", "root"))
     levels = {
         one["metadata"]["name"]: one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]

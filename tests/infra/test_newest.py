@@ -1,4 +1,4 @@
-"""The choice of the interpreter of `make test-newest`. The script runs in a folder of its own, on Pythons that only print a version."""
+"""The choice of the interpreter of `make test-newest`. The script runs in a temporary folder, on fake Pythons that only print a version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOLS = ("bash", "dirname", "rm", "sort", "tail")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout whose .venv has Python 3.11, and whose setup notes how it was called and makes a virtual environment."""
+    """A checkout whose .venv has Python 3.11, and whose setup script prints how it was called and creates a virtual environment."""
     (tmp_path / "infra/scripts").mkdir(parents=True)
     shutil.copy(SCRIPTS / "newest_venv", tmp_path / "infra/scripts")
     (tmp_path / "pyproject.toml").touch()
@@ -49,14 +49,14 @@ def choose(checkout: Path, named: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout.strip(), done.stderr
 
 
-def test_the_newest_on_path_is_taken_by_number(checkout: Path) -> None:
+def test_the_highest_version_on_path_is_chosen(checkout: Path) -> None:
     for version in ("3.9", "3.12", "3.13"):
         python(checkout / f"tools/python{version}", version)
-    program(checkout / "tools/python3.14", "exit 127")  # as a shim of a version manager without that version
+    program(checkout / "tools/python3.14", "exit 127")  # like a shim of a version manager that lacks this version
     assert choose(checkout) == (0, f"new .venv-newest {checkout}/tools/python3.13", "")
 
 
-def test_without_a_newer_one_nothing_runs(checkout: Path) -> None:
+def test_without_a_newer_python_nothing_runs(checkout: Path) -> None:
     python(checkout / ".venv/bin/python", "3.13")
     for version in ("3.12", "3.13"):
         python(checkout / f"tools/python{version}", version)
@@ -69,14 +69,14 @@ def test_without_a_newer_one_nothing_runs(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "why"), [("3.10", "3.10, not newer than the 3.11"), ("3.9", "3.9, not newer"), ("3.11", "3.11, not newer")]
 )
-def test_a_named_one_must_be_newer(checkout: Path, version: str, why: str) -> None:
+def test_a_named_python_must_be_newer(checkout: Path, version: str, why: str) -> None:
     python(checkout / "tools/python3.13", "3.13")
     status, made, error = choose(checkout, python(checkout / "own", version))
     assert (status, made) == (1, "")
     assert why in error
 
 
-def test_a_named_one_that_does_not_run_is_refused(checkout: Path) -> None:
+def test_a_named_python_that_does_not_run_is_refused(checkout: Path) -> None:
     python(checkout / "tools/python3.13", "3.13")
     program(checkout / "broken", "exit 1")
     for named in ("/nowhere/python3", str(checkout / "broken"), os.devnull):
@@ -85,10 +85,10 @@ def test_a_named_one_that_does_not_run_is_refused(checkout: Path) -> None:
         assert f"NO TEST WAS RUN: {named} is not a Python that runs" in error
 
 
-def test_an_environment_of_another_version_is_made_again(checkout: Path) -> None:
+def test_an_environment_of_another_version_is_created_again(checkout: Path) -> None:
     older, newer = python(checkout / "a", "3.12"), python(checkout / "b", "3.13")
     assert choose(checkout, older) == (0, f"new .venv-newest {older}", "")
-    assert choose(checkout, older) == (0, f"old .venv-newest {older}", "")  # it has no stamp: an installation that was interrupted
+    assert choose(checkout, older) == (0, f"old .venv-newest {older}", "")  # without a stamp its installation was interrupted
     stamp = checkout / ".venv-newest/.stamp"
     stamp.touch()
     later = stamp.stat().st_mtime + 10

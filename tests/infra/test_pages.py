@@ -1,4 +1,4 @@
-"""What the pages name is there: files and headings behind links, targets of make, and the number of compared commands."""
+"""What the pages name exists: files and headings behind links, targets of make, and the number of compared commands."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (RO
 
 
 def headings(page: Path) -> set[str]:
-    """The names that links give the headings of a page, as GitHub makes them."""
+    """The anchors that GitHub generates for the headings of a page."""
     found = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in found}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_targets_of_links_exist(page: Path) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
         name, _, heading = link.partition("#")
         target = page.parent / name if name else page
@@ -29,12 +29,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not heading or heading in headings(target), link
 
 
-def test_every_target_of_make_that_a_page_names_is_there() -> None:
+def test_every_target_of_make_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         named = set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", page.read_text(), re.MULTILINE))
         assert named <= targets, page
 
 
-def test_the_guide_has_the_number_of_compared_commands() -> None:
+def test_the_guide_states_the_number_of_compared_commands() -> None:
     assert f"runs {len(load_cases())} everyday commands" in (ROOT / "sdk_py" / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Rotating the signing secret of a deployment: at no moment is there a gateway to which another's sandboxes are strange."""
+"""Rotating the signing secret of a deployment: at every moment each gateway accepts the sandboxes of every other."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ State = tuple[str, tuple[str, ...]]
 
 
 class Cluster(Kubectl):
-    """Keeps the Secret; notes what gateways would read at each restart."""
+    """Stores the Secret and records what gateways would read at each restart."""
 
     __slots__ = ()
     body: dict[str, Any] = {}  # noqa: RUF012 - emptied by the fixture
     restarts: list[State] = []  # noqa: RUF012
     pods: list[str] = []  # noqa: RUF012
     knative: list[bool] = []  # noqa: RUF012
-    said: list[str] = []  # noqa: RUF012
+    commands: list[str] = []  # noqa: RUF012
     fail: list[str] = []  # noqa: RUF012
 
     def state(self) -> State:
@@ -43,13 +43,13 @@ class Cluster(Kubectl):
         return {"metadata": {"generation": 7}}
 
     def run(self, *arguments: str, text: str | None = None) -> str:
-        self.said.append(" ".join(arguments))
+        self.commands.append(" ".join(arguments))
         if self.fail and arguments[: len(self.fail)] == tuple(self.fail):
             self.fail.clear()
             raise DeployError("timed out")
         if text:
             values = json.loads(text)["stringData"]
-            assert not any(value and value in " ".join(arguments) for value in values.values()), "others can read a command line"
+            assert not any(value and value in " ".join(arguments) for value in values.values()), "other users can read a command line"
             self.body["data"].update({name: base64.b64encode(value.encode()).decode() for name, value in values.items()})
         elif arguments[:2] == ("patch", "secret"):
             self.body.setdefault("metadata", {})["annotations"] = json.loads(arguments[-1])["metadata"]["annotations"]
@@ -60,41 +60,41 @@ class Cluster(Kubectl):
 
 @pytest.fixture
 def cluster() -> Cluster:
-    for held in (Cluster.body, Cluster.restarts, Cluster.pods, Cluster.knative, Cluster.said, Cluster.fail):
-        held.clear()
+    for collection in (Cluster.body, Cluster.restarts, Cluster.pods, Cluster.knative, Cluster.commands, Cluster.fail):
+        collection.clear()
     Cluster.body["data"] = {"keys": "", "secret": base64.b64encode(b"o" * 40).decode()}
     Cluster.restarts.append(("o" * 40, ()))
     return Cluster()
 
 
-def understand_each_other(restarts: list[State]) -> bool:
-    """While one replaces the other, each takes what the other makes; nothing that was ever made is forgotten."""
+def accept_each_other(restarts: list[State]) -> bool:
+    """During each restart, old and new gateways accept each other's current secret, and the new ones keep every former secret."""
     pairs = itertools.pairwise(restarts)
     return all(a[0] in (b[0], *b[1]) and b[0] in (a[0], *a[1]) and {a[0], *a[1]} <= {b[0], *b[1]} for a, b in pairs)
 
 
-def test_gateways_of_before_and_after_understand_each_other(cluster: Cluster) -> None:
+def test_gateways_before_and_after_each_restart_accept_each_other(cluster: Cluster) -> None:
     rotation.rotate(cluster, 60, print)
-    assert understand_each_other(cluster.restarts)
+    assert accept_each_other(cluster.restarts)
     current, others = cluster.state()
     assert (current != "o" * 40, others) == (True, ("o" * 40,))
     assert len(current) >= 32
-    assert not understand_each_other([("o" * 40, ()), (current, ("o" * 40,))]), "in one round they would not"
+    assert not accept_each_other([("o" * 40, ()), (current, ("o" * 40,))]), "with a single restart they would not"
 
 
 @pytest.mark.parametrize("where", [("rollout", "restart"), ("rollout", "status"), ("patch", "secret", keys.KEYS)])
-def test_an_interrupted_rotation_goes_on(cluster: Cluster, where: tuple[str, ...]) -> None:
+def test_an_interrupted_rotation_can_be_continued(cluster: Cluster, where: tuple[str, ...]) -> None:
     cluster.fail.extend(where)
     with pytest.raises(DeployError):
         rotation.rotate(cluster, 60, print)
     with pytest.raises(DeployError, match=r"nothing to finish|interrupted"):
         rotation.finish(cluster, 60, print)
     rotation.rotate(cluster, 60, print)
-    assert understand_each_other(cluster.restarts)
+    assert accept_each_other(cluster.restarts)
 
 
 def test_the_former_secret_is_kept_while_a_sandbox_needs_it(cluster: Cluster) -> None:
-    rotation.rotate(cluster, 60, print)  # the moment of this one is not that of the next
+    rotation.rotate(cluster, 60, print)  # the time of this rotation must not count for the next
     cluster.fail.extend(("rollout", "status"))
     with pytest.raises(DeployError):
         rotation.rotate(cluster, 60, print)
@@ -112,7 +112,7 @@ def test_the_former_secret_is_kept_while_a_sandbox_needs_it(cluster: Cluster) ->
         rotation.finish(cluster, 60, print)
 
 
-def test_a_leaked_secret_is_worth_nothing_at_once(cluster: Cluster) -> None:
+def test_replacing_a_leaked_secret_revokes_it_at_once(cluster: Cluster) -> None:
     rotation.rotate(cluster, 60, print)
     before = {cluster.state()[0], *cluster.state()[1]}
     rotation.replace(cluster, 60, print)
@@ -123,12 +123,12 @@ def test_a_leaked_secret_is_worth_nothing_at_once(cluster: Cluster) -> None:
 def test_knative_gateways_are_restarted_by_a_new_revision(cluster: Cluster) -> None:
     cluster.knative.append(True)
     rotation.rotate(cluster, 60, print)
-    assert understand_each_other(cluster.restarts)
-    assert not any("deployment/holdfast-gateway" in line for line in cluster.said)
-    assert any("observedGeneration}=7" in line for line in cluster.said)
+    assert accept_each_other(cluster.restarts)
+    assert not any("deployment/holdfast-gateway" in line for line in cluster.commands)
+    assert any("observedGeneration}=7" in line for line in cluster.commands)
 
 
-def test_unfinished_rotations_do_not_pile_up_and_gateways_read_what_is_written(cluster: Cluster, tmp_path: Any) -> None:
+def test_unfinished_rotations_are_limited_and_gateways_read_the_secret(cluster: Cluster, tmp_path: Any) -> None:
     for _ in range(3):
         rotation.rotate(cluster, 60, print)
     with pytest.raises(DeployError, match="not finished"):
@@ -138,7 +138,7 @@ def test_unfinished_rotations_do_not_pile_up_and_gateways_read_what_is_written(c
     assert (read_secret(tmp_path / "secret"), read_other_secrets(tmp_path / "other-secrets")) == cluster.state()
 
 
-def test_without_a_deployment_it_says_so(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_deployment_every_step_is_refused(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.body.clear()
     for step in (rotation.rotate, rotation.finish, rotation.replace):
         with pytest.raises(DeployError, match="deploy first"):

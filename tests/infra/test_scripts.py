@@ -1,4 +1,4 @@
-"""The scripts and image recipes as far as they can be tried without a cluster, a cloud or a builder."""
+"""The scripts and image recipes as far as they can be tested without a cluster, a cloud or a builder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_unknown_arguments_are_refused(command: list[str]) -> None:
     assert "unknown argument: --nonsense" in done.stderr
 
 
-def test_provision_rehearses_the_pools_that_the_overlay_expects() -> None:
+def test_a_dry_run_of_provision_has_the_pools_that_the_overlay_expects() -> None:
     done = run("infra/scripts/provision", "--registry", "holdfast1", "--spot", "--dry-run", PATH="/usr/bin:/bin")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -67,7 +67,7 @@ def test_provision_rehearses_the_pools_that_the_overlay_expects() -> None:
     assert "kubernetes.azure.com/scalesetpriority" in settings["HOLDFAST_TOLERATIONS"].split(",")
 
 
-def test_provision_wants_a_registry() -> None:
+def test_provision_needs_a_registry() -> None:
     assert "--registry is needed" in run("infra/scripts/provision", "--dry-run").stderr
     assert "lower case" in run("infra/scripts/provision", "--dry-run", "--registry", "No-Such").stderr
 
@@ -80,8 +80,8 @@ def test_provision_wants_a_registry() -> None:
         ("buildah", "docker.io/library/holdfast-bundle:dev"),
     ],
 )
-def test_images_get_the_name_that_the_overlay_dev_finds(tmp_path: Path, builder: str, name: str) -> None:
-    """podman and buildah make ``localhost/holdfast-bundle`` of a short name, kubelets ``docker.io/library/holdfast-bundle``."""
+def test_images_get_the_name_that_the_overlay_dev_uses(tmp_path: Path, builder: str, name: str) -> None:
+    """podman and buildah expand a short name to ``localhost/holdfast-bundle``, kubelets to ``docker.io/library/holdfast-bundle``."""
     program = tmp_path / builder
     program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/said\n')
     program.chmod(0o755)
@@ -92,7 +92,7 @@ def test_images_get_the_name_that_the_overlay_dev_finds(tmp_path: Path, builder:
     assert settings["HOLDFAST_BUNDLE_IMAGE"] == name.removeprefix("docker.io/library/")
 
 
-def test_build_says_that_there_is_no_builder(tmp_path: Path) -> None:
+def test_build_reports_a_missing_builder(tmp_path: Path) -> None:
     for name in ("bash", "dirname"):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
     done = run("infra/scripts/build", PATH=str(tmp_path))
@@ -101,7 +101,7 @@ def test_build_says_that_there_is_no_builder(tmp_path: Path) -> None:
     assert "--push needs --registry" in run("infra/scripts/build", "--push").stderr
 
 
-def test_build_tells_the_builder_what_it_needs(tmp_path: Path) -> None:
+def test_build_passes_file_tag_and_ignore_file_to_the_builder(tmp_path: Path) -> None:
     builder = tmp_path / "podman"
     builder.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/said\n')
     builder.chmod(0o755)
@@ -117,7 +117,7 @@ def test_build_tells_the_builder_what_it_needs(tmp_path: Path) -> None:
 
 
 def tools(folder: Path, *names: str, fail: str = "") -> str:
-    """A PATH on which each of ``names`` notes how it is called and, where its arguments begin with ``fail``, fails."""
+    """A PATH with fake programs ``names`` that record how they are called and fail where the command line begins with ``fail``."""
     for name in names:
         fails = f'case "{name} $*" in "{fail}"*) exit 1;; esac\n' if fail else ""
         (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {folder}/said\n{fails}')
@@ -135,19 +135,19 @@ def tools(folder: Path, *names: str, fail: str = "") -> str:
         ("minikube", "start --profile x --driver docker", "image load holdfast-bundle:dev --profile x", "x"),
     ],
 )
-def test_a_cluster_is_made_loaded_and_deployed_on(tool: str, made: str, loaded: str, context: str, tmp_path: Path) -> None:
+def test_a_cluster_is_created_loaded_and_deployed_to(tool: str, made: str, loaded: str, context: str, tmp_path: Path) -> None:
     absent = {"kind": "kind nothing", "k3d": "k3d cluster get", "minikube": "minikube status"}[tool]
     path = tools(tmp_path, tool, "docker", "kubectl", "python", fail=absent)
     done = run("infra/scripts/cluster", "--name", "x", PATH=path, PYTHON="python")
     assert done.returncode == 0, done.stderr
-    said = (tmp_path / "said").read_text()
+    calls = (tmp_path / "said").read_text()
     steps = [f"{tool} {made}", "docker build --file infra/images/bundle.Dockerfile --tag holdfast-bundle:dev", f"{tool} {loaded}"]
-    places = [said.find(step) for step in [*steps, f"python -m infra.scripts.deploy --context {context} apply dev"]]
-    assert places == sorted(places), said
-    assert -1 not in places, said
+    places = [calls.find(step) for step in [*steps, f"python -m infra.scripts.deploy --context {context} apply dev"]]
+    assert places == sorted(places), calls
+    assert -1 not in places, calls
 
 
-def test_a_cluster_that_is_there_is_taken_and_a_failure_is_one(tmp_path: Path) -> None:
+def test_an_existing_cluster_is_used_and_a_failure_is_reported(tmp_path: Path) -> None:
     path = tools(tmp_path, "k3d", "docker", "kubectl", "python", fail="k3d image import")
     done = run("infra/scripts/cluster", PATH=path, PYTHON="python")
     assert "k3d cluster create" not in (tmp_path / "said").read_text()
@@ -157,7 +157,7 @@ def test_a_cluster_that_is_there_is_taken_and_a_failure_is_one(tmp_path: Path) -
     assert (tmp_path / "said").read_text().endswith("k3d cluster delete holdfast\n")
 
 
-def test_without_a_tool_no_cluster_is_made(tmp_path: Path) -> None:
+def test_without_a_tool_no_cluster_is_created(tmp_path: Path) -> None:
     path = tools(tmp_path, "docker", "kubectl")
     assert "none of kind, k3d and minikube is installed" in run("infra/scripts/cluster", PATH=path).stderr
     assert run("infra/scripts/cluster", "--tool", "kind", PATH=path).returncode == 1
@@ -165,7 +165,7 @@ def test_without_a_tool_no_cluster_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("image", ["gateway", "bundle"])
-def test_recipes(image: str) -> None:
+def test_recipes_copy_existing_sources_and_run_as_an_ordinary_user(image: str) -> None:
     path = TOP / "infra/images" / f"{image}.Dockerfile"
     text = path.read_text()
     allowed = {line[1:] for line in Path(f"{path}.dockerignore").read_text().splitlines() if line.startswith("!")}
@@ -187,8 +187,8 @@ def test_recipes(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", ["gateway", "bundle"])
-def test_every_instruction_of_a_recipe_can_be_read(image: str) -> None:
-    """As a builder reads them; none runs here."""
+def test_every_instruction_of_a_recipe_is_valid(image: str) -> None:
+    """Parsed as a builder parses them; nothing is built."""
     text = re.sub(r"(?m)^\s*#.*\n", "", (TOP / "infra/images" / f"{image}.Dockerfile").read_text()).replace("\\\n", " ")
     stages: list[str] = []
     for line in filter(str.strip, text.splitlines()):
@@ -209,7 +209,7 @@ def test_every_instruction_of_a_recipe_can_be_read(image: str) -> None:
                 assert all(isinstance(part, str) for part in json.loads(rest)), f"{line}: the exec form, or signals go to a shell"
             case "RUN":
                 assert subprocess.run(["sh", "-n", "-c", rest], check=False).returncode == 0, line
-    assert len(stages) >= 2, "what builds does not ship"
+    assert len(stages) >= 2, "the stage that builds is not the one that ships"
     assert stages[-1] == ""
 
 
@@ -222,7 +222,7 @@ def test_the_image_starts_what_the_manifests_name() -> None:
     assert 'ENTRYPOINT ["/opt/holdfast/bin/python", "-m"]' in (TOP / "infra/images/gateway.Dockerfile").read_text()
 
 
-def test_images_of_a_registry() -> None:
+def test_images_of_a_registry_and_marks_of_changed_settings() -> None:
     manifests = render(K8S / "overlays/dev")
     with_images(manifests, "r.example.com/team", "v1")
     marked(manifests)
@@ -245,43 +245,43 @@ def marks(manifests: list[dict[str, Any]]) -> dict[str, str]:
 
 
 class FakeCluster(Kubectl):
-    """Keeps Secrets, as the API server would; knows nothing else."""
+    """Stores Secrets as the API server would, and nothing else."""
 
     __slots__ = ()
-    held: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - emptied by the fixture
+    secrets: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - emptied by the fixture
 
     def get(self, *arguments: str) -> dict[str, Any] | None:
-        return self.held.get(arguments[1])
+        return self.secrets.get(arguments[1])
 
     def run(self, *arguments: str, text: str | None = None) -> str:
         body = json.loads(text or "{}")
         data = {name: base64.b64encode(value.encode()).decode() for name, value in body["stringData"].items()}
-        assert not any(value in " ".join(arguments) for value in body["stringData"].values()), "others can read a command line"
+        assert not any(value in " ".join(arguments) for value in body["stringData"].values()), "other users can read a command line"
         if arguments[0] == "create":
-            self.held[body["metadata"]["name"]] = {"data": data}
+            self.secrets[body["metadata"]["name"]] = {"data": data}
         else:
-            self.held[arguments[2]]["data"].update(data)
+            self.secrets[arguments[2]]["data"].update(data)
         return ""
 
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    FakeCluster.held.clear()
+    FakeCluster.secrets.clear()
     return FakeCluster()
 
 
 def owners(cluster: FakeCluster, folder: Path) -> Keys:
-    """What a gateway reads of the Secret, mounted."""
+    """The API keys that a gateway reads from the mounted Secret."""
     path = folder / "keys"
     path.write_text("\n".join(keys.lines(cluster)))
     return Keys(path)
 
 
-def test_keys_are_made_once_and_rotate(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_keys_are_created_once_and_can_be_rotated(cluster: FakeCluster, tmp_path: Path) -> None:
     first = keys.ensure(cluster, "admin", None)
     assert first is not None
     assert keys.ensure(cluster, "admin", None) is None
-    secret = cluster.held[keys.KEYS]["data"]["secret"]
+    secret = cluster.secrets[keys.KEYS]["data"]["secret"]
     assert len(base64.b64decode(secret)) >= 32
     second = keys.add(cluster, "trainer")
     assert (owners(cluster, tmp_path).owner_of(first), owners(cluster, tmp_path).owner_of(second)) == ("admin", "trainer")
@@ -289,38 +289,38 @@ def test_keys_are_made_once_and_rotate(cluster: FakeCluster, tmp_path: Path) -> 
     with pytest.raises(DeployError, match="no key"):
         keys.remove(cluster, "admin")
     assert [line.split()[0] for line in keys.lines(cluster)] == ["trainer"]
-    assert cluster.held[keys.KEYS]["data"]["secret"] == secret
+    assert cluster.secrets[keys.KEYS]["data"]["secret"] == secret
 
 
 def test_the_address_of_a_managed_redis_is_kept(cluster: FakeCluster) -> None:
     keys.ensure(cluster, "admin", "rediss://:p@r:6380/0")
     keys.ensure(cluster, "admin", None)
-    assert base64.b64decode(cluster.held[keys.REDIS]["data"]["url"]) == b"rediss://:p@r:6380/0"
+    assert base64.b64decode(cluster.secrets[keys.REDIS]["data"]["url"]) == b"rediss://:p@r:6380/0"
     keys.ensure(cluster, "admin", "rediss://:q@r:6380/0")
-    assert base64.b64decode(cluster.held[keys.REDIS]["data"]["url"]) == b"rediss://:q@r:6380/0"
+    assert base64.b64decode(cluster.secrets[keys.REDIS]["data"]["url"]) == b"rediss://:q@r:6380/0"
 
 
-class Shelf(Kubectl):
-    """A cluster that has what ``there`` says, by kind or by kind and name; nothing can be written."""
+class ReadOnlyCluster(Kubectl):
+    """A cluster that contains ``objects``, by kind or by kind and name, and fails on every write."""
 
     __slots__ = ()
-    there: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - emptied by the fixture
+    objects: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - emptied by the fixture
 
     def get(self, *arguments: str) -> dict[str, Any] | None:
-        return self.there.get("/".join(one for one in arguments[:2] if not one.startswith("-")))
+        return self.objects.get("/".join(one for one in arguments[:2] if not one.startswith("-")))
 
     def run(self, *arguments: str, text: str | None = None) -> str:
         raise AssertionError(arguments)
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    Shelf.there.clear()
-    return Shelf()
+def read_only_cluster() -> ReadOnlyCluster:
+    ReadOnlyCluster.objects.clear()
+    return ReadOnlyCluster()
 
 
-def test_what_another_overlay_left_in_force_is_named() -> None:
-    """`generic`'s autoscaler went on making three gateways of a deployment that `dev` gives two (seen on a real cluster)."""
+def test_objects_that_another_overlay_left_are_named() -> None:
+    """On a real cluster the autoscaler of `generic` kept three gateways in a deployment for which `dev` specifies two."""
     generic, dev = render(K8S / "overlays/generic"), render(K8S / "overlays/dev")
 
     class Applied(Kubectl):
@@ -337,14 +337,14 @@ def test_what_another_overlay_left_in_force_is_named() -> None:
             made = {"kind": "NetworkPolicy", "metadata": {"name": "hf-egress-1", "namespace": namespace}}  # by a gateway, not by kubectl
             return {"items": [*found, made]}
 
-    said: list[str] = []
-    checks.report_left_over(Applied(), dev, said.append)
-    assert [line.split("kubectl delete ")[1] for line in said] == [
+    lines: list[str] = []
+    checks.report_left_over(Applied(), dev, lines.append)
+    assert [line.split("kubectl delete ")[1] for line in lines] == [
         "--namespace holdfast horizontalpodautoscaler/holdfast-gateway",
         "--namespace holdfast-sandboxes limitrange/sandboxes resourcequota/sandboxes",
     ]
-    checks.report_left_over(Applied(), [*generic, *dev], said.append)
-    assert len(said) == 2
+    checks.report_left_over(Applied(), [*generic, *dev], lines.append)
+    assert len(lines) == 2
 
 
 def storage_class(name: str, default: str = "") -> dict[str, Any]:
@@ -359,47 +359,47 @@ def storage_class(name: str, default: str = "") -> dict[str, Any]:
         ([storage_class("fast"), storage_class("slow", "true")], ""),
     ],
 )
-def test_an_overlay_whose_disk_would_never_come_is_refused_before_it_is_applied(
-    shelf: Shelf, classes: list[dict[str, Any]], words: str
+def test_an_overlay_whose_disk_cannot_be_provisioned_is_refused_before_it_is_applied(
+    read_only_cluster: ReadOnlyCluster, classes: list[dict[str, Any]], words: str
 ) -> None:
-    shelf.there["storageclass"] = {"items": classes}
+    read_only_cluster.objects["storageclass"] = {"items": classes}
     generic = render(K8S / "overlays/generic")
     if not words:
-        checks.storage(shelf, generic)
+        checks.storage(read_only_cluster, generic)
         return
     with pytest.raises(DeployError, match=words) as caught:
-        checks.storage(shelf, generic)
+        checks.storage(read_only_cluster, generic)
     assert str(caught.value).startswith("statefulset/holdfast-redis claims a disk")
-    checks.storage(shelf, render(K8S / "overlays/dev"))
+    checks.storage(read_only_cluster, render(K8S / "overlays/dev"))
 
 
-def test_a_storage_class_by_name_has_to_be_there(shelf: Shelf) -> None:
+def test_a_named_storage_class_must_exist(read_only_cluster: ReadOnlyCluster) -> None:
     manifests = render(K8S / "overlays/generic")
     (redis,) = [one for one in manifests if one["kind"] == "StatefulSet"]
-    shelf.there["storageclass"] = {"items": [storage_class("fast")]}
+    read_only_cluster.objects["storageclass"] = {"items": [storage_class("fast")]}
     redis["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = "fast"
-    checks.storage(shelf, manifests)
+    checks.storage(read_only_cluster, manifests)
     redis["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = "faster"
     with pytest.raises(DeployError, match="faster, which is not there: it has fast"):
-        checks.storage(shelf, manifests)
+        checks.storage(read_only_cluster, manifests)
 
 
-def test_switching_overlays_says_what_to_do(shelf: Shelf) -> None:
+def test_switching_overlays_names_the_remedy(read_only_cluster: ReadOnlyCluster) -> None:
     dev, generic, aks = (render(K8S / "overlays" / name) for name in ("dev", "generic", "aks"))
-    checks.disks_stay(shelf, generic)
+    checks.disks_stay(read_only_cluster, generic)
     for live, wanted, words in (
         (dev, generic, "runs with no disk, and this overlay has data 4Gi"),
         (generic, dev, "this overlay has none"),
         (aks, generic, "runs with data 4Gi of managed-csi, and this overlay has data 4Gi: it was"),
     ):
-        (shelf.there["statefulset/holdfast-redis"],) = [one for one in live if one["kind"] == "StatefulSet"]
-        checks.disks_stay(shelf, live)
+        (read_only_cluster.objects["statefulset/holdfast-redis"],) = [one for one in live if one["kind"] == "StatefulSet"]
+        checks.disks_stay(read_only_cluster, live)
         with pytest.raises(DeployError, match=words) as caught:
-            checks.disks_stay(shelf, wanted)
+            checks.disks_stay(read_only_cluster, wanted)
         assert "kubectl delete statefulset" in str(caught.value)
 
 
-def test_what_others_wait_for_is_waited_for_first() -> None:
+def test_workloads_are_awaited_in_the_order_of_their_dependencies() -> None:
     order = [one["metadata"]["name"] for one in checks.in_order_of_need(render(K8S / "overlays/generic")) if containers(one)]
     assert order == ["holdfast-redis", "holdfast-controller", "holdfast-gateway"]
 
@@ -416,21 +416,23 @@ def test_what_others_wait_for_is_waited_for_first() -> None:
         ("restricted", None, "sandbox profile restricted: user 1000, no capabilities"),
     ],
 )
-def test_deploy_says_the_profile_and_whether_nodes_can(shelf: Shelf, profile: str, seen: node_probes.Seen | None, words: str) -> None:
+def test_deploy_reports_the_profile_and_whether_nodes_support_it(
+    read_only_cluster: ReadOnlyCluster, profile: str, seen: node_probes.Seen | None, words: str
+) -> None:
     manifests = render(K8S / "overlays/dev")
     settings = next(one for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS)
     settings["data"]["HOLDFAST_SANDBOX_PROFILE"] = profile
     if seen is not None:
         annotations = {node_probes.VERDICT: json.dumps(asdict(seen))}
-        shelf.there[f"networkpolicy/{node_probes.NAME}"] = {"metadata": {"annotations": annotations}}
-    said: list[str] = []
-    checks.report_nodes(shelf, manifests, said.append, wait_s=0.0)
-    assert len(said) == 1
-    assert words in said[0]
+        read_only_cluster.objects[f"networkpolicy/{node_probes.NAME}"] = {"metadata": {"annotations": annotations}}
+    lines: list[str] = []
+    checks.report_nodes(read_only_cluster, manifests, lines.append, wait_s=0.0)
+    assert len(lines) == 1
+    assert words in lines[0]
     assert (checks.VERDICT_OF, checks.VERDICT) == (node_probes.NAME, node_probes.VERDICT)
 
 
-def test_deploy_says_what_is_in_the_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_deploy_reports_what_prevents_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert deploy(["--kubectl", "no-such-kubectl", "apply", "dev"]) == 1
     assert "no-such-kubectl is not installed" in capsys.readouterr().err
     kubectl = tmp_path / "kubectl"

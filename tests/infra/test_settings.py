@@ -1,6 +1,6 @@
 """Every setting that the code reads has a row in the runbook, and every row names a setting that the code reads.
 
-Names are the string literals of the source, docstrings included, which write out what is put together at run time (``HOLDFAST_QUOTA_CPU``).
+Names are taken from string literals of the source. Docstrings count: they have names that are built at run time (``HOLDFAST_QUOTA_CPU``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READERS = ["gateway", "session_agent/node", "sdk_py"]
 NAME = re.compile(r"\bHOLDFAST_[A-Z0-9_]*[A-Z0-9]\b")
 
-BETWEEN_OUR_PROCESSES = {
+INTERNAL = {
     "HOLDFAST_FAILED_STARTS",  # from the supervisor to the Procfile: failed starts of Redis in a row
     "HOLDFAST_REDIS_SOCKET",  # likewise: where its own Redis listens
     "HOLDFAST_REDIS_PASSWORD",  # a Secret of the manifests, which put it into HOLDFAST_REDIS_URL
@@ -21,8 +21,8 @@ BETWEEN_OUR_PROCESSES = {
 
 
 def names(text: str) -> set[str]:
-    """Settings named in a text; what the gateway passes to agents (``HOLDFAST_AGENT_*``) is none of an operator's."""
-    return {name for name in NAME.findall(text) if not name.startswith("HOLDFAST_AGENT_")} - BETWEEN_OUR_PROCESSES
+    """Settings named in a text; those that the gateway passes to agents (``HOLDFAST_AGENT_*``) are not for operators."""
+    return {name for name in NAME.findall(text) if not name.startswith("HOLDFAST_AGENT_")} - INTERNAL
 
 
 def read_by_code() -> set[str]:
