@@ -1,4 +1,4 @@
-"""One bundle for the whole session, and the roots it is tried in."""
+"""One bundle for the whole session, and the roots that it is tested in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def root_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The root of a name, made once."""
+    """A function that returns the root file system of a name, which is created once."""
     made: dict[str, Path] = {}
 
     def root(name: str) -> Path:

@@ -72,7 +72,7 @@ class Pod:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     async def ready(self) -> None:
-        """Once the agent answers on its port."""
+        """Wait until the agent answers on its port."""
         await until_async(self._answers, deadline_s=60, what="the agent to answer")
 
     async def _answers(self) -> bool:
@@ -98,7 +98,7 @@ class Pod:
         return int(children[0])
 
     def kill(self) -> bytes:
-        """End everything; what the agent printed."""
+        """End everything and return what the agent printed."""
         assert self.process is not None
         if self.process.poll() is None:
             try:
@@ -111,7 +111,7 @@ class Pod:
 
 @asynccontextmanager
 async def running(pod: Pod) -> AsyncIterator[AsyncSandbox]:
-    """Start a pod and give the SDK's view of it."""
+    """Start a pod and yield its sandbox as the SDK sees it."""
     async with running_with_front(pod) as (sandbox, _):
         yield sandbox
 

@@ -1,4 +1,4 @@
-"""Root file systems as images have them: made of this machine's own programs, and of packages of an older release where they can be had.
+"""Root file systems like those of images: made from this machine's programs, or from packages of an older release if they are available.
 
 Owns what each root holds. Only `old_release` downloads, through apt's own client; tests of a root that cannot be made are skipped.
 """

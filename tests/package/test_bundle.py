@@ -45,7 +45,7 @@ def interpreter(bundle: Path, *arguments: str, **environment: str) -> str:
     return subprocess.run(program, env=environment, capture_output=True, text=True, check=True, cwd="/").stdout
 
 
-def test_two_builds_are_the_same(bundle: Bundle, tmp_path: Path) -> None:
+def test_two_builds_are_identical(bundle: Bundle, tmp_path: Path) -> None:
     again = tmp_path / "somewhere-else" / "named differently"
     arguments = ["-m", "session_agent.bundle", "--output", str(again), "--json"]
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -54,7 +54,7 @@ def test_two_builds_are_the_same(bundle: Bundle, tmp_path: Path) -> None:
     assert tree(again) == tree(bundle.folder)
 
 
-def test_it_is_within_its_budget_and_says_what_is_in_it(bundle: Bundle) -> None:
+def test_the_bundle_is_within_its_budget_and_lists_its_contents(bundle: Bundle) -> None:
     facts = manifest.read(bundle.folder)
     assert facts == bundle.manifest
     sizes = {str(path.relative_to(bundle.folder)): path.stat().st_size for path in bundle.folder.rglob("*") if path.is_file()}
@@ -67,7 +67,7 @@ def test_it_is_within_its_budget_and_says_what_is_in_it(bundle: Bundle) -> None:
     assert facts["libc"].startswith("glibc 2.")
 
 
-def test_nothing_is_in_it_that_is_not_needed(bundle: Bundle) -> None:
+def test_the_bundle_contains_nothing_unneeded(bundle: Bundle) -> None:
     names = set(bundle.manifest["modules"])
     assert {
         "session_agent.agent.startup.server",
@@ -94,7 +94,7 @@ def test_nothing_is_in_it_that_is_not_needed(bundle: Bundle) -> None:
         assert path.stat().st_mode & 0o444 == 0o444, path
 
 
-def test_every_library_is_its_own(bundle: Bundle) -> None:
+def test_the_bundle_loads_only_its_own_libraries(bundle: Bundle) -> None:
     shipped = {path.name for path in (bundle.folder / "lib").iterdir()}
     for path in bundle.folder.rglob("*"):
         if path.is_file() and path.name != "ld.so" and path.read_bytes().startswith(b"\x7fELF"):
@@ -102,11 +102,11 @@ def test_every_library_is_its_own(bundle: Bundle) -> None:
     maps = interpreter(bundle.folder, "-I", "-S", "-c", "import ctypes, hashlib, select, socket; print(open('/proc/self/maps').read())")
     files = {line.split()[-1] for line in maps.splitlines() if "/" in line}
     assert len(files) > 5
-    # a locale's tables may be the image's: they are data, and glibc looks at their format
+    # tables of a locale may be the image's: they are data, and glibc checks their format
     assert {file for file in files if not file.startswith((str(bundle.folder), "/usr/lib/locale/")) and ".so" in file} == set()
 
 
-def test_the_interpreter_lives_in_it_and_heeds_nobody(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_interpreter_uses_only_the_bundle_and_ignores_the_environment(bundle: Bundle, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     bundle.folder.rename(moved)
     try:
@@ -126,7 +126,7 @@ def test_every_module_of_the_agent_can_be_imported(bundle: Bundle) -> None:
     assert int(interpreter(bundle.folder, "-I", "-S", "-c", code)) > len(ours)
 
 
-def test_the_store_holds_what_the_files_hold(bundle: Bundle) -> None:
+def test_the_store_contains_the_same_code_as_the_files(bundle: Bundle) -> None:
     data = (bundle.folder / store.NAME).read_bytes()
     later, *lines = data[8 : 8 + int(data[:8])].decode().splitlines()
     assert set(later.split()) <= set(bundle.manifest["modules"])
@@ -141,7 +141,7 @@ def test_the_store_holds_what_the_files_hold(bundle: Bundle) -> None:
     assert end == len(data)
 
 
-_LOOK = """
+_DESCRIBE = """
 import marshal, sys
 if STORED:
     sys.argv = ["agent", "no", "command"]
@@ -168,14 +168,14 @@ print(importlib.reload(queue) is queue, queue.__spec__.origin)
 """
 
 
-def test_a_stored_module_looks_as_one_from_its_file(bundle: Bundle) -> None:
-    """Its attributes, its frames in a traceback, and it can be loaded again."""
-    seen = {stored: interpreter(bundle.folder, "-I", "-S", "-c", f"STORED = {stored}\n{_LOOK}") for stored in (False, True)}
+def test_a_stored_module_looks_like_one_from_its_file(bundle: Bundle) -> None:
+    """It has the same attributes and the same frames in a traceback, and it can be loaded again."""
+    seen = {stored: interpreter(bundle.folder, "-I", "-S", "-c", f"STORED = {stored}\n{_DESCRIBE}") for stored in (False, True)}
     assert seen[True].splitlines() == seen[False].splitlines()
     assert "queue.py" in seen[True]
 
 
-def test_it_copies_itself(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_bundle_copies_itself(bundle: Bundle, tmp_path: Path) -> None:
     target = tmp_path / "volume"
     command = copy_command(str(target), str(bundle.folder))
     for _ in range(2):  # an init container may be started again
@@ -193,7 +193,7 @@ def test_it_copies_itself(bundle: Bundle, tmp_path: Path) -> None:
     assert (without.returncode, "HOLDFAST_AGENT_TOKEN" in without.stderr) == (78, True)
 
 
-def test_the_image_holds_the_bundle_and_starts_it(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_image_contains_the_bundle_and_starts_it(bundle: Bundle, tmp_path: Path) -> None:
     digest = write_layout(bundle.folder, tmp_path / "layout", "holdfast/bundle:dev")
     assert write_layout(bundle.folder, tmp_path / "again", "holdfast/bundle:dev") == digest
     assert tree(tmp_path / "layout").keys() == tree(tmp_path / "again").keys()
@@ -214,7 +214,7 @@ def test_the_image_holds_the_bundle_and_starts_it(bundle: Bundle, tmp_path: Path
     }
 
 
-def test_the_archive_of_the_image(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_archive_of_the_image_is_reproducible(bundle: Bundle, tmp_path: Path) -> None:
     first, second = (write_archive(bundle.folder, tmp_path / name, "registry.example/bundle:1") for name in ("a.tar", "b.tar"))
     assert first == second
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
@@ -223,7 +223,7 @@ def test_the_archive_of_the_image(bundle: Bundle, tmp_path: Path) -> None:
         assert image.layers
 
 
-def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").write_text("precious")
     assert main(["--output", str(tmp_path)]) == 1
     assert "left alone" in capsys.readouterr().err
@@ -237,14 +237,14 @@ def test_an_interpreter_without_its_global_lock_is_refused(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_too_large_is_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_above_its_budget_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "BUDGET_BYTES", 1024)
     with pytest.raises(BuildError, match="its budget is 1024"):
         build(tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_library_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
     program = Path(sys.executable).resolve()
     data = bytearray(program.read_bytes())
     at = data.index(b"libc.so.6\0")

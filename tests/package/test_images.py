@@ -19,13 +19,13 @@ from tests.support.until import until_async
 pytestmark = [requires("namespaces", "root", "busybox"), pytest.mark.timeout(120)]
 
 Started = Callable[..., Any]
-STRANGER = 4242
-"""A uid that no image knows."""
+UNKNOWN_UID = 4242
+"""A uid without an account in any image."""
 
 
 @pytest.fixture
 def start(bundle: Bundle, root_of: Callable[[str], Path]) -> Started:
-    """Run a pod of the root of this name; its sandbox is the value."""
+    """A function that runs a pod with the named root and yields its sandbox."""
 
     @asynccontextmanager
     async def started(name: str, **how: Any) -> AsyncIterator[AsyncSandbox]:
@@ -35,8 +35,8 @@ def start(bundle: Bundle, root_of: Callable[[str], Path]) -> Started:
     return started
 
 
-async def living_shell(sandbox: AsyncSandbox, kind: str = "sh") -> None:
-    """A shell that keeps its state, whatever the image."""
+async def check_living_shell(sandbox: AsyncSandbox, kind: str = "sh") -> None:
+    """Check that a shell of this image keeps its state."""
     async with await sandbox.shell() as shell:
         assert shell.kind == kind
         await shell.run("cd /bin; X=kept; f() { echo f:$X; }")
@@ -51,12 +51,12 @@ async def test_static_busybox_alone(start: Started) -> None:
     async with start("bare_busybox") as sandbox:
         assert (await sandbox.exec(["/bin/busybox", "echo", "hi"])).stdout == "hi\n"
         assert (await sandbox.exec("echo $((6 * 7)); exit 5")).stdout == "42\n"
-        await living_shell(sandbox)
+        await check_living_shell(sandbox)
 
 
 async def test_busybox(start: Started) -> None:
     async with start("busybox") as sandbox:
-        await living_shell(sandbox)
+        await check_living_shell(sandbox)
         await sandbox.files.write("/tmp/x", b"data" * 100_000)
         assert (await sandbox.exec("wc -c </tmp/x")).stdout.strip() == "400000"
         assert await sandbox.files.read("/tmp/x") == b"data" * 100_000
@@ -73,12 +73,12 @@ async def test_busybox(start: Started) -> None:
 
 
 async def test_a_busybox_shell_outlives_its_children(start: Started) -> None:
-    """When this shell read its standard input itself, the end of any child ended it, and a run that had just begun."""
+    """When this shell still read its standard input itself, the end of any child ended the shell and a run that had just begun."""
     async with start("busybox") as sandbox, await sandbox.shell() as shell:
         await shell.run("f() { echo function; }; sleep 0.05 & CHILD=$!")
         for _ in range(200):
-            alive = await sandbox.exec("test $(ps | grep -c '[s]leep 0.05') = 0")
-            if alive.exit_code == 0:
+            ended = await sandbox.exec("test $(ps | grep -c '[s]leep 0.05') = 0")
+            if ended.exit_code == 0:
                 break
         result = await shell.run("f")
         assert (result.stdout, result.shell_restarted) == ("function\n", False)
@@ -87,23 +87,23 @@ async def test_a_busybox_shell_outlives_its_children(start: Started) -> None:
 async def test_musl(start: Started) -> None:
     async with start("musl") as sandbox:
         assert (await sandbox.exec(["/bin/tool"])).stdout == "root\n"
-        await living_shell(sandbox)
+        await check_living_shell(sandbox)
         assert (await sandbox.exec("tool | tr a-z A-Z")).stdout == "ROOT\n"
 
 
 async def test_an_older_glibc(start: Started) -> None:
     async with start("old_release") as sandbox:
         assert "2.31" in (await sandbox.exec("/lib/x86_64-linux-gnu/libc.so.6 | head -1")).stdout
-        await living_shell(sandbox, "bash")
+        await check_living_shell(sandbox, "bash")
 
 
 async def test_the_same_glibc(start: Started) -> None:
     async with start("debian") as sandbox:
-        await living_shell(sandbox, "bash")
+        await check_living_shell(sandbox, "bash")
 
 
 async def test_a_damaged_libc(start: Started) -> None:
-    """Nothing of the image's libc is ever loaded by the agent."""
+    """The agent never loads the image's libc."""
     async with start("broken_libc") as sandbox:
         assert (await sandbox.exec(["/bin/busybox", "sh", "-c", "echo works"])).stdout == "works\n"
         assert (await sandbox.exec(["/bin/ls"])).exit_code != 0
@@ -127,21 +127,21 @@ async def test_no_shell_at_all(start: Started) -> None:
 @pytest.mark.parametrize("name", ["busybox", "debian"])
 async def test_a_read_only_root(start: Started, name: str) -> None:
     async with start(name, read_only=True) as sandbox:
-        await living_shell(sandbox, "bash" if name == "debian" else "sh")
+        await check_living_shell(sandbox, "bash" if name == "debian" else "sh")
         assert (await sandbox.exec("echo x >/tmp/x")).exit_code != 0
-        big = await sandbox.exec("head -c 3000000 /dev/zero")  # spools where nothing can be written
+        big = await sandbox.exec("head -c 3000000 /dev/zero")  # is spooled although no file can be written
         assert len(big.stdout_bytes) == 3_000_000
-        async with await sandbox.shell() as shell:  # a child that holds stdout takes the pipe with it, and the shell needs another
+        async with await sandbox.shell() as shell:  # a child keeps the pipe of stdout open, so the shell needs another one
             await shell.run("sleep 0.2 &")
             assert (await shell.run("echo mine")).stdout == "mine\n"
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_a_user_nobody_knows(start: Started, read_only: bool) -> None:
-    async with start("busybox", uid=STRANGER, read_only=read_only) as sandbox:
-        await living_shell(sandbox)
-        told = await sandbox.exec("id -u; id -g; pwd; echo $HOME; cat /proc/self/status | grep -c Groups")
-        assert told.stdout.split() == [str(STRANGER), str(STRANGER), "/", "/", "1"]
+async def test_a_user_without_an_account(start: Started, read_only: bool) -> None:
+    async with start("busybox", uid=UNKNOWN_UID, read_only=read_only) as sandbox:
+        await check_living_shell(sandbox)
+        result = await sandbox.exec("id -u; id -g; pwd; echo $HOME; cat /proc/self/status | grep -c Groups")
+        assert result.stdout.split() == [str(UNKNOWN_UID), str(UNKNOWN_UID), "/", "/", "1"]
         assert (await sandbox.exec("head -c 3000000 /dev/zero")).exit_code == 0
         async with await sandbox.shell() as shell:
             await shell.run("sleep 0.2 &")
@@ -149,16 +149,16 @@ async def test_a_user_nobody_knows(start: Started, read_only: bool) -> None:
 
 
 async def test_no_tmp(start: Started) -> None:
-    async with start("bare_busybox", uid=STRANGER, read_only=True) as sandbox:
+    async with start("bare_busybox", uid=UNKNOWN_UID, read_only=True) as sandbox:
         assert (await sandbox.exec("test -e /tmp || echo none")).stdout == "none\n"
-        await living_shell(sandbox)
+        await check_living_shell(sandbox)
         async with await sandbox.shell() as shell:
             await shell.run("/bin/busybox sleep 0.2 &")
             assert (await shell.run("echo mine")).stdout == "mine\n"
 
 
-async def test_commands_see_the_images_environment_and_nothing_of_ours(start: Started) -> None:
-    given = {
+async def test_commands_see_the_images_environment_and_nothing_of_the_agents(start: Started) -> None:
+    image_env = {
         **IMAGE_ENV,
         "LD_LIBRARY_PATH": "/opt/lib",
         "PYTHONPATH": "/image",
@@ -166,20 +166,20 @@ async def test_commands_see_the_images_environment_and_nothing_of_ours(start: St
         "LANG": "en_US.UTF-8",
         "OPENSSL_CONF": "/x",
     }
-    async with start("busybox", env=given) as sandbox:
+    async with start("busybox", env=image_env) as sandbox:
         seen = dict(line.partition("=")[::2] for line in (await sandbox.exec(["/bin/env"])).stdout.splitlines())
         assert seen.pop("PWD") == "/"
-        assert seen == given
-        in_shell = await sandbox.shell()
-        exported = dict(line.partition("=")[::2] for line in (await in_shell.run("/bin/env")).stdout.splitlines())
-        assert {name: exported[name] for name in given} == given
+        assert seen == image_env
+        shell = await sandbox.shell()
+        exported = dict(line.partition("=")[::2] for line in (await shell.run("/bin/env")).stdout.splitlines())
+        assert {name: exported[name] for name in image_env} == image_env
         assert not [name for name in exported if name.startswith("HOLDFAST")]
-        assert set(exported) <= set(given) | {"PWD", "OLDPWD", "SHLVL", "_"}
-        await in_shell.close()
+        assert set(exported) <= set(image_env) | {"PWD", "OLDPWD", "SHLVL", "_"}
+        await shell.close()
 
 
-async def test_commands_get_no_descriptor_and_no_directory_of_ours(start: Started) -> None:
-    async with start("busybox", uid=STRANGER) as sandbox:
+async def test_commands_get_no_descriptor_and_no_directory_of_the_agent(start: Started) -> None:
+    async with start("busybox", uid=UNKNOWN_UID) as sandbox:
         shell = await sandbox.shell()
         for result in (await sandbox.exec(["/bin/ls", "-l", "/proc/self/fd"]), await shell.run("/bin/ls -l /proc/self/fd")):
             links = [line.partition(" -> ")[2] for line in result.stdout.splitlines() if " -> " in line]
@@ -191,9 +191,9 @@ async def test_commands_get_no_descriptor_and_no_directory_of_ours(start: Starte
         await shell.close()
 
 
-async def test_the_token_is_not_to_be_read(start: Started) -> None:
-    """Neither from the agent's own `/proc/1/environ`, which is closed to the agent's own user, nor from what it starts."""
-    async with start("busybox", uid=STRANGER) as sandbox:
+async def test_commands_cannot_read_the_token(start: Started) -> None:
+    """Neither from the agent's `/proc/1/environ`, which even the agent's user cannot read, nor from their own environment."""
+    async with start("busybox", uid=UNKNOWN_UID) as sandbox:
         first = await sandbox.exec(["/bin/cat", "/proc/1/environ"])
         assert (first.exit_code, first.stdout_bytes) == (1, b"")
         environ = await sandbox.exec(["/bin/cat", "/proc/self/environ"])
@@ -207,22 +207,22 @@ async def test_the_images_working_directory(start: Started) -> None:
         assert (await sandbox.exec("pwd", cwd="tmp")).stdout == "/var/tmp\n"
 
 
-async def test_the_agent_is_the_first_process_and_reaps(start: Started) -> None:
+async def test_the_agent_is_the_first_process_and_reaps_orphans(start: Started) -> None:
     async with start("busybox") as sandbox:
         assert (await sandbox.exec("readlink /proc/1/exe")).stdout == "/.holdfast/lib/ld.so\n"
         await sandbox.exec(["/bin/sh", "-c", "(sleep 0.05 &) ; true"], outlive="adopt")
 
-        async def buried() -> bool:
+        async def reaped() -> bool:
             zombies = await sandbox.exec("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l")
             return bool(zombies.stdout.strip() == "0")
 
-        await until_async(buried, deadline_s=60, what="the orphan to be buried")
+        await until_async(reaped, deadline_s=60, what="the orphan to be reaped")
         assert (await sandbox.exec(["/bin/kill", "-9", "1"])).exit_code == 0
         assert (await sandbox.exec("echo still here")).stdout == "still here\n"
 
 
 async def test_an_entrypoint_and_limits(start: Started) -> None:
-    """What a pod's agent starts by itself, and the limits of that and of commands."""
+    """The agent of a pod starts the entrypoint, and limits apply to it and to commands."""
     show = ["/bin/sh", "-c", "echo $IMAGE_SAYS $(ulimit -Sn) $(ulimit -Hn)"]
     own = {"HOLDFAST_AGENT_ENTRYPOINT": json.dumps(show), "HOLDFAST_AGENT_ULIMITS": '{"nofile": [64, 128]}'}
     async with start("busybox", env={**IMAGE_ENV, **own}) as sandbox:

@@ -33,7 +33,7 @@ try:
 except SystemExit:
     pass
 """
-"""The bundle's first module, without an agent."""
+"""Runs the bundle's first module without starting an agent."""
 _SETTLED = """
 import session_agent.agent.startup.server as server
 settle = server._settle_in
@@ -80,7 +80,7 @@ def test_an_idle_agent_has_its_modules_from_one_file(bundle: Bundle, tmp_path: P
     assert len(stored - set(read)) < (20 if sys.version_info >= (3, 15) else 10), stored - set(read)
 
 
-def test_a_module_comes_when_something_of_it_is_asked_for(bundle: Bundle) -> None:
+def test_a_lazy_module_is_loaded_at_its_first_use(bundle: Bundle) -> None:
     code = """
 import textwrap, tokenize
 early = textwrap
@@ -103,7 +103,7 @@ except ModuleNotFoundError as error:
     assert lines[2] == "No module named 'locale' True"
 
 
-def test_openssl_comes_when_there_is_much_to_hash(bundle: Bundle) -> None:
+def test_openssl_is_loaded_only_to_hash_long_data(bundle: Bundle) -> None:
     code = """
 import hashlib, hmac
 from session_agent.agent.output.checksums import Sha256
@@ -126,7 +126,7 @@ def test_doc_strings_are_left_out() -> None:
     compile(without_docs(""), "x", "exec")
 
 
-def test_every_kind_of_channel_is_there() -> None:
+def test_every_kind_of_channel_has_a_handler() -> None:
     handlers = LazyHandlers()
     assert dict(handlers) == dict(FACTORIES)
     assert len(handlers) == len(FACTORIES) == 12

@@ -1,7 +1,7 @@
 """The shell-behaviour suite through the bundle, in a busybox image and in a Debian one: SDK, real proof, agent as PID 1.
 
-The cases are `tests.support.shell_cases`'; here they run in one pod per image, each in a shell of its own. Cases that need what a
-small image does not have are named with the reason.
+The cases of `tests.support.shell_cases` run in one pod per image, each in its own shell. Cases that need what a small image does not
+have are listed with the reason.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tests.support.shell_cases import CASES, Case
 pytestmark = [requires("namespaces", "root", "busybox"), pytest.mark.timeout(300)]
 
 NOT_IN_BUSYBOX = {
-    "private descriptors are closed": "its ls is part of the shell: no exec closes what only programs must not see",
+    "private descriptors are closed": "its ls is built into the shell, so no exec closes the private descriptors",
 }
 TOO_LONG = {"10 MB script"}
-"""More than one message carries: the SDK refuses it before anything is sent."""
+"""Larger than one message: the SDK refuses it before it sends anything."""
 AT_ONCE = 4
 
 
-async def _answers(pod: Pod, cases: list[Case], shell: str) -> dict[str, str]:
-    """Name → the failure, of each case that failed."""
-    wrong: dict[str, str] = {}
+async def _failures(pod: Pod, cases: list[Case], shell: str) -> dict[str, str]:
+    """Name → failure of each case that failed."""
+    failures: dict[str, str] = {}
     gate = asyncio.Semaphore(AT_ONCE)
     async with running(pod) as sandbox:
 
@@ -46,22 +46,22 @@ async def _answers(pod: Pod, cases: list[Case], shell: str) -> dict[str, str]:
                         after = await living.run(case.after, timeout=10)
                         assert after.stdout_bytes == case.after_stdout, after
                 except (AssertionError, TimeoutError) as error:
-                    wrong[case.name] = f"{error}"[:300]
+                    failures[case.name] = f"{error}"[:300]
                 finally:
                     await living.close()
 
         await asyncio.gather(*(one(case) for case in cases))
-    return wrong
+    return failures
 
 
 async def test_busybox(bundle: Bundle, root_of: Callable[[str], Path]) -> None:
     cases = [case for case in CASES if "sh" in case.shells and case.name not in {*NOT_IN_BUSYBOX, *TOO_LONG}]
     assert len(cases) >= 60
-    assert await _answers(Pod(root_of("busybox"), bundle.folder), cases, "sh") == {}
+    assert await _failures(Pod(root_of("busybox"), bundle.folder), cases, "sh") == {}
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 async def test_debian(bundle: Bundle, root_of: Callable[[str], Path], shell: str) -> None:
     cases = [case for case in CASES if shell in case.shells and case.name not in TOO_LONG]
     assert len(cases) >= 60
-    assert await _answers(Pod(root_of("debian"), bundle.folder), cases, shell) == {}
+    assert await _failures(Pod(root_of("debian"), bundle.folder), cases, shell) == {}

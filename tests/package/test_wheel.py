@@ -44,7 +44,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(installed: Path, **more: str) -> dict[str, str]:
-    """The wheel and its dependencies, without this checkout: a folder in PYTHONPATH has no .pth files read."""
+    """The wheel and its dependencies, without this checkout: Python reads no .pth file of a folder in PYTHONPATH."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PYTHON"))}
     return kept | {"PYTHONPATH": os.pathsep.join([str(installed), sysconfig.get_path("purelib")])} | more
 
