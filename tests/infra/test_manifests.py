@@ -26,7 +26,7 @@ from tests.infra.overlays import ALL, COMPONENTS, EVERYTHING, K8S, OVERLAYS, com
 from tests.infra.podsecurity import violations
 from tests.support.kube.rules import check_pod
 
-# Operators serve the FOREIGN ones, not Kubernetes, so no schema is here; `test_agreement` checks them.
+# FOREIGN ones are served by operators, not by Kubernetes, so there is no schema for them; `test_agreement` checks them.
 MODES = ("enforce", "warn", "audit")
 FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.knative.dev/v1"}
 USED_RIGHTS = {

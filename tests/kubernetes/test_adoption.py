@@ -52,8 +52,8 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
         pool_refill = PoolRefill(served.store, runtime, PoolsFile(path).read, SECRET, ControllerSettings(), Metrics())
         term = await served.store.lead("c1", 60)
         assert term is not None
-        async with asyncio.TaskGroup() as makers:
-            await pool_refill.refill(term, lambda work, name: makers.create_task(work, name=name))
+        async with asyncio.TaskGroup() as tasks:
+            await pool_refill.refill(term, lambda work, name: tasks.create_task(work, name=name))
         yield served
 
 

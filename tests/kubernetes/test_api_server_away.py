@@ -37,13 +37,13 @@ class Outage:
         self._api = api
         self._handle = api._route
         self.away = ""
-        self.refused_count = 0
+        self.failed_requests = 0
         api._route = self.handle  # type: ignore[method-assign]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if not self.away:
             return await self._handle(request)
-        self.refused_count += 1
+        self.failed_requests += 1
         if self.away == "silent":
             await asyncio.sleep(3600)
         if self.away == "cut":
@@ -81,15 +81,15 @@ async def test_a_create_answers_503_and_a_later_one_succeeds(served: Served, api
     async with served.client() as client:
         assert (await client.post("/sandboxes", json=body(0))).status_code == 200  # caches what only the first create requests
         outage.begin(kind)
-        create = {"json": body(1, timeout=timeout_s), "headers": {"Idempotency-Key": "k1"}}
+        create_request = {"json": body(1, timeout=timeout_s), "headers": {"Idempotency-Key": "k1"}}
         for _ in range(2):
-            answer = await client.post("/sandboxes", **create)  # type: ignore[arg-type]
+            answer = await client.post("/sandboxes", **create_request)  # type: ignore[arg-type]
             assert (answer.status_code, answer.json()["code"]) == (503, "runtime_unavailable"), answer.text
             assert int(answer.headers["Retry-After"]) >= 1
             assert answer.json()["retryable"]
         outage.away = ""
         if timeout_s > 1:
-            answer = await client.post("/sandboxes", **create)  # type: ignore[arg-type]
+            answer = await client.post("/sandboxes", **create_request)  # type: ignore[arg-type]
             assert (answer.status_code, answer.json()["status"]) == (200, "ready")
 
 
@@ -102,8 +102,8 @@ async def test_the_sdk_reports_an_unavailable_service_not_a_lost_sandbox(served:
             await client.create_sandbox("host", cpu="1", memory="64Mi", ready_timeout_s=4)
         assert caught.value.code == "runtime_unavailable"
         waiting = asyncio.create_task(client.create_sandbox("host", cpu="1", memory="64Mi", ready_timeout_s=60))
-        before = outage.refused_count
-        await until_async(lambda: outage.refused_count > before + 2, deadline_s=60, what="further requests")
+        before = outage.failed_requests
+        await until_async(lambda: outage.failed_requests > before + 2, deadline_s=60, what="further requests")
         outage.away = ""
         assert (await (await waiting).exec(["echo", "up"])).stdout == "up\n"
 
@@ -116,7 +116,7 @@ async def test_creates_proceed_at_once_when_the_api_server_is_back(served: Serve
         assert (await client.post("/sandboxes", json=body(0))).status_code == 200
         outage.begin("cut")
         waiting = [asyncio.create_task(client.post("/sandboxes", json=body(n, timeout=60))) for n in range(1, 4)]
-        await until_async(lambda: outage.refused_count > 5, deadline_s=60, what="several requests to fail")
+        await until_async(lambda: outage.failed_requests > 5, deadline_s=60, what="several requests to fail")
         outage.away = ""
         with Stopwatch() as watch:
             answers = await asyncio.gather(*waiting)

@@ -64,14 +64,14 @@ def egress_policies(api: FakeApi) -> list[str]:
     return [name for name in api.stores["networkpolicies"].names() if name.startswith("hf-egress")]
 
 
-@pytest.mark.parametrize("asked", [{"cpu": 1000}, {"memory": "500Ti"}])
+@pytest.mark.parametrize("resources", [{"cpu": 1000}, {"memory": "500Ti"}])
 async def test_more_than_any_node_has_is_refused_at_once(
-    redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path, asked: dict[str, Any]
+    redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path, resources: dict[str, Any]
 ) -> None:
     runtime = KubernetesRuntime(settings_for(api, tmp_path, enforcement="policy"), "replica-1", QUICK)
     async with serve(redis_url, tmp_path) as served, served.client() as client:
         served.gateway.runtime = runtime
-        answer = await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", **asked})
+        answer = await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", **resources})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_quantity")
         assert "more than any machine here has" in answer.json()["detail"]
         assert await served.store.get("sb-1") is None

@@ -168,14 +168,8 @@ def test_options_that_the_deployment_does_not_share_are_refused(options: Options
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        (
-            Options(resources={"nvidia.com/gpu": 1}, tolerations=(Toleration("nvidia.com/gpu", "Exists"),)),
-            PLAIN,
-        ),  # the taint of nodes with that GPU
-        (
-            Options(tolerations=(Toleration("sandboxes", "Exists"), Toleration("team-a", "Exists"))),
-            RICH,
-        ),  # one for every sandbox, one shared
+        (Options(resources={"nvidia.com/gpu": 1}, tolerations=(Toleration("nvidia.com/gpu", "Exists"),)), PLAIN),  # taint of GPU nodes
+        (Options(tolerations=(Toleration("sandboxes", "Exists"), Toleration("team-a", "Exists"))), RICH),  # a default, and shared
         (Options(tolerations=(Toleration("node-role.kubernetes.io/edge", "Exists"),)), RICH),  # shared by its full name
         (Options(runtime_class="gvisor"), RICH),  # the default class
         (Options(runtime_class="kata", priority_class="batch"), RICH),

@@ -156,7 +156,7 @@ NOT_FOUND = (
         ),
     ],
 )
-async def test_a_missing_image_is_reported_when_the_kubelet_reports_it(
+async def test_a_missing_image_is_reported_from_the_kubelets_event(
     stuck: KubernetesRuntime, api: FakeApi, reason: str, message: str, code: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet's event appears ten seconds before the pod's status shows the cause; until then the status is that of any new pod."""

@@ -240,9 +240,7 @@ async def test_a_spare_whose_agent_is_dead_is_removed(runtime: KubernetesRuntime
     api.pods.on_write.remove(kubelet._on_write)
     kubelet.agents[made.partition("#")[2]].kill()
     await until_async(lambda: made.partition("#")[2] not in kubelet.agents, deadline_s=SOON_S, what="the agent's end")
-    api.pods.update(
-        "hf-pool-1", lambda pod: pod["status"].update(phase="Running", containerStatuses=[])
-    )  # the kubelet has not reported it yet
+    api.pods.update("hf-pool-1", lambda pod: pod["status"].update(phase="Running", containerStatuses=[]))  # not reported yet
     with pytest.raises(HoldfastError) as caught:
         await runtime.adopt("pool-1", order("sb-1"), CREATE_S)
     assert caught.value.code == "sandbox_not_found"

@@ -61,7 +61,7 @@ def digest(data: bytes) -> str:
 
 
 def oci_layout(folder: Path, layers: Sequence[bytes], config: dict[str, Any] | None = None, *, packed: bool = True) -> Path:
-    """An OCI layout of uncompressed *layers*, compressed with gzip if *packed*."""
+    """An OCI layout of *layers*, which are uncompressed tars and are stored with gzip if *packed*."""
     blobs = folder / "blobs/sha256"
     blobs.mkdir(parents=True)
 

@@ -125,7 +125,7 @@ def old_release(root: Path, cache: Path, release: str = "bullseye") -> Path:
             subprocess.run([*apt, "update"], check=True, capture_output=True, timeout=60)
             subprocess.run([*apt, "download", *OLD_PACKAGES], check=True, capture_output=True, timeout=60, cwd=cache)
     except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"packages of Debian {release} cannot be had here: {error}")
+        pytest.skip(f"packages of Debian {release} are not available here: {error}")
     for package in sorted(cache.glob("*.deb")):
         subprocess.run(["dpkg-deb", "-x", str(package), str(root)], check=True)
     (root / "bin/sh").unlink(missing_ok=True)
