@@ -1,4 +1,4 @@
-"""An HTTP client that holds every answer against the API's document."""
+"""An HTTP client that validates every response against the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REGISTRY: Registry[Any] = Registry().with_resource("api", DRAFT202012.create_re
 
 
 def check(answer: httpx.Response) -> httpx.Response:
-    """Raises when the document does not describe this answer."""
+    """Raise when the document does not describe this response."""
     path = answer.request.url.path
     item = next(item for pattern, item in _paths() if pattern.fullmatch(path))
     responses = item[answer.request.method.lower()]["responses"]
@@ -44,7 +44,7 @@ def _absolute(schema: Any) -> Any:
 
 
 class Checked:
-    """``await client("GET", "/sandboxes")``: the answer, which is as documented."""
+    """``await client("GET", "/sandboxes")`` returns the response and fails if the document does not describe it."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client

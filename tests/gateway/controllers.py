@@ -1,4 +1,4 @@
-"""A controller at work for the length of a block."""
+"""Runs a controller for the duration of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.support.background import in_background
 
 @contextlib.asynccontextmanager
 async def at_work(controller: Controller) -> AsyncIterator[Controller]:
-    """It runs in a task of this loop, and has ended when the block has."""
+    """Run ``controller`` in a task of this event loop; the task has ended when the block ends."""
     async with in_background(controller.run(), "controller"):
         yield controller

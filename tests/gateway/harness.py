@@ -1,7 +1,7 @@
 """The harness of the gateway's tests: a served gateway in this process, a runtime in memory, an agent that the test scripts.
 
-Redis is real. The runtime in memory passes the runtimes' conformance suite; the scripted agent speaks the real dial proof and
-then whatever bytes a test gives it, as a hostile one might.
+Redis is real. The runtime in memory passes the runtimes' conformance suite; the scripted agent answers the dial with
+a real proof and then sends whatever bytes a test gives it, so it can also play a hostile agent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEADLINE_S = 60.0
 
 
 class MemoryRuntime:
-    """Makes nothing real. ``endpoint`` is what its sandboxes claim; ``refuse`` is raised by the next create."""
+    """Keeps sandboxes as records only. ``endpoint`` is the endpoint of each; ``refuse`` is raised by the next create."""
 
     def __init__(self, endpoint: str = "unix:///nowhere") -> None:
         self.endpoint = endpoint
@@ -111,20 +111,20 @@ class MemoryRuntime:
         return present
 
     def lose(self, sandbox_id: str, cause: Cause) -> None:
-        """It ends by itself."""
+        """The sandbox fails by itself."""
         present = self.present[sandbox_id]
         self.present[sandbox_id] = replace(present, state="failed", cause=cause)
         self._publish(WentAway(sandbox_id, present.incarnation, cause))
 
     def restart(self) -> None:
-        """As a node that was killed: all it had is gone, and it says so."""
+        """Behave as a node that was killed and restarted: all sandboxes are gone, and the watch reports it."""
         self.present.clear()
         self.began_at = time.time()
         self._publish(Synced([], self.began_at))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        there = self.present.get(sandbox_id)
-        if there is not None and incarnation not in (None, there.incarnation):
+        existing = self.present.get(sandbox_id)
+        if existing is not None and incarnation not in (None, existing.incarnation):
             return False
         self.deleted.append(sandbox_id)
         present = self.present.pop(sandbox_id, None)
@@ -226,7 +226,7 @@ async def serve(
     rest: RestSettings | None = None,
     admission: AdmissionSettings | None = None,
 ) -> AsyncIterator[Served]:
-    """A gateway on a free port, with the keys of ada and bob, and with patience for a Redis on a busy machine."""
+    """A gateway on a free port, with the keys of ada and bob, and with long timeouts for Redis, because the machine may be busy."""
     keys = folder / "keys"
     keys.write_text("".join(f"{name} {hashlib.sha256(key.encode()).hexdigest()}\n" for name, key in (("ada", ADA), ("bob", BOB))))
     settings = Settings(
@@ -238,7 +238,7 @@ async def serve(
         admission=admission or AdmissionSettings(),
     )
     store, runtime = PlacementStore(settings.placement), MemoryRuntime()
-    await store.mark_generation("g", term=1)  # as a controller does once it has looked around
+    await store.mark_generation("g", term=1)  # as a controller does after its first pass
     gateway = Gateway(settings, store, runtime, Keys(keys), SECRET)
     listener = socket.create_server(("127.0.0.1", 0))
     config = server_config(settings, gateway)
@@ -267,7 +267,7 @@ Behaviour = Callable[["Connection"], Awaitable[None]]
 
 @dataclass(eq=False)
 class Connection:
-    """One upgraded connection at the scripted agent: raw bytes both ways."""
+    """One upgraded connection at the scripted agent, with raw bytes in both directions."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -281,7 +281,7 @@ class Connection:
         return payload
 
     async def frame(self) -> tuple[int, bytes]:
-        """First byte and payload of the next frame a client sent, unmasked."""
+        """First byte and unmasked payload of the next frame from the client."""
         head = await self.reader.readexactly(2)
         size = head[1] & 0x7F
         if size == 126:
@@ -309,9 +309,9 @@ class ScriptedAgent:
     incarnation: str = "1" * 16
     secret: str = SECRET
     proof: str | None = None
-    """Upgrade every dial, with this for a proof."""
+    """If set, accept every dial and send this as the proof."""
     answer: bytes | None = None
-    """Instead of an upgrade, these bytes."""
+    """If set, send these bytes instead of an upgrade."""
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="hf-agent-"))
     connections: list[Connection] = field(default_factory=list)
     _server: asyncio.Server | None = None
@@ -367,19 +367,19 @@ class ScriptedAgent:
 
 
 async def echo(connection: Connection) -> None:
-    """Every message comes back."""
+    """Send every message back."""
     while True:
         await connection.send(server_frame(BINARY, await connection.message()))
 
 
 async def silent(connection: Connection) -> None:
-    """Reads and says nothing."""
+    """Read and send nothing."""
     while await connection.reader.read(65536):
         pass
 
 
 async def closed_with(connection: ClientConnection) -> tuple[int, str]:
-    """Wait until the other side has closed; its code and reason."""
+    """Wait until the other side has closed; return its code and reason."""
     async with asyncio.timeout(DEADLINE_S):
         await connection.wait_closed()
     return connection.close_code or 0, connection.close_reason or ""

@@ -1,4 +1,4 @@
-"""What the models of the Lua steps share: a store on a real Redis that is empty at the start of each example, and how they are run.
+"""Shared base of the model tests of the Lua steps: a store on a real Redis that is empty at the start of each example, and the runner.
 
 A model subclasses ``StoreMachine``, adds its rules, and is run by ``agree``.
 """
@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Time is the model's: nothing is waited for."""
+    """The base class of the models. The model moves deadlines itself, so no step waits for time to pass."""
 
     server: RedisServer
 
@@ -24,7 +24,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.server.flush()
         self.runner = asyncio.Runner()
-        # Patient: a machine that is busy for a second is no disagreement.
+        # Long timeouts: a machine that is busy for a second must not count as a difference between store and model.
         self.store = PlacementStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0, connect_timeout_s=20.0))
 
     def teardown(self) -> None:

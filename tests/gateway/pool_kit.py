@@ -1,6 +1,6 @@
-"""One warm pool and what describes it, for all tests of pools.
+"""One warm pool, its key and its pools file, for all tests of pools.
 
-Owns the definitions only; the fixtures are those of each module.
+Owns the definitions only; each test module has its own fixtures.
 """
 
 from __future__ import annotations

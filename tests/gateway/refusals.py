@@ -1,4 +1,4 @@
-"""What a refused attach said: an HTTP answer with a problem document, before any upgrade."""
+"""Reads the refusal of an attach: an HTTP response with a problem document, before any upgrade."""
 
 from __future__ import annotations
 

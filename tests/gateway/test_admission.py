@@ -1,4 +1,4 @@
-"""Admission: turns, bounds, quotas, and a thousand creates at once against the runtime in memory."""
+"""Admission: the queue of creates, its limits, quotas, and a thousand creates at once against the runtime in memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def turns(places: list[QueuePlace]) -> list[int]:
     return [number for number, place in enumerate(places) if place.turn.done()]
 
 
-async def test_turns_go_round_the_owners() -> None:
+async def test_owners_are_served_round_robin() -> None:
     one = admission(making=1, owner_making=1)
     places = [one.enter("ada") for _ in range(4)] + [one.enter("bob"), one.enter("eve")]
     order = []
@@ -57,7 +57,7 @@ async def test_turns_go_round_the_owners() -> None:
 
 
 async def test_a_thousand_creates_are_served_in_order_with_a_fair_share_for_each_owner() -> None:
-    """Ada's nine hundred came first; Bob's and Eve's are served beside them, in order, as if she were one of three."""
+    """Ada's 900 creates arrive first; Bob's and Eve's are served in turn with hers, and each owner's in order of arrival."""
     one = admission(making=4, owner_making=4, queue=1000, owner_queue=1000)
     places = [one.enter("ada") for _ in range(900)] + [one.enter(owner) for _ in range(50) for owner in ("bob", "eve")]
     served: list[int] = []
@@ -72,32 +72,32 @@ async def test_a_thousand_creates_are_served_in_order_with_a_fair_share_for_each
         mine = [number for number in served if places[number].owner == owner]
         assert mine == sorted(mine)
     last = max(served.index(number) for number in range(1000) if places[number].owner != "ada")
-    assert last <= 4 + 3 * 50, "a hundred of two owners, and as many of the third as of each"
+    assert last <= 4 + 3 * 50, "the last of Bob's and Eve's 100 comes after at most as many of Ada's as of each of them"
 
 
-async def test_an_owner_leaves_room_for_others() -> None:
+async def test_one_owner_cannot_take_every_place() -> None:
     one = admission(making=3, owner_making=2)
     ada, bob = [one.enter("ada") for _ in range(3)], one.enter("bob")
     assert (turns(ada), bob.turn.done()) == ([0, 1], True)
 
 
-async def test_beyond_the_bounds_it_says_so_and_when_to_come_again() -> None:
+async def test_a_full_queue_is_refused_with_a_retry_time() -> None:
     one = admission()
     places = [one.enter("ada") for _ in range(6)]
     with pytest.raises(HoldfastError) as owner:
         one.enter("ada")
     assert (owner.value.code, owner.value.kind.status, owner.value.fault) == ("quota_exceeded", 429, "caller")
     places += [one.enter("bob"), one.enter("bob")]
-    with pytest.raises(HoldfastError) as everybody:
+    with pytest.raises(HoldfastError) as overloaded:
         one.enter("bob")
-    assert (everybody.value.code, everybody.value.kind.status, everybody.value.fault) == ("overloaded", 503, "infrastructure")
-    assert 1 <= everybody.value.detail["retry_after_s"] <= 30
+    assert (overloaded.value.code, overloaded.value.kind.status, overloaded.value.fault) == ("overloaded", 503, "infrastructure")
+    assert 1 <= overloaded.value.detail["retry_after_s"] <= 30
     places[0].leave()
     places[0].leave()
     one.enter("bob")
 
 
-async def test_who_goes_while_it_waits_takes_no_turn() -> None:
+async def test_a_create_that_leaves_the_queue_takes_no_turn() -> None:
     one = admission(making=1, queue_wait_s=0.05)
     first, second, third = (one.enter("ada") for _ in range(3))
     with pytest.raises(HoldfastError, match="queue"):
@@ -115,7 +115,7 @@ async def test_who_goes_while_it_waits_takes_no_turn() -> None:
 
 @settings(deadline=None)
 @given(steps=st.lists(st.tuples(st.sampled_from(["enter", "leave"]), st.sampled_from("abc"), st.integers(0, 9)), max_size=60))
-def test_whatever_happens_the_bounds_hold_and_no_turn_is_lost(steps: list[tuple[str, str, int]]) -> None:
+def test_after_any_steps_the_limits_hold_and_no_turn_is_lost(steps: list[tuple[str, str, int]]) -> None:
     async def run() -> None:
         one = admission()
         held: list[QueuePlace] = []
@@ -138,11 +138,11 @@ def test_whatever_happens_the_bounds_hold_and_no_turn_is_lost(steps: list[tuple[
     asyncio.run(run())
 
 
-# A herd --------------------------------------------------------------------------------------------------------------
+# Many creates at once --------------------------------------------------------------------------------------------------------------
 
 
 class SlowRuntime(MemoryRuntime):
-    """Notes how many are made at a time, and in which order owners are served."""
+    """Records how many creates run at the same time, and in which order owners are served."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,23 +168,23 @@ async def serving(redis_url: str, folder: Path, admission: AdmissionSettings) ->
 
 
 @pytest.mark.timeout(180)
-async def test_a_thousand_creates_at_once_neither_melt_the_runtime_nor_starve_an_owner(redis_url: str, tmp_path: Path) -> None:
+async def test_a_thousand_creates_at_once_keep_the_runtime_limit_and_starve_no_owner(redis_url: str, tmp_path: Path) -> None:
     limits = AdmissionSettings(making=16, owner_making=12, queue=2000, owner_queue=2000, queue_wait_s=120.0)
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada, served.client(BOB) as bob:
-        # Without waiting for the answer to be "ready": a thousand sockets would be the client's trouble, not ours.
+        # At most 100 requests at once, none with "wait": a thousand sockets would overload the client, which is not the subject here.
         gate = asyncio.Semaphore(100)
 
         async def create(client: Any, **more: Any) -> Any:
             async with gate:
                 return await client.post("/sandboxes", json={"image": "host", **more}, timeout=60)
 
-        herd = [asyncio.create_task(create(ada)) for _ in range(1000)]
+        creates = [asyncio.create_task(create(ada)) for _ in range(1000)]
         await until_async(lambda: served.gateway.admission.waiting > 300, deadline_s=60, what="a queue")
         before = len(runtime.served)
         mine = await bob.post("/sandboxes", json={"image": "host", "wait": True}, timeout=60)
         assert mine.json()["status"] == "ready"
         assert runtime.served[before:].index("bob") < 64, "bob's one create did not wait for ada's hundreds"
-        answers = await asyncio.gather(*herd)
+        answers = await asyncio.gather(*creates)
         assert [answer.text for answer in answers if answer.status_code != 200] == []
         await until_async(lambda: len(runtime.present) == 1001, deadline_s=60, what="all of them")
         assert runtime.most <= 16
@@ -194,7 +194,7 @@ async def test_a_thousand_creates_at_once_neither_melt_the_runtime_nor_starve_an
         assert 'holdfast_node_spares{state="ready"} 2.0' in metrics
 
 
-async def test_a_herd_beyond_the_queue_is_told_honestly_and_loses_nothing(redis_url: str, tmp_path: Path) -> None:
+async def test_creates_beyond_the_queue_are_refused_and_leave_no_record(redis_url: str, tmp_path: Path) -> None:
     limits = AdmissionSettings(making=4, owner_making=4, queue=20, owner_queue=10, queue_wait_s=60.0)
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
         runtime.hold = asyncio.Event()
@@ -213,16 +213,16 @@ async def test_a_herd_beyond_the_queue_is_told_honestly_and_loses_nothing(redis_
         assert [answer.status_code for answer in answers].count(200) == 14, {answer.text for answer in answers}
         assert len(runtime.present) == 14
         records = [one async for one in served.store.scan()]
-        assert len(records) == 14, "what was refused left no record"
+        assert len(records) == 14, "a refused create leaves no record"
         assert done
 
 
-async def test_a_turn_that_does_not_come_leaves_nothing_and_can_be_asked_for_again(redis_url: str, tmp_path: Path) -> None:
+async def test_a_create_whose_turn_does_not_come_leaves_nothing_and_can_be_retried(redis_url: str, tmp_path: Path) -> None:
     limits = AdmissionSettings(making=1, owner_making=1, queue=20, owner_queue=10, queue_wait_s=0.05)
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
         runtime.hold = asyncio.Event()
         first = asyncio.create_task(ada.post("/sandboxes", json={"image": "host", "wait": True}))
-        await until_async(lambda: served.gateway.admission.running, deadline_s=60, what="the first to be made")
+        await until_async(lambda: served.gateway.admission.running, deadline_s=60, what="the first create to run")
         late: dict[str, Any] = {"json": {"image": "host", "wait": True}, "headers": {"Idempotency-Key": "k"}}
         answer = check(await ada.post("/sandboxes", **late))
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
@@ -245,10 +245,10 @@ def spec(id_: str, owner: str = "ada", cores: float = 1.5, memory: int = 2**30) 
     return SandboxSpec(id_, owner, "i1", "host", cores=cores, memory_bytes=memory)
 
 
-async def test_what_is_counted_adds_up_once_and_goes_to_nothing(store: PlacementStore) -> None:
+async def test_a_sandbox_counts_once_and_its_release_frees_the_quota(store: PlacementStore) -> None:
     quota = Quota(sandboxes=3, cores=4.0, memory_bytes=5 * 2**30)
-    words = [(await store.reserve("ada", spec(id_), quota)).outcome for id_ in ("sb-1", "sb-1", "sb-2", "sb-3")]
-    assert words == ["fresh", "known", "fresh", "over"]
+    outcomes = [(await store.reserve("ada", spec(id_), quota)).outcome for id_ in ("sb-1", "sb-1", "sb-2", "sb-3")]
+    assert outcomes == ["fresh", "known", "fresh", "over"]
     over = await store.reserve("ada", spec("sb-3"), quota)
     assert (over.sandboxes, over.cores, over.memory_bytes) == (3, 4.5, 3 * 2**30)
     assert (await store.reserve("ada", spec("sb-3", cores=1.0), quota)).outcome == "fresh"
@@ -267,13 +267,13 @@ async def test_what_is_counted_adds_up_once_and_goes_to_nothing(store: Placement
     assert await store.usage_owners() == set()
 
 
-async def test_five_hundred_at_once_never_pass_a_quota(store: PlacementStore) -> None:
+async def test_five_hundred_reservations_at_once_do_not_exceed_a_quota(store: PlacementStore) -> None:
     usages = await asyncio.gather(*(store.reserve("ada", spec(f"sb-{n}"), Quota(sandboxes=100)) for n in range(500)))
     assert Counter(usage.outcome for usage in usages) == {"fresh": 100, "over": 400}
 
 
-async def test_usages_are_brought_into_line_with_the_records(store: PlacementStore) -> None:
-    """A gateway was killed between counting and making; another made without counting (no quota was set then)."""
+async def test_usage_counts_are_reconciled_with_the_records(store: PlacementStore) -> None:
+    """One gateway was killed after it counted a sandbox and before it created it; another created without counting (it had no quota)."""
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=9), quota=Quota(sandboxes=99))
     term = await store.lead("c1", 60)
     assert term is not None
@@ -290,19 +290,19 @@ async def test_usages_are_brought_into_line_with_the_records(store: PlacementSto
     await QuotaCounts(store, AdmissionSettings(), unmade_s=0.0).reconcile(records, term)
     assert await store.usage_owners() == {"ada", "eve"}
     await QuotaCounts(store, limits).reconcile(records, term)
-    assert set(await store.usage_entries("ada")) == {"never-made", "sb-1"}, "it may be being made"
+    assert set(await store.usage_entries("ada")) == {"never-made", "sb-1"}, "its creation may still be running"
     await QuotaCounts(store, limits, unmade_s=-1.0).reconcile(records, term)
     found = {owner: set(await store.usage_entries(owner)) for owner in await store.usage_owners()}
     assert found == {"ada": {"sb-1"}, "bob": {"sb-2"}, ALL_OWNERS: {"sb-1", "sb-2"}}
 
 
-async def test_what_failed_while_it_was_looked_at_is_not_counted_again(store: PlacementStore) -> None:
+async def test_a_sandbox_that_failed_during_the_pass_is_not_counted_again(store: PlacementStore) -> None:
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=9))
     term = await store.lead("c1", 60)
     assert term is not None
     created = await store.create(spec("sb-1"), fingerprint="f")
     assert isinstance(created.entry, Record)
-    await store.mark_failed("sb-1", "i1", Cause("image-pull", "caller"))  # and its maker gave its count back
+    await store.mark_failed("sb-1", "i1", Cause("image-pull", "caller"))  # and the gateway that created it released its count
     await QuotaCounts(store, limits).reconcile({"sb-1": created.entry}, term)
     assert await store.usage_entries("ada") == {}
 
@@ -330,13 +330,13 @@ async def test_quotas_over_rest(redis_url: str, tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["code"]) == (503, "no_capacity")
         assert (await create(ada, image="unknown-image")).status_code == 429
         await ada.delete(f"/sandboxes/{first['sandbox_id']}")
-        assert (await create(ada, image="unknown-image")).status_code == 404, "a failure gives its share back"
+        assert (await create(ada, image="unknown-image")).status_code == 404, "a failed create releases its share of the quota"
         key = {"Idempotency-Key": "k"}
         again = await asyncio.gather(*(ada.post("/sandboxes", json={"image": "host", "cpu": 1}, headers=key) for _ in range(5)))
-        assert {one.status_code for one in again} == {200}, "one sandbox however often it is asked for"
+        assert {one.status_code for one in again} == {200}, "repeated requests give one sandbox"
 
 
-async def test_no_quota_costs_nothing(store: PlacementStore) -> None:
+async def test_without_a_quota_nothing_is_counted(store: PlacementStore) -> None:
     quotas = Quotas(AdmissionSettings(), store, admission())
     assert await quotas.reserve(spec("sb-1")) == []
     assert await store.usage_owners() == set()
@@ -355,7 +355,7 @@ def test_limits_come_from_the_environment() -> None:
         from_environment({"HOLDFAST_POOLS_FILE": "/x"})
 
 
-async def test_a_controller_tells_its_counters() -> None:
+async def test_a_controller_serves_its_metrics() -> None:
     metrics = Metrics()
     metrics.gauge("pool_spares", 3, pool="warm")
     async with serve_metrics("127.0.0.1", 0, metrics.render) as port:
@@ -373,8 +373,8 @@ async def test_a_controller_tells_its_counters() -> None:
         assert (await ask(b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 404")
 
 
-async def test_what_has_ended_is_given_back_without_waiting(store: PlacementStore) -> None:
-    """Whose time ran out counts no longer than until the next look; one that is made again under its id counts on."""
+async def test_an_ended_sandbox_is_released_in_the_next_pass(store: PlacementStore) -> None:
+    """An expired sandbox counts only until the next pass; one that is created again under the same id continues to count."""
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=9), quota=Quota(sandboxes=99))
     term = await store.lead("c1", 60)
     assert term is not None
@@ -387,7 +387,7 @@ async def test_what_has_ended_is_given_back_without_waiting(store: PlacementStor
         await store.delete(id_, Cause("ttl", "caller"), owner="ada", term=term)
     ended_ms = time.time_ns() // 1_000_000
     while time.time_ns() // 1_000_000 <= ended_ms:
-        await asyncio.sleep(0)  # counted and ended in the same millisecond it would be the same life
+        await asyncio.sleep(0)  # if it were counted in the millisecond of the end, it would look like the same sandbox
     await store.release("ada", "again")
     await store.reserve("ada", spec("again"), Quota())  # its record is about to be written
     await QuotaCounts(store, limits).reconcile({}, term)
@@ -396,7 +396,7 @@ async def test_what_has_ended_is_given_back_without_waiting(store: PlacementStor
 
 
 async def test_the_wait_of_a_queued_create_is_visible(redis_url: str, tmp_path: Path) -> None:
-    """In its record, from any replica; in the metrics; and in the error where its turn does not come."""
+    """It is in the record at any replica, in the metrics, and in the error if the turn does not come."""
     settings_ = AdmissionSettings(making=1, owner_making=1, queue=6, owner_queue=4, queue_wait_s=6.0)
     other_folder = tmp_path / "other"
     other_folder.mkdir()
@@ -435,7 +435,7 @@ async def test_the_wait_of_a_queued_create_is_visible(redis_url: str, tmp_path: 
 async def test_a_turn_that_comes_while_the_record_is_written_is_recorded(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record is written as queued, and the creation finds its turn there."""
+    """The record is written as queued, and the turn comes before the creation waits for it."""
     async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
         first = served.gateway.admission.enter("ada")
         write = served.store.create

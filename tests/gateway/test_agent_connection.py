@@ -1,4 +1,4 @@
-"""What an ``AgentConnection`` does where its transport is paused, a resume is cancelled, or an agent grants no credit."""
+"""``AgentConnection`` when its transport is paused, a resume is cancelled, or an agent grants no credit."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ async def test_a_paused_reader_does_not_spin(monkeypatch: pytest.MonkeyPatch) ->
         assert clock() - began > 5 * QUICK.ping_interval_s
 
 
-async def test_silence_is_noticed_while_the_agent_does_not_read() -> None:
+async def test_silence_is_detected_while_the_agent_does_not_read() -> None:
     async with connected(QUICK) as connection:
         assert connection._socket is not None
         connection._socket.writing_paused = True
-        await until_async(lambda: connection.error, deadline_s=20, what="the silence to be noticed")
+        await until_async(lambda: connection.error, deadline_s=20, what="the silence to be detected")
 
 
-def test_a_deadline_that_has_passed_is_kept_on_the_gateways_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_in_the_past_is_scheduled_once_on_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     async def late() -> None:
         async with connected() as connection:
             now = asyncio.get_running_loop().time()
@@ -116,11 +116,11 @@ async def test_a_cancelled_resume_fails_no_other_request() -> None:
             await connection.resume()
         assert connection.error is lost
         with pytest.raises(HoldfastError):
-            await connection.resume()  # the scripted agent does not resume a session: what it says is not the cancellation's
+            await connection.resume()  # the scripted agent does not resume a session, so this is its error and not the cancellation
         assert hold.is_set()
 
 
-async def test_a_call_that_cannot_detach_is_released_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_cannot_detach_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedAgent(welcomes) as agent:
         token = agent_token(SECRET, "sb-1", "1" * 16)
         kept = KeptConnections(lambda _: dial_agent(agent.endpoint, token, 5.0), lambda _: asyncio.sleep(0), 5.0)
@@ -137,7 +137,7 @@ async def test_a_call_that_cannot_detach_is_released_all_the_same(monkeypatch: p
         assert not call._connection._channels
 
 
-async def test_a_connection_that_was_dropped_while_it_was_asked_is_not_used() -> None:
+async def test_a_connection_dropped_during_its_liveness_check_is_not_used() -> None:
     async def no_dial(_: Record) -> Dialled:
         raise HoldfastError("agent_unreachable", "it was dialled")
 
@@ -154,7 +154,7 @@ async def test_a_connection_that_was_dropped_while_it_was_asked_is_not_used() ->
             pass
 
 
-async def test_too_many_facts_for_one_that_settles_are_a_breach() -> None:
+async def test_too_many_items_for_a_call_that_only_waits_for_its_end_are_an_error() -> None:
     async with connected() as connection:
         call = AgentCall(connection)
         call.open("exec", {})
@@ -165,16 +165,16 @@ async def test_too_many_facts_for_one_that_settles_are_a_breach() -> None:
                 await call.settled()
 
 
-async def test_what_one_request_sends_leaves_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_messages_of_one_request_are_sent_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[list[object]] = []
     send = AgentSocket.send
 
-    def noted(self: AgentSocket, messages: list[bytes]) -> None:
+    def recorded(self: AgentSocket, messages: list[bytes]) -> None:
         writes.append([decode(message)[0] for message in messages])
         send(self, messages)
 
     async with connected() as connection:
-        monkeypatch.setattr(AgentSocket, "send", noted)
+        monkeypatch.setattr(AgentSocket, "send", recorded)
         first = AgentCall(connection)
         first.open("write", {"path": "a", "size": 2})
         await first.write(b"ab", eof=True)
@@ -190,19 +190,19 @@ async def test_what_one_request_sends_leaves_in_one_write(monkeypatch: pytest.Mo
         assert len(writes) == 1
         AgentCall(connection).open("read", {"path": "a"})
         await asyncio.sleep(0)
-        assert [type(frame) for frame in writes[1]] == [Ack, Open]  # the acknowledgement has waited for the next request
+        assert [type(frame) for frame in writes[1]] == [Ack, Open]  # the acknowledgement was held back until the next request
 
 
-async def test_an_acknowledgement_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_acknowledgement_is_not_held_back_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[type[object]] = []
     send = AgentSocket.send
 
-    def noted(self: AgentSocket, messages: list[bytes]) -> None:
+    def recorded(self: AgentSocket, messages: list[bytes]) -> None:
         sent.extend(type(decode(message)[0]) for message in messages)
         send(self, messages)
 
     async with connected() as connection:
-        monkeypatch.setattr(AgentSocket, "send", noted)
+        monkeypatch.setattr(AgentSocket, "send", recorded)
         call = AgentCall(connection)
         call.open("read", {"path": "a"})
         connection.message_received(encode_item(Closed(1, {}), 0))

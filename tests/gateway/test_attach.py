@@ -1,4 +1,4 @@
-"""Attaching: every refusal before the upgrade, tickets, the drain."""
+"""Attach: every refusal before the upgrade, tickets, and the drain of a gateway that stops."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ pytestmark = requires("redis")
 # Refusals are HTTP answers -----------------------------------------------------------------------------------------
 
 
-async def test_nobody_and_a_wrong_key_are_refused(served: Served) -> None:
+async def test_a_missing_or_wrong_key_is_refused(served: Served) -> None:
     assert (await refusal(served, key=None))[:2] == (401, "key_missing")
     assert (await refusal(served, key="hf_" + "0" * 32))[:2] == (403, "key_invalid")
     assert (await refusal(served, key="k" * 2000))[:2] == (403, "key_invalid")
 
 
-async def test_unknown_and_anothers_look_the_same(served: Served) -> None:
+async def test_an_unknown_sandbox_and_another_owners_look_the_same(served: Served) -> None:
     await served.place("sb-1", "unix:///nowhere")
     unknown = await refusal(served, "sb-0", key=BOB)
     anothers = await refusal(served, "sb-1", key=BOB)
@@ -41,7 +41,7 @@ async def test_unknown_and_anothers_look_the_same(served: Served) -> None:
     assert unknown[2] == {**anothers[2], "detail": "there is no sandbox 'sb-0'"}
 
 
-async def test_pending_failed_and_gone_say_so(served: Served) -> None:
+async def test_pending_failed_and_ended_sandboxes_are_refused_with_their_state(served: Served) -> None:
     spec = SandboxSpec(sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host")
     await served.store.create(spec, fingerprint="f")
     assert (await refusal(served))[:2] == (409, "sandbox_not_ready")
@@ -53,16 +53,16 @@ async def test_pending_failed_and_gone_say_so(served: Served) -> None:
     assert (status, code, body["reason"], body["fault"]) == (410, "sandbox_gone", "oom", "workload")
     await served.store.delete("sb-2", Cause("ttl", "caller"), owner="ada")
     status, code, body = await refusal(served, "sb-2")
-    assert (status, code, body["reason"]) == (410, "sandbox_gone", "oom"), "why it failed is still known once it is deleted"
+    assert (status, code, body["reason"]) == (410, "sandbox_gone", "oom"), "the cause of the failure is kept after the delete"
 
 
-async def test_an_agent_that_is_not_there_is_unreachable(served: Served) -> None:
+async def test_a_missing_agent_is_unreachable(served: Served) -> None:
     await served.place("sb-1", "unix:///nowhere")
     assert (await refusal(served))[:2] == (503, "agent_unreachable")
 
 
-async def test_a_recycled_address_is_found_out(served: Served) -> None:
-    """Whoever answers must prove that it is the agent of this incarnation, and learns no token by being dialled."""
+async def test_an_agent_of_another_sandbox_at_the_address_is_refused(served: Served) -> None:
+    """The process that answers must prove that it is the agent of this incarnation; the dial does not reveal the token."""
     for other in ({"incarnation": "2" * 16}, {"sandbox_id": "sb-9"}, {"secret": "x" * 64}):
         async with ScriptedAgent(echo, **other) as agent:  # type: ignore[arg-type]
             await served.place(f"sb-{len(agent.folder)}{next(iter(other))}".lower(), agent.endpoint)
@@ -89,13 +89,13 @@ async def test_a_hostile_upgrade_is_refused(served: Served, answer: bytes) -> No
 
 
 @pytest.mark.parametrize("proof", ["", "0" * 64, "é"])
-async def test_whoever_cannot_prove_itself_is_not_relayed_to(served: Served, proof: str) -> None:
+async def test_an_agent_with_a_wrong_proof_is_refused(served: Served, proof: str) -> None:
     async with ScriptedAgent(echo, proof=proof) as agent:
         await served.place("sb-1", agent.endpoint)
         assert (await refusal(served))[:2] == (502, "agent_identity")
 
 
-async def test_pages_of_unknown_origin_are_refused(served: Served) -> None:
+async def test_requests_from_an_unknown_origin_are_refused(served: Served) -> None:
     async with ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
         for origin in ("https://evil.example", "null", "", f"{served.url}.evil.example"):
@@ -147,7 +147,7 @@ async def test_a_ticket_resumes_while_redis_is_away(served: Served, redis_server
                 redis_server.start()
 
 
-async def test_a_ticket_of_an_ended_sandbox_says_why(served: Served) -> None:
+async def test_a_ticket_of_an_ended_sandbox_gives_the_cause(served: Served) -> None:
     async with ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:
@@ -159,12 +159,12 @@ async def test_a_ticket_of_an_ended_sandbox_says_why(served: Served) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.b", "é.x", "x" * 5000, "bm90anNvbg.0000"])
-def test_only_our_tickets_are_read(text: str) -> None:
+def test_a_malformed_ticket_is_refused(text: str) -> None:
     assert tickets.read((SECRET,), text, 0.0) is None
 
 
 @pytest.mark.parametrize("fields", [[], [True, "more"]], ids=["fewer", "more"])
-def test_a_ticket_of_another_version_is_none(fields: list[object]) -> None:
+def test_a_ticket_of_another_version_is_refused(fields: list[object]) -> None:
     known = ["sb-1", "ada", "1" * 16, "unix:///x", 1000] if fields else ["sb-1", "ada"]
     body = base64.urlsafe_b64encode(orjson.dumps([*known, *fields])).decode().rstrip("=")
     assert tickets.read((SECRET,), f"{body}.{tickets._mac(SECRET, body)}", 0.0) is None
@@ -185,7 +185,7 @@ def test_a_ticket_expires_and_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("drain_s", [60.0, 0.1])
-async def test_a_stopping_gateway_asks_and_then_closes(redis_url: str, tmp_path: Path, drain_s: float) -> None:
+async def test_a_stopping_gateway_sends_go_away_and_then_closes(redis_url: str, tmp_path: Path, drain_s: float) -> None:
     async with serve(redis_url, tmp_path, RelaySettings(drain_s=drain_s)) as served, ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:

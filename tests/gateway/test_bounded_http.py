@@ -1,4 +1,4 @@
-"""What no HTTP client of good will sends: each gets a problem document and an end, within bounded time and memory."""
+"""Malformed, oversized and slow HTTP: each request gets a problem document and its connection ends, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _port(served: Served) -> int:
     return int(served.url.rpartition(":")[2])
 
 
-async def _said(served: Served, *pieces: bytes) -> tuple[int, dict[str, str], Any]:
+async def _response(served: Served, *pieces: bytes) -> tuple[int, dict[str, str], Any]:
     """Status, headers and document of the answer to raw bytes, once the connection has ended."""
     reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
     try:
@@ -50,8 +50,8 @@ async def _said(served: Served, *pieces: bytes) -> tuple[int, dict[str, str], An
     ],
     ids=["tls", "path", "two lengths", "folded", "space"],
 )
-async def test_what_is_no_request_is_answered_by_a_problem(served: Served, request_: bytes) -> None:
-    status, headers, body = await _said(served, request_)
+async def test_a_malformed_request_gets_a_problem_document(served: Served, request_: bytes) -> None:
+    status, headers, body = await _response(served, request_)
     assert (status, body["status"], body["code"], headers["content-type"]) == (400, 400, "protocol_error", "application/problem+json")
     assert body["hint"]
 
@@ -65,23 +65,23 @@ async def test_what_is_no_request_is_answered_by_a_problem(served: Served, reque
     ],
     ids=["field", "path", "fields"],
 )
-async def test_a_head_without_end_is_refused(served: Served, pieces: tuple[bytes, ...]) -> None:
-    status, _, body = await _said(served, *pieces)
+async def test_an_endless_head_is_refused(served: Served, pieces: tuple[bytes, ...]) -> None:
+    status, _, body = await _response(served, *pieces)
     assert (status, body["code"]) == (431, "request_too_large")
 
 
-async def test_trailers_without_end_are_refused(served: Served) -> None:
+async def test_endless_trailers_are_refused(served: Served) -> None:
     head = b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
     reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
     writer.write(head + b"a" * 8 * HEAD_BYTES)
     async with asyncio.timeout(DEADLINE_S):
-        assert b"HTTP/1.1 431 " in await reader.read()  # behind the answer to the request itself, or instead of it
+        assert b"HTTP/1.1 431 " in await reader.read()  # after the response to the request itself, or instead of it
     writer.transport.abort()
 
 
-async def test_a_slow_head_is_cut_off_and_a_silent_connection_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_head_and_a_silent_connection_are_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundedHttpProtocol, "head_s", 0.05)
-    status, _, body = await _said(served, b"GET /healthz HTTP/1.1\r\nHo")
+    status, _, body = await _response(served, b"GET /healthz HTTP/1.1\r\nHo")
     assert (status, body["code"]) == (408, "wait_timeout")
     reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
     async with asyncio.timeout(DEADLINE_S):
@@ -89,38 +89,38 @@ async def test_a_slow_head_is_cut_off_and_a_silent_connection_too(served: Served
     writer.transport.abort()
 
 
-async def test_a_body_that_stops_coming_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stalled_body_times_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.http.request_fields._BODY_PAUSE_S", 0.05)
     head = f"POST /sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\nContent-Length: 20\r\nConnection: close\r\n\r\n{{"
-    status, _, body = await _said(served, head.encode())
+    status, _, body = await _response(served, head.encode())
     assert (status, body["code"]) == (408, "wait_timeout")
 
 
-async def test_a_long_body_is_no_long_head(served: Served) -> None:
+async def test_a_long_body_does_not_count_as_a_long_head(served: Served) -> None:
     async with served.client() as client:
         answer = await client.post("/sandboxes", content=b'{"image": "host", "x": "' + b"a" * 900_000 + b'"}')
     assert answer.status_code == 200
 
 
-async def test_a_websocket_to_nowhere_is_not_found(served: Served) -> None:
-    status, _, body = await _said(served, f"GET /nowhere HTTP/1.1\r\nHost: x\r\n{_WS}\r\n".encode())
+async def test_a_websocket_to_an_unknown_path_is_not_found(served: Served) -> None:
+    status, _, body = await _response(served, f"GET /nowhere HTTP/1.1\r\nHost: x\r\n{_WS}\r\n".encode())
     assert (status, body["code"]) == (404, "not_found")
 
 
-async def test_a_wrong_method_is_told_every_right_one(served: Served) -> None:
+async def test_the_refusal_of_a_method_lists_every_allowed_one(served: Served) -> None:
     async with served.client() as client:
         assert (await client.put("/sandboxes")).headers["Allow"] == "GET, HEAD, POST"
         assert (await client.post("/sandboxes/x")).headers["Allow"] == "DELETE, GET, HEAD"
 
 
-async def test_no_answer_repeats_the_host_it_was_asked_by(served: Served) -> None:
+async def test_no_response_repeats_the_host_header(served: Served) -> None:
     async with served.client() as client:
         answer = await client.get("/sandboxes/", headers={"Host": "evil.example"})
     assert (answer.status_code, answer.headers.get("Location")) == (404, None)
 
 
 @pytest.mark.parametrize("path", ["/sandboxes", "/sandboxes/x/exec"])
-async def test_a_deep_body_is_no_failure_of_ours(served: Served, path: str) -> None:
+async def test_a_deeply_nested_body_is_refused_as_invalid_json(served: Served, path: str) -> None:
     await served.place("x", "unix:///nowhere")
     deep = '{"image": "host", "command": "true", "x": ' + "[" * 500 + "]" * 500 + "}"
     async with served.client() as client:
@@ -140,12 +140,12 @@ async def test_a_wrong_opening_handshake_is_refused(served: Served, line: str) -
     name = line.partition(":")[0]
     head = "".join(f"{one}\r\n" for one in _WS.split("\r\n") if one and not one.startswith(name)) + line
     request = f"GET /sandboxes/sb-1/session HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\n{head}\r\n"
-    status, headers, body = await _said(served, request.encode())
+    status, headers, body = await _response(served, request.encode())
     assert (status, body["code"], headers["connection"]) == (400, "protocol_error", "close")
 
 
 async def test_bytes_before_the_upgrade_was_accepted_end_the_connection(served: Served) -> None:
-    """Their place in the stream would be lost: RFC 6455 has the client wait for the answer."""
+    """Their position in the stream would be lost; RFC 6455 requires the client to wait for the response."""
     await served.place("sb-1", "unix:///nowhere")
     reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
     writer.write(f"GET /sandboxes/sb-1/session HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\n{_WS}\r\n".encode() + b"\x82\x80abcd")
@@ -156,7 +156,7 @@ async def test_bytes_before_the_upgrade_was_accepted_end_the_connection(served: 
 
 
 async def test_an_unknown_upgrade_is_ignored(served: Served) -> None:
-    """As HTTP/2 clients send it with their first request: its body is read, and so is the request behind it."""
+    """HTTP/2 clients send one with their first request. The gateway reads the body of this request, and the request after it."""
     fields = f"Host: x\r\nX-API-Key: {ADA}\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAA\r\n"
     body = b'{"image": 7}'
     post = f"POST /sandboxes HTTP/1.1\r\n{fields}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

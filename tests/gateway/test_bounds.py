@@ -1,4 +1,4 @@
-"""A value beyond its bound is refused by an error that names the field, the bound and, where it is short, the value."""
+"""A value beyond its limit is refused with an error that names the field, the limit and, if it is short, the value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seconds(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("read", "value", "words"),
+    ("read", "value", "expected"),
     [
         *((seconds, value, ("timeout", "above 0", "31622400")) for value in (1e18, 0, -1, "nan", INF, NAN, True, "1e400")),
         *(
@@ -46,13 +46,13 @@ def seconds(value: Any) -> Any:
         (lambda value: read_network({"reaches": value}), [{"cidr": "1.1.1.1/32"}] * 65, ("network.reaches", "at most 64")),
     ],
 )
-def test_the_error_names_field_and_bound(read: Callable[[Any], Any], value: Any, words: tuple[str, ...]) -> None:
+def test_the_error_names_the_field_and_the_limit(read: Callable[[Any], Any], value: Any, expected: tuple[str, ...]) -> None:
     with pytest.raises(HoldfastError) as caught:
         read(value)
     assert caught.value.code in ("invalid_argument", "invalid_quantity")
     assert caught.value.fault == "caller"
-    for outcome in words:
-        assert outcome in caught.value.message, caught.value.message
+    for part in expected:
+        assert part in caught.value.message, caught.value.message
     assert len(caught.value.message) < 300
 
 
@@ -69,11 +69,11 @@ def test_the_error_names_field_and_bound(read: Callable[[Any], Any], value: Any,
         ("4g", 4 << 30),
     ],
 )
-def test_every_unit_that_is_named_is_read(value: str, size: int) -> None:
+def test_every_documented_unit_is_read(value: str, size: int) -> None:
     assert parse_bytes(value) == size
 
 
-def test_a_long_value_is_not_said_back() -> None:
+def test_a_long_value_is_not_repeated_in_the_error() -> None:
     for read in (parse_cpu, parse_bytes):
         with pytest.raises(HoldfastError) as caught:
             read("x" * 100_000)
@@ -81,7 +81,7 @@ def test_a_long_value_is_not_said_back() -> None:
 
 
 def test_a_whole_number_may_be_written_with_a_fraction_of_zero() -> None:
-    """JSON has one kind of number, and clients in other languages write all of them so."""
+    """JSON has one kind of number, and clients in some languages write every number with a fraction."""
     assert (Fields({"user": 1000.0}).user(), Fields({"mode": 420.0}).integer("mode", 0, least=0, most=4095)) == (1000, 420)
     with pytest.raises(HoldfastError, match="user"):
         Fields({"user": 1000.5}).user()

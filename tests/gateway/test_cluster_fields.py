@@ -1,4 +1,4 @@
-"""What a create asks of a cluster and of the network: read, refused, kept in the record, shown, changed."""
+"""Cluster options and network access of a create: how they are read, refused, stored, shown and changed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OPTIONS = Options(
 EGRESS = Egress("listed", (AllowedRange("1.1.1.0/24", (Port(443), Port(53, None, "UDP"))),), dns=True)
 
 
-async def test_everything_that_is_asked_for_reaches_the_runtime_and_the_record(served: Served) -> None:
+async def test_every_option_reaches_the_runtime_and_the_record(served: Served) -> None:
     async with served.client() as client:
         answer = await client.post("/sandboxes", json=BODY)
         assert answer.status_code == 200, answer.text
@@ -76,7 +76,7 @@ async def test_everything_that_is_asked_for_reaches_the_runtime_and_the_record(s
         ({"network": None}, Egress()),
     ],
 )
-async def test_the_older_word_for_the_network_still_works(served: Served, body: dict[str, Any], expected: Egress) -> None:
+async def test_the_older_field_block_network_still_works(served: Served, body: dict[str, Any], expected: Egress) -> None:
     async with served.client() as client:
         assert (await client.post("/sandboxes", json={"image": "host", "wait": True, **body})).status_code == 200
     assert served.runtime.orders[0].egress == expected
@@ -118,7 +118,7 @@ async def test_the_older_word_for_the_network_still_works(served: Served, body: 
         ({"architecture": "riscv"}, "architecture"),
     ],
 )
-async def test_a_wrong_field_is_named_and_makes_nothing(served: Served, body: dict[str, Any], field: str) -> None:
+async def test_a_wrong_field_is_named_and_creates_nothing(served: Served, body: dict[str, Any], field: str) -> None:
     async with served.client() as client:
         answer = await client.post("/sandboxes", json={"image": "host", **body})
     assert answer.status_code == 422
@@ -127,12 +127,12 @@ async def test_a_wrong_field_is_named_and_makes_nothing(served: Served, body: di
     assert served.runtime.orders == []
 
 
-def test_options_are_written_as_they_are_read() -> None:
+def test_options_survive_a_round_trip() -> None:
     assert options_map(Options()) == {}
     assert read_options(options_map(OPTIONS)) == OPTIONS
 
 
-async def test_the_network_of_a_running_sandbox_is_changed(served: Served) -> None:
+async def test_the_network_of_a_running_sandbox_can_be_changed(served: Served) -> None:
     async with served.client() as client, served.client("hf_" + "b" * 32) as stranger:
         await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})
         answer = await client.put("/sandboxes/sb-1/network", json={"mode": "internet"})

@@ -1,4 +1,4 @@
-"""The controller on a real Redis and a runtime in memory: expiry, ends, wipes, two of them at once."""
+"""The controller on a real Redis and a runtime in memory: expiry, failed sandboxes, a wiped Redis, and two controllers at once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def add(store: PlacementStore, runtime: MemoryRuntime, sandbox_id: str = "
 async def becomes(store: PlacementStore, sandbox_id: str, kind: type, reason: str | None) -> Any:
     found: list[Any] = []
 
-    async def there() -> bool:
+    async def matches() -> bool:
         try:
             entry = await store.get(sandbox_id)
         except PlacementUnavailableError:
@@ -69,11 +69,11 @@ async def becomes(store: PlacementStore, sandbox_id: str, kind: type, reason: st
             return False
         return entry is not None and isinstance(entry, kind) and (entry.cause.reason if entry.cause else None) == reason
 
-    await until_async(there, deadline_s=60, what=f"{sandbox_id} to be a {kind.__name__} because of {reason}")
+    await until_async(matches, deadline_s=60, what=f"{sandbox_id} to be a {kind.__name__} because of {reason}")
     return found[0]
 
 
-async def test_what_expires_is_removed(store: PlacementStore, runtime: MemoryRuntime) -> None:
+async def test_an_expired_sandbox_is_removed(store: PlacementStore, runtime: MemoryRuntime) -> None:
     await add(store, runtime, lifetime_s=0.1)
     await add(store, runtime, "stays")
     async with running(store, runtime):
@@ -82,22 +82,22 @@ async def test_what_expires_is_removed(store: PlacementStore, runtime: MemoryRun
     assert list(runtime.present) == ["stays"]
 
 
-async def test_the_runtime_looks_around_as_soon_as_somebody_leads(store: PlacementStore, runtime: MemoryRuntime) -> None:
-    looks: list[int] = []
+async def test_a_new_leader_lets_the_runtime_clean_up_at_once(store: PlacementStore, runtime: MemoryRuntime) -> None:
+    collections: list[int] = []
 
     async def collect() -> int:
-        looks.append(1)
+        collections.append(1)
         return 0
 
     runtime.collect = collect  # type: ignore[method-assign]
-    async with running(store, runtime):  # whose interval is minutes
-        await until_async(lambda: looks, deadline_s=60, what="the first look")
+    async with running(store, runtime):  # its regular interval is minutes
+        await until_async(lambda: collections, deadline_s=60, what="the first collection")
         async with running(store, runtime, "c2") as second:
-            await until_async(lambda: "holdfast_leading 0" in second.metrics.render(), deadline_s=60, what="the other to be at work")
-            assert len(looks) == 1, "who does not lead does not look"
+            await until_async(lambda: "holdfast_leading 0" in second.metrics.render(), deadline_s=60, what="the second controller to run")
+            assert len(collections) == 1, "a controller that does not lead collects nothing"
 
 
-async def test_an_end_is_recorded_with_its_cause(store: PlacementStore, runtime: MemoryRuntime) -> None:
+async def test_a_failure_is_recorded_with_its_cause(store: PlacementStore, runtime: MemoryRuntime) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:
         await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=60, what="the lead")
@@ -121,31 +121,31 @@ async def test_a_wiped_store_loses_no_sandbox(store: PlacementStore, runtime: Me
     assert len(runtime.present) == 30
 
 
-async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
+async def test_a_wiped_store_is_rebuilt_within_a_minute_with_deployed_settings(
     store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer
 ) -> None:
-    """The bar is 60 s; the loss of the lease is noticed within a second, and 500 records are written again at once."""
+    """The limit is 60 s; the loss of the lease is detected within a second, and 500 records are written again at once."""
     for number in range(500):
         runtime.add(f"sb-{number}", labels={"holdfast/lifetime_s": "600", "holdfast/group": f"run-{number % 5}"})
     controller = Controller(store, runtime, "c1", ControllerSettings())
     clock = asyncio.get_running_loop().time
     async with at_work(controller):
 
-        async def whole() -> bool:
-            with contextlib.suppress(PlacementUnavailableError):  # busy, on a busy machine
+        async def all_recorded() -> bool:
+            with contextlib.suppress(PlacementUnavailableError):  # Redis may be slow on a busy machine
                 return await store.generation() is not None and len([one async for one in store.scan()]) == 500
             return False
 
-        await until_async(whole, deadline_s=60, what="the first records")
+        await until_async(all_recorded, deadline_s=60, what="the first records")
         redis_server.flush()
         begun = clock()
-        await until_async(whole, deadline_s=60, what="the records")
+        await until_async(all_recorded, deadline_s=60, what="the records")
         print(f"\n500 records written again {clock() - begun:.1f} s after the wipe")
         assert runtime.deleted == []
         assert len(runtime.present) == 500
 
 
-async def test_a_redis_away_for_a_while_loses_nothing(store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
+async def test_a_restart_of_redis_loses_nothing(store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:
         await until_async(store.generation, deadline_s=60, what="the marker")
@@ -157,7 +157,7 @@ async def test_a_redis_away_for_a_while_loses_nothing(store: PlacementStore, run
     assert runtime.deleted == []
 
 
-async def test_half_made_and_half_removed_sandboxes_are_finished(store: PlacementStore, runtime: MemoryRuntime) -> None:
+async def test_interrupted_creates_and_removals_are_completed(store: PlacementStore, runtime: MemoryRuntime) -> None:
     made = SandboxSpec(sandbox_id="made", owner="ada", incarnation="1" * 16, image="host")
     await store.create(made, fingerprint="f")
     runtime.add("made")
@@ -172,14 +172,14 @@ async def test_half_made_and_half_removed_sandboxes_are_finished(store: Placemen
         await until_async(lambda: "ended" not in runtime.present, deadline_s=60, what="the remains to be removed")
 
 
-async def test_one_of_two_acts_and_the_other_takes_over(store: PlacementStore, runtime: MemoryRuntime) -> None:
+async def test_one_of_two_controllers_leads_and_the_other_takes_over(store: PlacementStore, runtime: MemoryRuntime) -> None:
     async with running(store, runtime, "c1") as first:
         await until_async(lambda: first.leadership.term, deadline_s=60, what="the first to lead")
         async with running(store, runtime, "c2") as second:
             assert await store.lead("c2", 1.0) is None
             old = first.leadership.term
             assert old is not None
-            # The first one freezes: its lease runs out, the second leads, and what the first still writes is refused.
+            # The first one freezes: its lease expires, the second leads, and later writes of the first are refused.
             first.leadership.renew = asyncio.Event().wait  # type: ignore[method-assign,assignment]
             await until_async(lambda: second.leadership.term, deadline_s=60, what="the second to lead")
             await add(store, runtime)
@@ -187,8 +187,8 @@ async def test_one_of_two_acts_and_the_other_takes_over(store: PlacementStore, r
                 await store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"), term=old)
 
 
-async def test_a_killed_leader_is_succeeded_within_its_lease(store: PlacementStore, runtime: MemoryRuntime) -> None:
-    """As deployed: about 3 s without a leader, not a lease and a period."""
+async def test_a_killed_leader_is_replaced_within_its_lease(store: PlacementStore, runtime: MemoryRuntime) -> None:
+    """With the deployed settings there is no leader for about 3 s: one lease, without a further renewal interval."""
     settings = ControllerSettings()
     clock = asyncio.get_running_loop().time
     first = Leadership(store, "killed", settings)
@@ -208,8 +208,8 @@ async def test_a_killed_leader_is_succeeded_within_its_lease(store: PlacementSto
         waiting.cancel()
 
 
-async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: PlacementStore, runtime: MemoryRuntime) -> None:
-    """With the deployed settings: a grace of a minute and a pass every ten seconds."""
+async def test_a_restarted_runtime_is_noticed_at_once(store: PlacementStore, runtime: MemoryRuntime) -> None:
+    """With the deployed settings, which have a grace of a minute and a pass every ten seconds."""
     for number in range(30):
         await add(store, runtime, f"sb-{number}")
     controller = Controller(store, runtime, "c1", ControllerSettings())
@@ -223,8 +223,8 @@ async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: PlacementSto
             assert watch.elapsed_s < 8.0
 
 
-async def test_a_stopped_leader_that_wakes_late_removes_nothing(store: PlacementStore, runtime: MemoryRuntime) -> None:
-    """It planned to remove, froze, and another leads by now: the id may be somebody else's sandbox."""
+async def test_a_frozen_leader_that_continues_late_removes_nothing(store: PlacementStore, runtime: MemoryRuntime) -> None:
+    """It planned a removal and froze. Another controller leads by now, and the id may belong to another sandbox."""
     await add(store, runtime)
     await store.delete("sb-1", Cause("deleted", "caller"), owner="ada")
     old = await store.lead("stopped", 0.05)
@@ -248,7 +248,7 @@ async def test_only_the_incarnation_that_ended_is_removed(store: PlacementStore,
     assert "sb-1" in runtime.present
 
 
-def test_clocks_travel_through_labels() -> None:
+def test_labels_carry_the_time_limits_of_a_sandbox() -> None:
     spec = SandboxSpec(
         sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", cpu="500m", memory="1Gi", cores=0.5, memory_bytes=2**30,
         disk_bytes=2**31, labels={"a": "b"}, ready_timeout_s=9.0, lifetime_s=1.5, idle_timeout_s=2.0,

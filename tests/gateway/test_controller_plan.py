@@ -1,4 +1,4 @@
-"""The reconciler's rules of evidence, as a pure function."""
+"""The rules by which the reconciler decides which evidence justifies an action, tested as a pure function."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def present(id_: str = "sb-1", incarnation: str = "i1", **more: object) -> Sandb
     return replace(SandboxStatus(id_, incarnation, "ada", "host", "unix:///a", NOW - 1000.0), **more)  # type: ignore[arg-type]
 
 
-def grave(id_: str = "sb-1", incarnation: str = "i1") -> Tombstone:
+def tombstone(id_: str = "sb-1", incarnation: str = "i1") -> Tombstone:
     return Tombstone(id_, "ada", incarnation, OOM, NOW)
 
 
 def decide(
     records: list[Record] = [],  # noqa: B006
     statuses: list[SandboxStatus] = [],  # noqa: B006
-    graves: list[Tombstone] = [],  # noqa: B006
+    tombstones: list[Tombstone] = [],  # noqa: B006
     *,
     whole: bool = True,
     suspects: frozenset[Action] = frozenset(),
@@ -40,7 +40,7 @@ def decide(
     return plan(
         {one.sandbox_id: one for one in records},
         statuses,
-        {one.sandbox_id: one for one in graves},
+        {one.sandbox_id: one for one in tombstones},
         now=NOW,
         grace_s=GRACE,
         whole=whole,
@@ -49,54 +49,54 @@ def decide(
     )
 
 
-def twice(records: list[Record], statuses: list[SandboxStatus], graves: list[Tombstone] | None = None) -> list[Action]:
-    first = decide(records, statuses, graves or [])
+def twice(records: list[Record], statuses: list[SandboxStatus], tombstones: list[Tombstone] | None = None) -> list[Action]:
+    first = decide(records, statuses, tombstones or [])
     assert first.actions == []
-    return decide(records, statuses, graves or [], suspects=first.suspects).actions
+    return decide(records, statuses, tombstones or [], suspects=first.suspects).actions
 
 
 def test_agreement_needs_nothing() -> None:
     assert decide([record()], [present()]) == Plan([], frozenset())
 
 
-def test_an_unknown_sandbox_is_recorded_never_removed() -> None:
+def test_an_unknown_sandbox_is_recorded_and_never_removed() -> None:
     for whole in (True, False):
         assert decide([], [present()], whole=whole).actions == [Rebuild(present())]
 
 
-def test_what_the_runtime_reports_is_recorded_at_once() -> None:
+def test_a_state_that_the_runtime_reports_is_recorded_at_once() -> None:
     assert decide([record(status="pending")], [present()]).actions == [MarkReady("sb-1", "i1", "unix:///a")]
     assert decide([record()], [present(state="failed", cause=OOM)]).actions == [MarkFailed("sb-1", "i1", OOM)]
 
 
-def test_what_only_starts_is_neither_ready_nor_lost() -> None:
+def test_a_starting_sandbox_is_neither_ready_nor_lost() -> None:
     assert twice([record(status="pending")], [present(state="starting")]) == []
-    assert twice([record()], [present(state="starting")]) == [], "who made it knows sooner"
-    assert twice([], [present(state="starting")]) == [], "a wiped store is told once it is ready"
+    assert twice([record()], [present(state="starting")]) == [], "the gateway that creates it knows its state first"
+    assert twice([], [present(state="starting")]) == [], "a wiped store gets the record when the sandbox is ready"
 
 
-def test_removal_needs_two_looks_and_a_whole_store() -> None:
+def test_removal_needs_two_passes_and_a_complete_store() -> None:
     remove = [Remove("sb-1", "i1")]
-    assert twice([], [present()], [grave()]) == remove
+    assert twice([], [present()], [tombstone()]) == remove
     assert twice([record(status="failed")], [present()]) == remove
     assert twice([record(status="failed")], [present(state="failed")]) == remove
     assert twice([record(incarnation="i2")], [present()])[:1] == remove
-    first = decide([], [present()], [grave()])
-    assert decide([], [present()], [grave()], whole=False, suspects=first.suspects).actions == []
+    first = decide([], [present()], [tombstone()])
+    assert decide([], [present()], [tombstone()], whole=False, suspects=first.suspects).actions == []
 
 
-def test_nothing_young_is_removed() -> None:
+def test_a_new_sandbox_is_not_removed() -> None:
     young = present(created_at=NOW - GRACE + 1)
-    assert twice([], [young], [grave()]) == []
+    assert twice([], [young], [tombstone()]) == []
     assert twice([record(status="failed")], [young]) == []
     assert not any(isinstance(action, Remove) for action in twice([record(incarnation="i2")], [young]))
 
 
-def test_a_grave_of_another_incarnation_is_no_evidence() -> None:
-    assert decide([], [present()], [grave(incarnation="i0")]).actions == [Rebuild(present())]
+def test_a_tombstone_of_another_incarnation_is_no_evidence() -> None:
+    assert decide([], [present()], [tombstone(incarnation="i0")]).actions == [Rebuild(present())]
 
 
-def test_what_is_missing_is_lost_only_after_the_grace() -> None:
+def test_a_missing_sandbox_is_lost_only_after_the_grace_period() -> None:
     assert twice([record()], []) == [MarkFailed("sb-1", "i1", NODE_LOST)]
     assert twice([record(age=GRACE - 1)], []) == []
     assert twice([record(status="pending", age=GRACE + 1)], []) == []
@@ -104,13 +104,13 @@ def test_what_is_missing_is_lost_only_after_the_grace() -> None:
     assert twice([record(status="failed")], []) == []
 
 
-def test_what_somebody_still_makes_is_not_given_up() -> None:
+def test_a_creation_that_is_still_renewed_is_not_given_up() -> None:
     pending = record(status="pending", age=50 * GRACE)
     assert twice([replace(pending, active_at=NOW - 5 * GRACE + 1)], []) == []
     assert twice([replace(pending, active_at=NOW - 5 * GRACE - 1)], []) == [MarkFailed("sb-1", "i1", CREATE_LOST)]
 
 
-def test_a_runtime_that_began_anew_has_lost_what_was_ready_before() -> None:
+def test_a_restarted_runtime_has_lost_the_sandboxes_of_before() -> None:
     old = [record(f"sb-{number}") for number in range(20)]
     lost = [MarkFailed(one.sandbox_id, "i1", NODE_LOST) for one in old]
     assert decide(old, began_at=NOW - 5).actions == lost
@@ -121,7 +121,7 @@ def test_a_runtime_that_began_anew_has_lost_what_was_ready_before() -> None:
     assert decide(old, [present(one.sandbox_id) for one in old], began_at=NOW - 5).actions == []
 
 
-def test_at_most_a_tenth_but_at_least_one() -> None:
+def test_one_pass_ends_at_most_a_tenth_but_at_least_one() -> None:
     for total, most in ((1, 1), (9, 1), (10, 1), (30, 3), (100, 10)):
         records = [record(f"sb-{number}") for number in range(total)]
         first = decide(records, [])
@@ -143,30 +143,30 @@ _INCARNATIONS = st.sampled_from(["i1", "i2"])
     statuses=st.lists(
         st.builds(present, _IDS, _INCARNATIONS, state=st.sampled_from(["ready", "failed"])), unique_by=lambda one: one.sandbox_id
     ),
-    graves=st.lists(st.builds(grave, _IDS, _INCARNATIONS), unique_by=lambda one: one.sandbox_id),
+    tombstones=st.lists(st.builds(tombstone, _IDS, _INCARNATIONS), unique_by=lambda one: one.sandbox_id),
     whole=st.booleans(),
 )
-def test_nothing_living_is_removed_without_a_record_of_its_end(
-    records: list[Record], statuses: list[SandboxStatus], graves: list[Tombstone], whole: bool
+def test_a_living_sandbox_is_removed_only_with_a_record_of_its_end(
+    records: list[Record], statuses: list[SandboxStatus], tombstones: list[Tombstone], whole: bool
 ) -> None:
-    first = decide(records, statuses, graves, whole=whole)
-    second = decide(records, statuses, graves, whole=whole, suspects=first.suspects)
+    first = decide(records, statuses, tombstones, whole=whole)
+    second = decide(records, statuses, tombstones, whole=whole, suspects=first.suspects)
     assert not any(isinstance(action, Remove) for action in first.actions)
     for action in second.actions:
         if isinstance(action, Remove):
             known = {one.sandbox_id: one for one in records}.get(action.sandbox_id)
-            here = {one.sandbox_id: one for one in statuses}[action.sandbox_id]
-            dead = {one.sandbox_id: one for one in graves}.get(action.sandbox_id)
+            status = {one.sandbox_id: one for one in statuses}[action.sandbox_id]
+            ended = {one.sandbox_id: one for one in tombstones}.get(action.sandbox_id)
             assert whole
             assert (
-                here.state == "failed"
-                or (known is not None and (known.status == "failed" or known.incarnation != here.incarnation))
-                or (known is None and dead is not None and dead.incarnation == here.incarnation)
+                status.state == "failed"
+                or (known is not None and (known.status == "failed" or known.incarnation != status.incarnation))
+                or (known is None and ended is not None and ended.incarnation == status.incarnation)
             )
 
 
-def test_what_is_left_of_an_ids_former_holder_hides_nobody() -> None:
-    """One that was made of a spare bears the id beside the pod of the next: the order in which they are listed says nothing."""
+def test_the_remains_of_an_earlier_sandbox_do_not_hide_the_current_one() -> None:
+    """A pod that was adopted from a spare has the same id as the pod of the next sandbox; they may be listed in either order."""
     left, living = present(incarnation="i0"), present(incarnation="i1")
     for statuses in ([left, living], [living, left]):
         assert twice([record()], statuses) == [Remove("sb-1", "i0")]

@@ -37,7 +37,7 @@ def direct(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.parametrize("refusal", [*REFUSALS, "read only"])
-async def test_a_store_that_refuses_writes_is_away_for_writes_only(served: Served, direct: redis.Redis, refusal: str) -> None:
+async def test_a_store_that_refuses_writes_still_serves_reads(served: Served, direct: redis.Redis, refusal: str) -> None:
     await served.place("sb-1", "unix:///nowhere")
     name, on, off = REFUSALS.get(refusal, ("", "", ""))
     direct.config_set(name, on) if name else direct.replicaof("127.0.0.1", "1")
@@ -56,7 +56,7 @@ async def test_a_store_that_refuses_writes_is_away_for_writes_only(served: Serve
         assert (answer.status_code, answer.json().get("code"), answer.headers.get("Retry-After")) == (503, "placement_unavailable", "1")
 
 
-def _spoil(direct: redis.Redis, sandbox_id: str, junk: Any) -> None:
+def _corrupt(direct: redis.Redis, sandbox_id: str, junk: Any) -> None:
     key = keys.record(sandbox_id)
     if isinstance(junk, str):
         direct.set(key, junk)
@@ -67,22 +67,22 @@ def _spoil(direct: redis.Redis, sandbox_id: str, junk: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", JUNK)
-async def test_a_spoilt_record_harms_no_other_and_is_written_again(served: Served, direct: redis.Redis, kind: str) -> None:
+async def test_a_corrupt_record_affects_no_other_and_is_rewritten(served: Served, direct: redis.Redis, kind: str) -> None:
     async with served.client() as client:
         for name in ("good", "bad"):
             assert (await client.post("/sandboxes", json={"image": "host", "sandbox_id": name, "wait": True})).status_code == 200
         assert (await client.post("/sandboxes", json={"image": "host", "sandbox_id": "short", "lifetime_s": 0.1})).status_code == 200
-        _spoil(direct, "bad", JUNK[kind])
+        _corrupt(direct, "bad", JUNK[kind])
         direct.zadd(keys.due(keys.shard_of("bad")), {"bad": 0})
-        spoilt = await client.get("/sandboxes/bad")
-        assert (spoilt.status_code, spoilt.json().get("code")) in ((503, "placement_unavailable"), (200, None))
+        corrupt = await client.get("/sandboxes/bad")
+        assert (corrupt.status_code, corrupt.json().get("code")) in ((503, "placement_unavailable"), (200, None))
         listed = [one["sandbox_id"] for one in (await client.get("/sandboxes")).json()["sandboxes"]]
         assert "good" in listed
         async with at_work(Controller(served.store, served.runtime, "c1", FAST)):
 
-            async def whole() -> bool:
+            async def rewritten() -> bool:
                 return (await client.get("/sandboxes/bad")).status_code == 200 and isinstance(await served.store.get("short"), Tombstone)
 
-            await until_async(whole, deadline_s=60, what="the record to be back, and another to have expired")
+            await until_async(rewritten, deadline_s=60, what="the record to be back, and another to have expired")
         assert "bad" in served.runtime.present
         assert "bad" not in served.runtime.deleted

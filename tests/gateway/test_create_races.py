@@ -1,6 +1,6 @@
-"""What others do while a create waits: for its turn, for the runtime, for the store.
+"""Races with a create that waits: for its turn, for the runtime, or for the store.
 
-Each test holds one step for as long as something else takes, in the order that only a slow machine or cluster shows.
+Each test blocks one step until another has finished, an order that otherwise occurs only on a slow machine or cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def ordered(served: Served, count: int) -> None:
     await until_async(lambda: len(served.runtime.orders) == count, deadline_s=60, what=f"{count} orders")
 
 
-async def test_an_id_is_made_again_while_its_former_holder_is_being_made(served: Served) -> None:
+async def test_an_id_is_reused_while_its_deleted_sandbox_is_being_created(served: Served) -> None:
     hold = served.runtime.hold = asyncio.Event()
     async with served.client() as client:
         first = (await client.post("/sandboxes", json=BODY)).json()
@@ -46,12 +46,12 @@ async def test_an_id_is_made_again_while_its_former_holder_is_being_made(served:
         answer = await again
         assert answer.status_code == 200, answer.text
         assert answer.json()["incarnation"] != first["incarnation"]
-        await until_async(lambda: not served.gateway.creations, deadline_s=60, what="both to be through")
+        await until_async(lambda: not served.gateway.creations, deadline_s=60, what="both creations to end")
         assert served.runtime.present["sb-1"].incarnation == answer.json()["incarnation"]
         assert (await client.get("/sandboxes/sb-1")).json() == answer.json()
 
 
-async def test_what_is_deleted_before_its_turn_is_not_made(redis_url: str, tmp_path: Path) -> None:
+async def test_a_sandbox_deleted_before_its_turn_is_not_created(redis_url: str, tmp_path: Path) -> None:
     async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
         hold = served.runtime.hold = asyncio.Event()
         async with served.client() as client:
@@ -65,8 +65,8 @@ async def test_what_is_deleted_before_its_turn_is_not_made(redis_url: str, tmp_p
         assert [order.sandbox_id for order in served.runtime.orders] == ["before"]
 
 
-async def test_who_waits_for_its_turn_is_told_of_its_own_sandbox_only(redis_url: str, tmp_path: Path) -> None:
-    """The id was made again meanwhile: that is another sandbox, whatever becomes of it."""
+async def test_a_queued_create_gets_the_outcome_of_its_own_sandbox_only(redis_url: str, tmp_path: Path) -> None:
+    """The id was created again in the meantime; that is another sandbox, and its outcome does not matter here."""
     async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
         hold = served.runtime.hold = asyncio.Event()
         async with served.client() as client:
@@ -84,8 +84,8 @@ async def test_who_waits_for_its_turn_is_told_of_its_own_sandbox_only(redis_url:
 
 
 @pytest.mark.parametrize("wait", [True, False])
-async def test_a_second_maker_that_fails_ends_nothing_that_the_first_has_made(redis_url: str, tmp_path: Path, wait: bool) -> None:
-    """The same request at two replicas: one makes it, while the other is told that there is no room."""
+async def test_a_second_replica_that_fails_removes_nothing_of_the_first(redis_url: str, tmp_path: Path, wait: bool) -> None:
+    """The same request reaches two replicas: one creates the sandbox, the other gets no capacity from its runtime."""
     other_folder = tmp_path / "other"
     other_folder.mkdir()
     async with serve(redis_url, tmp_path) as here, serve(redis_url, other_folder) as there:
@@ -100,15 +100,13 @@ async def test_a_second_maker_that_fails_ends_nothing_that_the_first_has_made(re
             made = (await one).json()
             holds[1].set()
             await until_async(lambda: not there.gateway.creations, deadline_s=60, what="the second to have failed")
-            assert (await two).json() == made or not wait, "it was made, if not by this one"
+            assert (await two).json() == made or not wait, "the other replica created it"
             assert (await first.get("/sandboxes/sb-1")).json() == made
         assert here.runtime.deleted == []
 
 
-async def test_a_former_holder_that_comes_up_late_does_not_keep_its_id_from_being_made(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It cannot be seen yet when the runtime says that the id is taken, and its maker removes it only once it is up."""
+async def test_an_earlier_sandbox_that_starts_late_does_not_block_its_id(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime reports that the id is taken before it lists the earlier sandbox, whose creator removes it only after it started."""
     create, tries = served.runtime.create, 0
 
     async def taken(order: CreateRequest, timeout_s: float) -> str:
@@ -124,8 +122,8 @@ async def test_a_former_holder_that_comes_up_late_does_not_keep_its_id_from_bein
         assert answer.json().get("status") == "ready", answer.text
 
 
-async def test_what_was_made_while_the_controller_removed_for_minutes_is_counted_and_in_its_group(served: Served) -> None:
-    """Its pass began with the records of before: what is not among them may have been made since, long ago by now."""
+async def test_a_sandbox_created_during_a_long_pass_stays_counted_and_in_its_group(served: Served) -> None:
+    """The pass began with older records. A sandbox that is missing there may have been created since, even minutes ago."""
     store, limits = served.store, AdmissionSettings(owner_quota=Quota(sandboxes=9))
     term = await store.lead("c1", 60)
     assert term is not None
@@ -142,7 +140,7 @@ async def test_what_was_made_while_the_controller_removed_for_minutes_is_counted
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["begun before the pass", "begun after the pass read the records"])
-async def test_what_failed_and_was_forgotten_while_the_controller_looked_is_not_recorded_again(
+async def test_a_failed_and_forgotten_create_is_not_recorded_again_by_a_running_pass(
     served: Served, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     """A repeated request would find a sandbox that is not there."""
@@ -161,7 +159,7 @@ async def test_what_failed_and_was_forgotten_while_the_controller_looked_is_not_
         if lists > 1:
             return await list_all()
         looking.set()
-        await until_async(lambda: served.runtime.present, deadline_s=60, what="the half of it")
+        await until_async(lambda: served.runtime.present, deadline_s=60, what="the half-created sandbox")
         found = await list_all()
         listed.set()
         await failed.wait()
@@ -179,17 +177,17 @@ async def test_what_failed_and_was_forgotten_while_the_controller_looked_is_not_
 
         creating = asyncio.create_task(create())
         if known:
-            await until_async(lambda: served.runtime.present, deadline_s=60, what="the half of it")
+            await until_async(lambda: served.runtime.present, deadline_s=60, what="the half-created sandbox")
         monkeypatch.setattr(served.runtime, "list_all", slowly)
         passing = asyncio.create_task(Reconciler(served.store, served.runtime, 60.0).run_once(term))
         assert (await creating).json()["code"] == "no_capacity"
         failed.set()
-        await passing  # may mark what it read as pending as ready, which changes nothing
+        await passing  # it may mark the pending record that it read as ready, which has no effect
     assert await served.store.get("sb-1") is None
 
 
-async def test_why_a_create_failed_is_told_by_who_made_it_also_when_the_pods_removal_is_heard_first(served: Served) -> None:
-    """The runtime tidies up before the maker has come to write down why: "deleted, by the caller" would be wrong, and final."""
+async def test_the_creator_reports_the_cause_although_the_removal_is_seen_first(served: Served) -> None:
+    """The runtime removes the pod before its creator has recorded the cause. "Deleted by the caller" would be wrong and final."""
     store, runtime = served.store, served.runtime
     for id_ in ("sb-1", "later"):
         await store.create(SandboxSpec(id_, "ada", "1" * 16, "host"), fingerprint="f")
@@ -199,11 +197,11 @@ async def test_why_a_create_failed_is_told_by_who_made_it_also_when_the_pods_rem
         await runtime.delete("sb-1")
         runtime.lose("later", Cause("oom", "workload"))
 
-        async def heard() -> bool:
+        async def seen() -> bool:
             entry = await store.get("later")
             return isinstance(entry, Record) and entry.status == "failed"
 
-        await until_async(heard, deadline_s=60, what="both to be heard of")
+        await until_async(seen, deadline_s=60, what="both events to be processed")
         failed = await store.mark_failed("sb-1", "1" * 16, Cause("unschedulable", "infrastructure", "no node can take it"), was="pending")
     assert isinstance(failed, Record)
     assert failed.cause == Cause("unschedulable", "infrastructure", "no node can take it")

@@ -16,15 +16,15 @@ from websockets.asyncio.client import connect
 
 from gateway.oneoff import operations
 from tests.gateway.harness import ADA, Connection, ScriptedAgent, Served
-from tests.gateway.test_agent_call import RESULT, Talk, ask, execute, scripted
+from tests.gateway.test_agent_call import RESULT, AgentPeer, ask, execute, scripted
 from tests.support.requires import requires
 
 pytestmark = requires("redis")
 
 
 def failing(**error: Any) -> Any:
-    async def script(talk: Talk) -> None:
-        await talk.say(Failed(1, error))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Failed(1, error))
 
     return script
 
@@ -65,16 +65,16 @@ async def test_an_agent_blames_nobody_else_and_says_not_when_to_come_again(serve
 
 @pytest.mark.parametrize("code", [True, False, -1, 256, 2**60, "0", None, [0]])
 async def test_what_is_no_exit_code_is_none(served: Served, code: Any) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(Started(1, "x", {}), Exited(1, "x", {**RESULT, "exit_code": code, "duration_s": float("inf"), "signal": ["KILL"]}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {}), Exited(1, "x", {**RESULT, "exit_code": code, "duration_s": float("inf"), "signal": ["KILL"]}))
 
     body = (await execute(served, script)).json()
     assert (body["exit_code"], body["status"], body["signal"], body["completed_at"]) == (None, "failed", None, None)
 
 
 async def test_a_result_that_could_not_be_known_is_no_failed_command(served: Served) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(Started(1, "x", {}), Exited(1, "x", {"error": {"code": "outcome_unknown", "message": "who knows"}}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {}), Exited(1, "x", {"error": {"code": "outcome_unknown", "message": "who knows"}}))
 
     answer = await execute(served, script)
     assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
@@ -82,8 +82,8 @@ async def test_a_result_that_could_not_be_known_is_no_failed_command(served: Ser
 
 @pytest.mark.parametrize(("seen", "truncated"), [(5, False), (6, True), (True, False), ("6", False), (2**60, True)])
 async def test_output_that_is_missing_is_said_to_be(served: Served, seen: Any, truncated: bool) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", {**RESULT, "streams": {1: [seen, 0, ""], 2: []}}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", {**RESULT, "streams": {1: [seen, 0, ""], 2: []}}))
 
     assert (await execute(served, script)).json()["truncated"] is truncated
 
@@ -106,19 +106,19 @@ _DIGEST = "0f" * 32
     ],
 )
 async def test_an_account_of_output_is_one_or_none(served: Served, first: Any, believed: bool) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(peer: AgentPeer) -> None:
         result = {**RESULT, "streams": {1: first, 2: [0, 0, _DIGEST]}}
-        await talk.say(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", result))
+        await peer.send(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", result))
 
     account = {"stdout": {"seen": 5, "dropped": 0, "sha256": _DIGEST}, "stderr": {"seen": 0, "dropped": 0, "sha256": _DIGEST}}
     assert (await execute(served, script)).json()["streams"] == (account if believed else None)
 
 
 async def test_an_agent_that_overruns_its_credit_is_cut_off(served: Served) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(Opened(1, {}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Opened(1, {}))
         while True:
-            await talk.say(Output(1, 1, bytes(100_000)))
+            await peer.send(Output(1, 1, bytes(100_000)))
 
     content = base64.b64encode(bytes(2 * WINDOW_BYTES)).decode()
     answer = await ask(served, scripted(script), "POST", "/files", json={"path": "/x", "content": content})
@@ -126,10 +126,10 @@ async def test_an_agent_that_overruns_its_credit_is_cut_off(served: Served) -> N
 
 
 async def test_facts_do_not_pile_up_while_an_upload_waits_for_credit(served: Served) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(Opened(1, {}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Opened(1, {}))
         while True:
-            await talk.say(Output(1, 1, b""))
+            await peer.send(Output(1, 1, b""))
 
     content = base64.b64encode(bytes(2 * WINDOW_BYTES)).decode()
     answer = await ask(served, scripted(script), "POST", "/files", json={"path": "/x", "content": content})
@@ -139,8 +139,8 @@ async def test_facts_do_not_pile_up_while_an_upload_waits_for_credit(served: Ser
 async def test_a_job_whose_agent_never_answers_the_ping_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_CALL_S", 0.1)
 
-    async def script(talk: Talk) -> None:
-        await talk.say(Started(1, "x", {}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {}))
 
     async with ScriptedAgent(scripted(script)) as agent, served.client() as client:
         await served.place("sb-1", agent.endpoint)
@@ -152,12 +152,12 @@ async def test_a_job_whose_output_never_comes_ends(served: Served, monkeypatch: 
     monkeypatch.setattr(operations, "_CALL_S", 0.2)
     times = 0
 
-    async def script(talk: Talk) -> None:
+    async def script(peer: AgentPeer) -> None:
         nonlocal times
         times += 1
-        await talk.say(Started(1, "x", {}))
+        await peer.send(Started(1, "x", {}))
         if times == 1:
-            await talk.say(Exited(1, "x", RESULT))
+            await peer.send(Exited(1, "x", RESULT))
 
     async with ScriptedAgent(scripted(script)) as agent, served.client() as client:
         await served.place("sb-1", agent.endpoint)
@@ -168,8 +168,8 @@ async def test_a_job_whose_output_never_comes_ends(served: Served, monkeypatch: 
 async def test_an_exec_that_never_begins_is_of_unknown_outcome(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_CALL_S", 0.1)
 
-    async def script(talk: Talk) -> None:
-        await talk.raw(encode(Credit(1, WINDOW_BYTES)))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send_raw(encode(Credit(1, WINDOW_BYTES)))
 
     answer = await execute(served, script, wait=False)
     assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
@@ -194,22 +194,22 @@ async def test_a_connection_that_is_never_greeted_is_given_back(served: Served) 
 async def test_a_listing_without_end_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_LISTING_BYTES", 1_000_000)
 
-    async def script(talk: Talk) -> None:
-        await talk.say(Opened(1, {}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Opened(1, {}))
         entry = msgpack.packb({"name": "n", "type": "file", "junk": os.urandom(100_000)})
         for _ in range(9):
-            await talk.say(Output(1, 1, entry))
-        await talk.next()
+            await peer.send(Output(1, 1, entry))
+        await peer.receive()
         while True:
-            await talk.say(Output(1, 1, entry))
+            await peer.send(Output(1, 1, entry))
 
     answer = await ask(served, scripted(script), "GET", "/files/list", params={"path": "/"})
     assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
 
 
 async def test_a_terminal_whose_agent_lies_still_speaks_json(served: Served) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(Started(1, "x", {"pid": b"\xff" * 10}), Exited(1, "x", {**RESULT, "exit_code": b"", "signal": "_DFL"}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {"pid": b"\xff" * 10}), Exited(1, "x", {**RESULT, "exit_code": b"", "signal": "_DFL"}))
 
     async with ScriptedAgent(scripted(script)) as agent:
         await served.place("sb-1", agent.endpoint)

@@ -10,7 +10,7 @@ from holdfast_wire.frames import Exited, Started
 
 from gateway.model.records import Record, SandboxSpec
 from tests.gateway.harness import DEADLINE_S, ScriptedAgent, Served
-from tests.gateway.test_agent_call import RESULT, Talk, scripted
+from tests.gateway.test_agent_call import RESULT, AgentPeer, scripted
 from tests.support.requires import requires
 from tests.support.until import until_async
 
@@ -52,10 +52,10 @@ async def _later(served: Served, than: float) -> float:
 async def test_an_exec_keeps_it_while_it_runs_and_when_it_ends(served: Served) -> None:
     goes_on = asyncio.Event()
 
-    async def script(talk: Talk) -> None:
-        await talk.say(Started(1, "x", {}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {}))
         await goes_on.wait()
-        await talk.say(Exited(1, "x", RESULT))
+        await peer.send(Exited(1, "x", RESULT))
 
     async with ScriptedAgent(scripted(script)) as agent, served.client() as client, asyncio.timeout(DEADLINE_S):
         expires = await _place(served, agent.endpoint, 0.6)
@@ -88,8 +88,8 @@ async def test_what_comes_slowly_keeps_it_while_it_comes(served: Served, route: 
 
 @pytest.mark.parametrize("idle_s", [None, 60.0])
 async def test_only_what_has_an_idle_limit_is_noted(served: Served, monkeypatch: pytest.MonkeyPatch, idle_s: float | None) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(Started(1, "x", {}), Exited(1, "x", RESULT))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {}), Exited(1, "x", RESULT))
 
     noted: list[float] = []
 

@@ -24,7 +24,7 @@ from gateway.agents.kept_connections import KeptConnections
 from gateway.model.records import Cause
 from gateway.settings import RelaySettings
 from tests.gateway.harness import SECRET, Connection, ScriptedAgent, Served, serve
-from tests.gateway.test_agent_call import RESULT, Talk
+from tests.gateway.test_agent_call import RESULT, AgentPeer
 from tests.support.kube.kubelet import ProcessAgent
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -328,13 +328,13 @@ async def post(served: Served) -> httpx.Response:
 
 async def answer_all(connection: Connection) -> None:
     """Every channel's command ends with 0."""
-    talk = Talk(connection)
-    await talk.greet()
+    peer = AgentPeer(connection)
+    await peer.handshake()
     number = 1
     while True:
-        talk.offset = 0
-        await talk.say(Started(number, "j", {}), Exited(number, "j", RESULT))
-        while type(opened := await talk.next()).__name__ != "Open":
+        peer.offset = 0
+        await peer.send(Started(number, "j", {}), Exited(number, "j", RESULT))
+        while type(opened := await peer.receive()).__name__ != "Open":
             pass
         number = opened.channel
 
@@ -360,13 +360,13 @@ async def test_a_replica_keeps_so_many_and_no_more(redis_url: str, tmp_path: Pat
 async def test_a_breach_ends_its_connection_and_no_other(redis_url: str, tmp_path: Path) -> None:
     async def behave(connection: Connection) -> None:
         if len(agent.connections) == 1:
-            talk = Talk(connection)
-            await talk.greet()
-            await talk.say(Started(1, "j", {}), Exited(1, "j", RESULT))
-            while type(await talk.next()).__name__ != "Open":
+            peer = AgentPeer(connection)
+            await peer.handshake()
+            await peer.send(Started(1, "j", {}), Exited(1, "j", RESULT))
+            while type(await peer.receive()).__name__ != "Open":
                 pass
-            talk.offset = 0
-            await talk.say(Exited(2, "j", RESULT))
+            peer.offset = 0
+            await peer.send(Exited(2, "j", RESULT))
         else:
             await answer_all(connection)
 
@@ -393,13 +393,13 @@ async def test_an_agent_that_breaks_every_connection_is_dialled_again_once(redis
 
 async def test_channels_that_never_end_do_not_add_up(redis_url: str, tmp_path: Path) -> None:
     async def behave(connection: Connection) -> None:
-        talk = Talk(connection)
-        await talk.greet()
+        peer = AgentPeer(connection)
+        await peer.handshake()
         number = 1
         while True:
-            talk.offset = 0
-            await talk.say(Started(number, "j", {}), Output(number, 1, b"x"))
-            while type(opened := await talk.next()).__name__ != "Open":
+            peer.offset = 0
+            await peer.send(Started(number, "j", {}), Output(number, 1, b"x"))
+            while type(opened := await peer.receive()).__name__ != "Open":
                 pass
             number = opened.channel
 
@@ -413,13 +413,13 @@ async def test_what_comes_after_a_request_was_left_is_credited_and_discarded(red
     """A file that is too large is refused in the middle; the rest of its connection's requests are not disturbed."""
 
     async def behave(connection: Connection) -> None:
-        talk = Talk(connection)
-        await talk.greet()
-        await talk.say(Opened(1, {}))
+        peer = AgentPeer(connection)
+        await peer.handshake()
+        await peer.send(Opened(1, {}))
         with contextlib.suppress(ConnectionError):
-            while talk.offset < 900_000:
-                await talk.say(Output(1, 1, bytes(100_000)))
-            await talk.say(Closed(1, {}))
+            while peer.offset < 900_000:
+                await peer.send(Output(1, 1, bytes(100_000)))
+            await peer.send(Closed(1, {}))
             await connection.message()
 
     async with scripted(redis_url, tmp_path, behave) as (served, _), served.client() as client:

@@ -8,7 +8,7 @@ from holdfast_wire.frames import Started
 
 from gateway.model.records import Cause
 from tests.gateway.harness import ScriptedAgent, Served
-from tests.gateway.test_agent_call import Talk, execute, scripted
+from tests.gateway.test_agent_call import AgentPeer, execute, scripted
 from tests.support.requires import requires
 
 pytestmark = requires("redis")
@@ -20,8 +20,8 @@ async def test_an_exec_waits_a_moment_for_the_reason_of_the_end(served: Served) 
     """The connection breaks at once; that the node is lost a controller writes down a little later."""
     later: list[asyncio.Task[object]] = []
 
-    async def dies(talk: Talk) -> None:
-        await talk.say(Started(1, "x", {}))
+    async def dies(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {}))
         assert agent._server is not None
         agent._server.close()  # it is not there any more: nobody answers
 
@@ -30,7 +30,7 @@ async def test_an_exec_waits_a_moment_for_the_reason_of_the_end(served: Served) 
             await served.store.mark_failed("sb-1", "1" * 16, Cause("node-lost", "infrastructure", "the node was killed"))
 
         later.append(asyncio.create_task(note()))
-        talk.connection.writer.transport.abort()
+        peer.connection.writer.transport.abort()
 
     agent = ScriptedAgent(scripted(dies))
     async with agent, served.client() as client:
@@ -43,8 +43,8 @@ async def test_an_exec_waits_a_moment_for_the_reason_of_the_end(served: Served) 
 
 
 async def test_an_agent_that_is_still_there_leaves_no_reason_to_wait(served: Served) -> None:
-    async def script(talk: Talk) -> None:
-        talk.connection.writer.transport.abort()
+    async def script(peer: AgentPeer) -> None:
+        peer.connection.writer.transport.abort()
 
     began = asyncio.get_running_loop().time()
     answer = await execute(served, script)

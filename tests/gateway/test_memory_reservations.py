@@ -20,7 +20,7 @@ from gateway.http.request_fields import Fields
 from gateway.memory_reservation import MemoryReservations, RequestReservation
 from gateway.settings import RestSettings
 from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, serve
-from tests.gateway.test_agent_call import RESULT, Talk, ask, scripted
+from tests.gateway.test_agent_call import RESULT, AgentPeer, ask, scripted
 from tests.support.requires import requires
 
 pytestmark = requires("redis")
@@ -54,10 +54,10 @@ def test_an_owner_leaves_a_quarter_to_the_others() -> None:
 @pytest.mark.parametrize("path", ["/files", "/exec"])
 @pytest.mark.parametrize("pieces", [3, 9])
 async def test_what_an_agent_sends_counts(served: Served, path: str, pieces: int) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(*([Opened(1, {})] if path == "/files" else [Started(1, "x", {})]))
-        await talk.say(*[Output(1, 1, PIECE) for _ in range(pieces)])
-        await talk.say(Closed(1, {}) if path == "/files" else Exited(1, "x", RESULT))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(*([Opened(1, {})] if path == "/files" else [Started(1, "x", {})]))
+        await peer.send(*[Output(1, 1, PIECE) for _ in range(pieces)])
+        await peer.send(Closed(1, {}) if path == "/files" else Exited(1, "x", RESULT))
 
     more: dict[str, Any] = {"params": {"path": "/x"}} if path == "/files" else {"json": {"command": "true", "wait": True}}
     answer = await ask(served, scripted(script), "GET" if path == "/files" else "POST", path, **more)
@@ -79,8 +79,8 @@ async def test_bodies_count(served: Served) -> None:
 
 @pytest.mark.parametrize("size", range(5))
 async def test_files_of_any_length_are_encoded_whole(served: Served, size: int) -> None:
-    async def script(talk: Talk) -> None:
-        await talk.say(Opened(1, {}), Output(1, 1, PIECE[:size]), Closed(1, {}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Opened(1, {}), Output(1, 1, PIECE[:size]), Closed(1, {}))
 
     async with ScriptedAgent(scripted(script)) as agent, served.client() as client:
         await served.place("sb-1", agent.endpoint)
@@ -117,11 +117,11 @@ class Watched(MemoryReservations):
 async def test_who_does_not_take_the_answer_gives_its_memory_back(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundedHttpProtocol, "stall_s", 0.1)
 
-    async def script(talk: Talk) -> None:
-        await talk.say(Opened(1, {}))
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Opened(1, {}))
         for _ in range(200):
-            await talk.say(Output(1, 1, PIECE))
-        await talk.say(Closed(1, {}))
+            await peer.send(Output(1, 1, PIECE))
+        await peer.send(Closed(1, {}))
 
     async with serve(redis_url, tmp_path) as served, ScriptedAgent(scripted(script)) as agent, asyncio.timeout(DEADLINE_S):
         await served.place("sb-1", agent.endpoint)
