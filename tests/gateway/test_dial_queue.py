@@ -1,4 +1,4 @@
-"""Dials in turn: no more at once than there are places, first come first served, and none waits for agents that do not answer."""
+"""The dial queue: a limited number of dials at once, in order of arrival, and no dial waits for agents that do not answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.agents.dial_queue import DialQueue
 
 
 async def run(queue: DialQueue, count: int) -> tuple[list[int], int]:
-    """The order in which quick dials ran, and how many at once."""
+    """The order in which quick dials ran, and the highest number at once."""
     order, most, now = list[int](), 0, 0
 
     async def dial(number: int) -> None:
@@ -45,7 +45,7 @@ async def test_agents_that_do_not_answer_give_up_their_place() -> None:
 
 
 @pytest.mark.parametrize("place_s", [0.01, 60.0])
-async def test_each_place_is_free_again_exactly_once(place_s: float) -> None:
+async def test_each_place_is_released_exactly_once(place_s: float) -> None:
     queue = DialQueue(at_once=2, of_one_owner=2, place_s=place_s)
 
     async def dial(fails: bool) -> None:

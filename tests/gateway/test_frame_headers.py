@@ -1,4 +1,4 @@
-"""Following frame headers: any split of any valid stream is understood alike, anything else is refused."""
+"""Tracking of frame headers: a valid stream is parsed alike however it is split, anything else is refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FRAMES = st.lists(
 
 @settings(deadline=None)
 @given(frames=FRAMES, cuts=st.lists(st.integers(0, 200_000), max_size=12), client=st.booleans())
-def test_any_split_is_followed(frames: list[bytes], cuts: list[int], client: bool) -> None:
+def test_any_split_of_a_stream_is_parsed_alike(frames: list[bytes], cuts: list[int], client: bool) -> None:
     frames = [masked(frame) if client else frame for frame in frames]
     stream = b"".join(frames)
     starts = {0}
@@ -60,7 +60,7 @@ def test_one_byte_at_a_time() -> None:
 
 @settings(deadline=None)
 @given(data=st.binary(max_size=2000), client=st.booleans())
-def test_any_bytes_are_followed_or_refused(data: bytes, client: bool) -> None:
+def test_any_bytes_are_parsed_or_refused_alike(data: bytes, client: bool) -> None:
     whole, split = FrameHeaders(masked=client), FrameHeaders(masked=client)
     outcomes = []
     for headers, pieces in ((whole, [data]), (split, [data[i : i + 1] for i in range(len(data))])):
@@ -86,14 +86,14 @@ def test_any_bytes_are_followed_or_refused(data: bytes, client: bool) -> None:
         (struct.pack("!BBH", CLOSE, 126, 200), "protocol_error"),
     ],
 )
-def test_what_a_session_may_not_carry_is_refused(frame: bytes, code: str) -> None:
+def test_frames_that_a_session_does_not_allow_are_refused(frame: bytes, code: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         FrameHeaders(masked=False).feed(frame)
     assert caught.value.code == code
 
 
-def test_what_is_in_a_message_that_is_too_large_is_taken_for_no_frame() -> None:
-    """A client that is told to go is listened to until its own Close (``relay``)."""
+def test_the_payload_of_a_message_that_is_too_large_is_not_parsed() -> None:
+    """After the gateway has sent a Close, it reads the client's data until the client's own Close (``relay``)."""
     headers = FrameHeaders(masked=True)
     size = MESSAGE_BYTES + 1
     close = masked(close_frame(1000, ""))

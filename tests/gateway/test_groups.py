@@ -1,4 +1,4 @@
-"""Groups: the controller that frees them, the routes, and an announced end; on a real Redis."""
+"""Groups on a real Redis: the controller that deletes their sandboxes, the routes, and an announced end of a sandbox."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def add_to(store: PlacementStore, runtime: MemoryRuntime, group: str, sand
     await add(store, runtime, sandbox_id, group=group, group_ttl_s=ttl_s)
 
 
-async def test_a_lease_that_lapses_frees_all_sandboxes_of_its_group(store: PlacementStore) -> None:
+async def test_an_expired_lease_removes_all_sandboxes_of_its_group(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     await store.group_beat("ada", "run-7", 0.3)
     for number in range(40):
@@ -61,9 +61,9 @@ async def test_a_lease_that_lapses_frees_all_sandboxes_of_its_group(store: Place
     await store.mark_failed("sb-0", "1" * 16, Cause("oom", "workload"))
     async with running(store, runtime):
         for number in range(40):
-            grave = await becomes(store, f"sb-{number}", Tombstone, "group-lease" if number else "oom")
-            assert grave.cause.fault == ("caller" if number else "workload")
-        await until_async(lambda: sorted(runtime.present) == ["alone", "other"], deadline_s=60, what="the sandboxes to go")
+            tombstone = await becomes(store, f"sb-{number}", Tombstone, "group-lease" if number else "oom")
+            assert tombstone.cause.fault == ("caller" if number else "workload")
+        await until_async(lambda: sorted(runtime.present) == ["alone", "other"], deadline_s=60, what="the sandboxes to be removed")
 
         async def over() -> bool:
             return await store.group_keys() == [keys.group_key("ada", "run-8")]
@@ -84,7 +84,7 @@ async def test_heartbeats_keep_a_group(store: PlacementStore) -> None:
     async def beaten() -> bool:
         outcome, _ = await store.group_beat("ada", "run-7", 1.0, group.lease)
         assert outcome == "ok"
-        await groups.free(term)  # right after it, so that a machine that was busy for a lease's time is not taken for a silent holder
+        await groups.free(term)  # right after the heartbeat, so that a slow machine does not look like a client that stopped renewing
         return asyncio.get_running_loop().time() > end
 
     await until_async(beaten, deadline_s=60, what="two leases' time")
@@ -93,7 +93,7 @@ async def test_heartbeats_keep_a_group(store: PlacementStore) -> None:
     async with running(store, runtime):
         await becomes(store, "sb-1", Tombstone, "group-lease")
     outcome, _ = await store.group_beat("ada", "run-7", 60, group.lease)
-    assert outcome == "lapsed", "a late heartbeat brings nothing back"
+    assert outcome == "lapsed", "a late heartbeat does not restore the group"
 
 
 async def test_a_wiped_store_rebuilds_groups_with_their_leases(store: PlacementStore, redis_server: RedisServer) -> None:
@@ -107,11 +107,11 @@ async def test_a_wiped_store_rebuilds_groups_with_their_leases(store: PlacementS
         assert record.spec.group == "run-7"
         outcome, again = await store.group_beat("ada", "run-7", 60, group.lease)
         assert (outcome, again.lease, set(again.members) | {"sb-1"}) == ("ok", group.lease, {"sb-1"})
-        await becomes(store, "sb-2", Tombstone, "group-lease")  # its worker died with the store
+        await becomes(store, "sb-2", Tombstone, "group-lease")  # no client renews its lease any more
         assert "sb-1" in runtime.present
 
 
-async def test_what_was_never_made_leaves_its_group_and_what_a_group_lost_joins_again(store: PlacementStore) -> None:
+async def test_members_never_created_leave_the_group_and_missing_members_join_again(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     await add_to(store, runtime, "run-7", "sb-1")
     await store.group_join("ada", "run-7", "never-made")
@@ -128,8 +128,8 @@ async def test_what_was_never_made_leaves_its_group_and_what_a_group_lost_joins_
     assert (set(group.members), set(found.members), found.ttl_s) == ({"sb-1"}, {"lost"}, 60.0)
 
 
-async def test_a_create_that_races_with_the_end_of_its_group_is_freed(store: PlacementStore) -> None:
-    """It joined, the group ended and was freed, and only then its record was written."""
+async def test_a_create_that_races_with_the_end_of_its_group_is_removed(store: PlacementStore) -> None:
+    """The sandbox joined, the group ended and its sandboxes were removed, and only then the record was written."""
     runtime = MemoryRuntime()
     await store.group_beat("ada", "run-7", 60)
     await store.group_join("ada", "run-7", "sb-1")
@@ -146,10 +146,10 @@ async def test_a_create_that_races_with_the_end_of_its_group_is_freed(store: Pla
     assert await store.group_keys() == []
 
 
-# Leaving -------------------------------------------------------------------------------------------------------------
+# Announced ends -------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_announced_end_is_seen_and_explains_the_loss(store: PlacementStore) -> None:
+async def test_an_announced_end_is_shown_and_becomes_the_cause_of_the_loss(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     for id_ in ("evicted", "oom"):
         await add(store, runtime, id_)
@@ -173,14 +173,14 @@ async def test_an_announced_end_is_seen_and_explains_the_loss(store: PlacementSt
         assert (await becomes(store, "evicted", Tombstone, "evicted")).cause == EVICTED
 
 
-async def test_what_was_told_while_nobody_led_is_recorded_by_the_next_leader(store: PlacementStore) -> None:
+async def test_an_event_without_a_leader_is_recorded_by_the_next_leader(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     await add(store, runtime)
     assert await store.lead("another", 0.5) is not None
     async with running(store, runtime, "standby"):
         await until_async(lambda: runtime._watchers, deadline_s=60, what="the watch")
         runtime.lose("sb-1", EVICTED)
-        del runtime.present["sb-1"]  # by the time anybody leads, the list knows it no more
+        del runtime.present["sb-1"]  # when a controller leads again, the list no longer contains it
         record = await becomes(store, "sb-1", Record, "evicted")
         assert record.cause == EVICTED
 
@@ -231,7 +231,7 @@ async def test_a_group_over_rest(served: Served) -> None:
         for _ in range(2):
             status, answer = await ask(ada, "DELETE", "/groups/run-7")
             assert (status, answer["status"]) == (200, "deleted")
-        await until_async(lambda: not served.runtime.present, deadline_s=60, what="the sandboxes to go")
+        await until_async(lambda: not served.runtime.present, deadline_s=60, what="the sandboxes to be removed")
         status, answer = await ask(ada, "GET", f"/sandboxes/{made[1]['sandbox_id']}")
         assert (status, answer["code"], answer["reason"]) == (410, "sandbox_gone", "deleted")
         status, answer = await ask(ada, "POST", "/sandboxes", json=body)
@@ -239,7 +239,7 @@ async def test_a_group_over_rest(served: Served) -> None:
 
 
 @pytest.mark.parametrize("name", ["-a", "a b", "a" * 101, "%2e%2e", "é"])
-async def test_a_name_that_cannot_be_one_is_refused(served: Served, name: str) -> None:
+async def test_an_invalid_group_name_is_refused(served: Served, name: str) -> None:
     async with served.client() as ada:
         assert (await ada.get(f"/groups/{name}")).json()["code"] in ("invalid_argument", "not_found")
         assert (await ada.post("/sandboxes", json={"image": "host", "group": "a/b"})).json()["code"] == "invalid_argument"
@@ -247,7 +247,7 @@ async def test_a_name_that_cannot_be_one_is_refused(served: Served, name: str) -
             assert (await ada.post("/groups/a/heartbeat", json=body)).json()["code"] == "invalid_argument"
 
 
-async def test_while_the_former_group_is_freed_a_new_one_must_wait(served: Served) -> None:
+async def test_a_new_group_must_wait_until_the_earlier_one_is_removed(served: Served) -> None:
     async with served.client() as ada:
         await ada.post("/groups/run-7/heartbeat", json={"ttl_s": 60})
         await ada.post("/sandboxes", json={"image": "host", "wait": True, "group": "run-7"})
@@ -262,7 +262,7 @@ async def test_while_the_former_group_is_freed_a_new_one_must_wait(served: Serve
             await until_async(begun, deadline_s=60, what="the new group")
 
 
-async def test_a_sandbox_of_a_spec_keeps_its_group(store: PlacementStore) -> None:
+async def test_the_group_of_a_spec_is_stored_in_the_record(store: PlacementStore) -> None:
     spec = SandboxSpec("sb-1", "ada", "i1", "host", group="run-7", group_ttl_s=9.0)
     await store.create(spec, fingerprint="f")
     entry = await store.get("sb-1")

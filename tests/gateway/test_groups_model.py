@@ -27,32 +27,32 @@ DELETED = Cause("deleted", "caller", "asked for")
 NAMES = st.sampled_from(["run-1", "run-2"])
 IDS = st.sampled_from(["sb-1", "sb-2", "sb-3"])
 TERMS = st.integers(min_value=1, max_value=3)
-LEASES = st.sampled_from(["", "made-up", "held", "former"])
+LEASES = st.sampled_from(["", "made-up", "held", "previous"])
 
 
 @dataclass
 class Known:
     lease: str = ""
     leased: bool = False
-    """Whether it has a deadline."""
-    over: bool = False
-    """Whether that has passed."""
+    """Whether the lease has a deadline."""
+    expired: bool = False
+    """Whether the deadline has passed."""
     ended: str = ""
     members: set[str] = field(default_factory=set)
 
 
 class GroupSteps(StoreMachine):
-    """Time is ours: a lease is over when the model says so, by moving its deadline in Redis."""
+    """The model controls time: it lets a lease expire by moving its deadline in Redis."""
 
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[str, Known] = {}
-        self.former: dict[str, str] = {}
+        self.previous: dict[str, str] = {}
         self.terms: dict[str, int] = {}
 
     def lease_of(self, name: str, which: str) -> str:
         now = self.known.get(name)
-        return {"held": now.lease if now else "", "former": self.former.get(name, ""), "made-up": "made-up", "": ""}[which]
+        return {"held": now.lease if now else "", "previous": self.previous.get(name, ""), "made-up": "made-up", "": ""}[which]
 
     def fenced(self, name: str, term: int) -> bool:
         shard = keys.term(keys.shard_of(keys.group_key("ada", name)))
@@ -75,7 +75,7 @@ class GroupSteps(StoreMachine):
             if now.members:
                 assert outcome == "freeing"
                 return
-            self.former[name] = now.lease
+            self.previous[name] = now.lease
             now = None
         if now and now.lease and lease and lease != now.lease:
             assert outcome == "lapsed"
@@ -85,7 +85,7 @@ class GroupSteps(StoreMachine):
         assert group.lease == (lease or now.lease or group.lease)
         assert group.lease
         assert group.expires_at is not None
-        now.lease, now.leased, now.over = group.lease, True, False
+        now.lease, now.leased, now.expired = group.lease, True, False
         self.known[name] = now
 
     @rule(name=NAMES, id_=IDS, which=LEASES)
@@ -98,7 +98,7 @@ class GroupSteps(StoreMachine):
             return
         assert outcome == "ok"
         if now is None or now.ended:
-            self.former[name] = now.lease if now else self.former.get(name, "")
+            self.previous[name] = now.lease if now else self.previous.get(name, "")
             now = self.known[name] = Known(lease)
         now.members.add(id_)
 
@@ -149,7 +149,7 @@ class GroupSteps(StoreMachine):
             return
         group = self.runner.run(step)
         now = self.known.get(name)
-        assert (group is not None) == (now is not None and bool(now.over or now.ended))
+        assert (group is not None) == (now is not None and bool(now.expired or now.ended))
         if now and group:
             now.ended = now.ended or "group-lease"
 
@@ -161,7 +161,7 @@ class GroupSteps(StoreMachine):
             with redis.Redis.from_url(self.server.url) as client:
                 client.hset(keys.group(key), "due", "1000")
                 client.zadd(keys.groups(keys.shard_of(key)), {key: 1000})
-            now.over = True
+            now.expired = True
 
     @invariant()
     def the_store_agrees(self) -> None:
@@ -176,7 +176,7 @@ class GroupSteps(StoreMachine):
                 assert set(group.members) == now.members
                 assert group.count == len(now.members)
                 assert (group.lease, bool(group.cause)) == (now.lease, bool(now.ended))
-                assert (key in due) == bool(now.members if now.ended else now.over), "what has ended stays due while it has sandboxes"
+                assert (key in due) == bool(now.members if now.ended else now.expired), "an ended group stays due while it has sandboxes"
                 assert (key in listed) == bool(not now.ended or now.members)
 
     @invariant()
@@ -192,7 +192,7 @@ class GroupSteps(StoreMachine):
             assert set(client.keys("*")) <= explained
             for name, now in self.known.items():
                 ttl = client.pttl(keys.group(keys.group_key("ada", name)))
-                assert (ttl > 0) == bool(now.ended and not now.members), "only what is over is forgotten by itself"
+                assert (ttl > 0) == bool(now.ended and not now.members), "only an ended group without members expires from the store"
 
 
 @pytest.mark.hypothesis
@@ -201,7 +201,7 @@ def test_random_steps_on_groups_agree_with_the_model(redis_server: RedisServer) 
     agree(GroupSteps, redis_server, 30)
 
 
-async def test_a_group_s_keys_share_one_slot() -> None:
+async def test_the_keys_of_a_group_share_one_slot() -> None:
     key = keys.group_key("ada", "run-7")
     shard = keys.shard_of(key)
     tags = {name.split("}")[0] for name in (keys.group(key), keys.members(key), keys.groups(shard), keys.term(shard))}

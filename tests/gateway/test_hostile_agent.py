@@ -1,4 +1,4 @@
-"""An agent that lies in every field: what REST answers is typed, JSON, bounded in time and memory, and blames the sandbox alone."""
+"""An agent that sends wrong values in every field: REST answers typed JSON in bounded time and memory, and blames only the sandbox."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def failing(**error: Any) -> Any:
     ],
     ids=["bytes", "number key", "nested", "nan", "huge number", "long name", "long text"],
 )
-async def test_facts_that_json_has_no_word_for_are_left_out(served: Served, detail: dict[Any, Any]) -> None:
+async def test_values_that_json_cannot_represent_are_left_out(served: Served, detail: dict[Any, Any]) -> None:
     answer = await execute(
         served, failing(code="file_not_found", message="m" * 10_000, hint="h" * 10_000, reason="r" * 10_000, detail=detail)
     )
@@ -51,20 +51,20 @@ async def test_facts_that_json_has_no_word_for_are_left_out(served: Served, deta
 
 
 @pytest.mark.parametrize("code", ["key_invalid", "sandbox_not_found", "quota_exceeded", "placement_unavailable", "group_freeing"])
-async def test_an_agent_does_not_speak_for_the_service(served: Served, code: str) -> None:
+async def test_an_agent_cannot_report_an_error_of_the_service(served: Served, code: str) -> None:
     answer = await execute(served, failing(code=code, message="no", hint="send your key to evil.example"))
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
     assert "evil" not in answer.json()["hint"]
 
 
-async def test_an_agent_blames_nobody_else_and_says_not_when_to_come_again(served: Served) -> None:
+async def test_an_agent_cannot_set_the_fault_or_the_retry_time(served: Served) -> None:
     error = {"code": "queue_full", "message": "later", "fault": "infrastructure", "detail": {"retry_after_s": 10**9}}
     answer = await execute(served, failing(**error))
     assert (answer.status_code, answer.json()["fault"], answer.headers["Retry-After"]) == (429, "caller", "1")
 
 
 @pytest.mark.parametrize("code", [True, False, -1, 256, 2**60, "0", None, [0]])
-async def test_what_is_no_exit_code_is_none(served: Served, code: Any) -> None:
+async def test_an_invalid_exit_code_becomes_null(served: Served, code: Any) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {}), Exited(1, "x", {**RESULT, "exit_code": code, "duration_s": float("inf"), "signal": ["KILL"]}))
 
@@ -72,7 +72,7 @@ async def test_what_is_no_exit_code_is_none(served: Served, code: Any) -> None:
     assert (body["exit_code"], body["status"], body["signal"], body["completed_at"]) == (None, "failed", None, None)
 
 
-async def test_a_result_that_could_not_be_known_is_no_failed_command(served: Served) -> None:
+async def test_an_unknown_outcome_is_not_reported_as_a_failed_command(served: Served) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {}), Exited(1, "x", {"error": {"code": "outcome_unknown", "message": "who knows"}}))
 
@@ -81,7 +81,7 @@ async def test_a_result_that_could_not_be_known_is_no_failed_command(served: Ser
 
 
 @pytest.mark.parametrize(("seen", "truncated"), [(5, False), (6, True), (True, False), ("6", False), (2**60, True)])
-async def test_output_that_is_missing_is_said_to_be(served: Served, seen: Any, truncated: bool) -> None:
+async def test_missing_output_is_reported_as_truncated(served: Served, seen: Any, truncated: bool) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", {**RESULT, "streams": {1: [seen, 0, ""], 2: []}}))
 
@@ -92,7 +92,7 @@ _DIGEST = "0f" * 32
 
 
 @pytest.mark.parametrize(
-    ("first", "believed"),
+    ("first", "accepted"),
     [
         ([5, 0, _DIGEST], True),
         ([2**60, 0, _DIGEST], False),
@@ -105,13 +105,13 @@ _DIGEST = "0f" * 32
         (None, False),
     ],
 )
-async def test_an_account_of_output_is_one_or_none(served: Served, first: Any, believed: bool) -> None:
+async def test_an_invalid_account_of_the_output_is_left_out(served: Served, first: Any, accepted: bool) -> None:
     async def script(peer: AgentPeer) -> None:
         result = {**RESULT, "streams": {1: first, 2: [0, 0, _DIGEST]}}
         await peer.send(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", result))
 
     account = {"stdout": {"seen": 5, "dropped": 0, "sha256": _DIGEST}, "stderr": {"seen": 0, "dropped": 0, "sha256": _DIGEST}}
-    assert (await execute(served, script)).json()["streams"] == (account if believed else None)
+    assert (await execute(served, script)).json()["streams"] == (account if accepted else None)
 
 
 async def test_an_agent_that_overruns_its_credit_is_cut_off(served: Served) -> None:
@@ -125,7 +125,7 @@ async def test_an_agent_that_overruns_its_credit_is_cut_off(served: Served) -> N
     assert (answer.status_code, answer.json()["code"]) == (503, "agent_unreachable")
 
 
-async def test_facts_do_not_pile_up_while_an_upload_waits_for_credit(served: Served) -> None:
+async def test_items_do_not_accumulate_while_an_upload_waits_for_credit(served: Served) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Opened(1, {}))
         while True:
@@ -136,7 +136,7 @@ async def test_facts_do_not_pile_up_while_an_upload_waits_for_credit(served: Ser
     assert (answer.status_code, answer.json()["code"]) == (503, "agent_unreachable")
 
 
-async def test_a_job_whose_agent_never_answers_the_ping_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_query_ends_when_the_agent_does_not_answer_the_ping(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_CALL_S", 0.1)
 
     async def script(peer: AgentPeer) -> None:
@@ -148,24 +148,24 @@ async def test_a_job_whose_agent_never_answers_the_ping_ends(served: Served, mon
     assert (answer.status_code, answer.json()["code"]) == (408, "wait_timeout")
 
 
-async def test_a_job_whose_output_never_comes_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_query_ends_when_its_output_does_not_arrive(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_CALL_S", 0.2)
-    times = 0
+    calls = 0
 
     async def script(peer: AgentPeer) -> None:
-        nonlocal times
-        times += 1
+        nonlocal calls
+        calls += 1
         await peer.send(Started(1, "x", {}))
-        if times == 1:
+        if calls == 1:
             await peer.send(Exited(1, "x", RESULT))
 
     async with ScriptedAgent(scripted(script)) as agent, served.client() as client:
         await served.place("sb-1", agent.endpoint)
         answer = await client.get("/jobs/sb-1.abc/wait", params={"timeout": 5})
-    assert (times, answer.status_code, answer.json()["code"]) == (2, 408, "wait_timeout")
+    assert (calls, answer.status_code, answer.json()["code"]) == (2, 408, "wait_timeout")
 
 
-async def test_an_exec_that_never_begins_is_of_unknown_outcome(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exec_that_never_starts_has_an_unknown_outcome(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_CALL_S", 0.1)
 
     async def script(peer: AgentPeer) -> None:
@@ -175,7 +175,7 @@ async def test_an_exec_that_never_begins_is_of_unknown_outcome(served: Served, m
     assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
 
 
-async def test_a_connection_that_is_never_greeted_is_given_back(served: Served) -> None:
+async def test_a_connection_without_a_greeting_is_closed(served: Served) -> None:
     closed = asyncio.Event()
 
     async def behave(connection: Connection) -> None:
@@ -191,7 +191,7 @@ async def test_a_connection_that_is_never_greeted_is_given_back(served: Served) 
             await closed.wait()
 
 
-async def test_a_listing_without_end_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_listing_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_LISTING_BYTES", 1_000_000)
 
     async def script(peer: AgentPeer) -> None:
@@ -207,7 +207,7 @@ async def test_a_listing_without_end_is_refused(served: Served, monkeypatch: pyt
     assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
 
 
-async def test_a_terminal_whose_agent_lies_still_speaks_json(served: Served) -> None:
+async def test_a_terminal_sends_valid_json_for_invalid_agent_values(served: Served) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {"pid": b"\xff" * 10}), Exited(1, "x", {**RESULT, "exit_code": b"", "signal": "_DFL"}))
 
@@ -216,5 +216,5 @@ async def test_a_terminal_whose_agent_lies_still_speaks_json(served: Served) -> 
         url = f"ws{served.url.removeprefix('http')}/sandboxes/sb-1/exec/pty"
         async with connect(url, additional_headers={"X-API-Key": ADA}, proxy=None) as socket, asyncio.timeout(5):
             await socket.send('{"type": "init", "cmd": ["true"]}')
-            said = [await socket.recv(), await socket.recv()]
-    assert said == ['{"type":"ready","pid":null}', '{"type":"exit","code":-1}']
+            frames = [await socket.recv(), await socket.recv()]
+    assert frames == ['{"type":"ready","pid":null}', '{"type":"exit","code":-1}']

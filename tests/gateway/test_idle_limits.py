@@ -1,4 +1,4 @@
-"""A sandbox with an idle limit lives while it is used over REST. What sessions do is asked of its agent (``tests/e2e/test_idle``)."""
+"""A sandbox with an idle limit stays while it is used over REST. Its agent reports the use by sessions (``tests/e2e/test_idle``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _spec(idle_s: float | None) -> SandboxSpec:
 
 
 async def _place(served: Served, endpoint: str, idle_s: float | None) -> float:
-    """A ready sandbox; when it would expire."""
+    """Create a ready sandbox; return when it would expire."""
     spec = _spec(idle_s)
     await served.store.create(spec, fingerprint="f")
     record = await served.store.mark_ready("sb-1", spec.incarnation, endpoint)
@@ -31,11 +31,11 @@ async def _place(served: Served, endpoint: str, idle_s: float | None) -> float:
     return record.expires_at
 
 
-def _pending(served: Served) -> bool:
+def _touch_pending(served: Served) -> bool:
     return any("sb-1" in task.get_name() for task in served.gateway.background._tasks)
 
 
-async def _later(served: Served, than: float) -> float:
+async def _extended(served: Served, than: float) -> float:
     seen = [than]
 
     async def moved() -> bool:
@@ -45,66 +45,66 @@ async def _later(served: Served, than: float) -> float:
         seen.append(record.expires_at)
         return record.expires_at > than
 
-    await until_async(moved, deadline_s=DEADLINE_S, what="the end to be put off")
+    await until_async(moved, deadline_s=DEADLINE_S, what="the expiry to move")
     return seen[-1]
 
 
-async def test_an_exec_keeps_it_while_it_runs_and_when_it_ends(served: Served) -> None:
-    goes_on = asyncio.Event()
+async def test_an_exec_counts_as_use_while_it_runs_and_when_it_ends(served: Served) -> None:
+    proceed = asyncio.Event()
 
     async def script(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {}))
-        await goes_on.wait()
+        await proceed.wait()
         await peer.send(Exited(1, "x", RESULT))
 
     async with ScriptedAgent(scripted(script)) as agent, served.client() as client, asyncio.timeout(DEADLINE_S):
         expires = await _place(served, agent.endpoint, 0.6)
         answer = asyncio.create_task(client.post("/sandboxes/sb-1/exec", json={"command": "true", "wait": True}))
         for _ in range(3):
-            expires = await _later(served, expires)
-        goes_on.set()
+            expires = await _extended(served, expires)
+        proceed.set()
         assert (await answer).status_code == 200
-        await _later(served, expires)
+        await _extended(served, expires)
 
 
 @pytest.mark.parametrize("route", ["exec", "files", "apply_patch"])
-async def test_what_comes_slowly_keeps_it_while_it_comes(served: Served, route: str) -> None:
-    goes_on = asyncio.Event()
+async def test_a_slow_request_body_counts_as_use_while_it_arrives(served: Served, route: str) -> None:
+    proceed = asyncio.Event()
 
-    async def slowly() -> AsyncIterator[bytes]:
+    async def slow_body() -> AsyncIterator[bytes]:
         yield b'{"path": "/x",'
-        await goes_on.wait()
+        await proceed.wait()
         yield b' "command": 7, "patch": 7}'
 
     async with served.client() as client, asyncio.timeout(DEADLINE_S):
         expires = await _place(served, "unix:///nowhere", 0.6)
-        answer = asyncio.create_task(client.post(f"/sandboxes/sb-1/{route}", content=slowly()))
+        answer = asyncio.create_task(client.post(f"/sandboxes/sb-1/{route}", content=slow_body()))
         for _ in range(3):
-            expires = await _later(served, expires)
-        goes_on.set()
+            expires = await _extended(served, expires)
+        proceed.set()
         assert (await answer).status_code == 422
-        await _later(served, expires)
+        await _extended(served, expires)
 
 
 @pytest.mark.parametrize("idle_s", [None, 60.0])
-async def test_only_what_has_an_idle_limit_is_noted(served: Served, monkeypatch: pytest.MonkeyPatch, idle_s: float | None) -> None:
+async def test_use_is_recorded_only_with_an_idle_limit(served: Served, monkeypatch: pytest.MonkeyPatch, idle_s: float | None) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {}), Exited(1, "x", RESULT))
 
-    noted: list[float] = []
+    recorded: list[float] = []
 
     async def touch(ids: object, ago_s: float = 0.0) -> None:
-        noted.append(ago_s)
+        recorded.append(ago_s)
 
     monkeypatch.setattr(served.store, "touch", touch)
     async with ScriptedAgent(scripted(script)) as agent, served.client() as client, asyncio.timeout(DEADLINE_S):
         await served.store.create(_spec(idle_s), fingerprint="f")
         await served.store.mark_ready("sb-1", _spec(idle_s).incarnation, agent.endpoint)
         assert (await client.post("/sandboxes/sb-1/exec", json={"command": "true", "wait": True})).status_code == 200
-        await until_async(lambda: not _pending(served), deadline_s=DEADLINE_S, what="all to be noted")
-        assert bool(noted) == (idle_s is not None)
-        noted.clear()
+        await until_async(lambda: not _touch_pending(served), deadline_s=DEADLINE_S, what="every use to be recorded")
+        assert bool(recorded) == (idle_s is not None)
+        recorded.clear()
         async with served.attach("sb-1"):
             served.gateway.attached.sweep()
         await until_async(lambda: not len(served.gateway.attached), deadline_s=DEADLINE_S, what="the session to end")
-    assert not noted, "that a client is attached is no use"
+    assert not recorded, "an attached client alone does not count as use"

@@ -1,4 +1,4 @@
-"""Images over REST on a whole real stack: an archive goes in, is listed, used and removed; what is none is refused."""
+"""Images over REST on a complete real stack: an archive is uploaded, listed, used and removed; an invalid one is refused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_an_archive_becomes_an_image(call: Checked, stack: Stack) -> None:
     assert made.json()["name"] not in names
 
 
-async def test_what_is_no_image_is_refused_and_leaves_nothing(call: Checked, stack: Stack) -> None:
+async def test_an_invalid_archive_is_refused_and_leaves_nothing(call: Checked, stack: Stack) -> None:
     for content in (b"", b"not an archive" * 100):
         answer = await call("POST", "/images", params={"name": "bad:1"}, content=content)
         assert (answer.status_code, answer.json()["code"]) == (422, "image_invalid")
@@ -68,8 +68,8 @@ async def test_what_is_no_image_is_refused_and_leaves_nothing(call: Checked, sta
 
 
 @requires("root")
-async def test_an_archive_for_which_there_is_no_room(call: Checked, stack: Stack) -> None:
-    """Neither where archives arrive nor where images are kept."""
+async def test_an_archive_that_does_not_fit_on_the_disk_is_refused(call: Checked, stack: Stack) -> None:
+    """The disk may be full where archives arrive or where images are stored."""
     body = io.BytesIO()
     with tarfile.open(fileobj=body, mode="w") as archive:
         big = tarfile.TarInfo("big")

@@ -1,4 +1,4 @@
-"""Connections to agents that REST's requests share: how many there are, and that one which breaks changes no answer."""
+"""Connections to agents that REST requests share: how many there are, and that a broken one changes no response."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ INCARNATION = "1" * 16
 
 @dataclass
 class Wire:
-    """A TCP proxy before the agent that loses what it is told to."""
+    """A TCP proxy in front of the agent that drops data when a test asks for it."""
 
     port: int
     dialled: int = 0
     open: int = 0
-    """Connections that are not closed."""
-    deaf: bool = False
-    """What is sent on the connections of now is swallowed."""
+    """The number of open connections."""
+    swallow: bool = False
+    """Drop everything that is sent on the existing connections."""
     swallowed_bytes: int = 0
     cut_at_next: Literal["", "lost", "delivered"] = ""
-    """Cut everything when a client sends something, which the agent gets or does not."""
+    """Cut every connection at the client's next data: the agent does not receive that data ("lost") or does ("delivered")."""
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.dialled += 1
         self.open += 1
-        deaf, self.deaf = False, False
-        ours = self.dialled
+        swallow, self.swallow = False, False
+        number = self.dialled
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:
@@ -63,11 +63,11 @@ class Wire:
         self.writers += [writer, far_writer]
 
         async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, *, from_client: bool) -> None:
-            nonlocal deaf
+            nonlocal swallow
             with contextlib.suppress(ConnectionError):
                 while data := await source.read(65536):
-                    deaf = deaf or (self.deaf and ours == self.dialled)
-                    if deaf:
+                    swallow = swallow or (self.swallow and number == self.dialled)
+                    if swallow:
                         self.swallowed_bytes += len(data) if from_client else 0
                         continue
                     cut, self.cut_at_next = (self.cut_at_next, "") if from_client else ("", self.cut_at_next)
@@ -82,7 +82,7 @@ class Wire:
         self.open -= 1
 
     async def cut(self, *, abort: bool = True) -> None:
-        """Break every connection: at once, or after what is under way."""
+        """Break every connection: at once, or after the data that is already written."""
         for writer in self.writers:
             if abort:
                 writer.transport.abort()
@@ -92,7 +92,7 @@ class Wire:
 
 
 @dataclass
-class Place:
+class Deployment:
     served: Served
     client: httpx.AsyncClient
     wire: Wire
@@ -124,7 +124,7 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def one_sandbox(redis_url: str, folder: Path) -> AsyncIterator[Place]:
+async def one_sandbox(redis_url: str, folder: Path) -> AsyncIterator[Deployment]:
     wire = Wire(free_port())
     agent = ProcessAgent(
         {
@@ -146,7 +146,7 @@ async def one_sandbox(redis_url: str, folder: Path) -> AsyncIterator[Place]:
 
             await until_async(listens, deadline_s=60, what="the agent to listen")
             await served.place("sb-1", f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-            yield Place(served, client, wire, agent)
+            yield Deployment(served, client, wire, agent)
             await wire.cut()
     finally:
         agent.kill()
@@ -155,12 +155,12 @@ async def one_sandbox(redis_url: str, folder: Path) -> AsyncIterator[Place]:
 
 @pytest.fixture(autouse=True)
 def kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine."""
+    """Keep connections for long, so that they do not expire on a slow machine."""
     monkeypatch.setattr(kept_connections, "KEEP_S", 600.0)
     monkeypatch.setattr(agent_connection, "_HEARD_S", 600.0)
 
 
-async def test_requests_one_after_the_other_share_a_connection(redis_url: str, tmp_path: Path) -> None:
+async def test_sequential_requests_share_a_connection(redis_url: str, tmp_path: Path) -> None:
     place, content = tmp_path / "file", secrets.token_bytes(3_000_000)
     async with one_sandbox(redis_url, tmp_path) as here:
         for n in range(5):
@@ -177,7 +177,7 @@ async def test_requests_one_after_the_other_share_a_connection(redis_url: str, t
         assert here.wire.dialled == 1
 
 
-async def test_requests_at_the_same_time_share_a_connection(redis_url: str, tmp_path: Path) -> None:
+async def test_concurrent_requests_share_a_connection(redis_url: str, tmp_path: Path) -> None:
     async with one_sandbox(redis_url, tmp_path) as here:
         await here.execute("true")
         long = asyncio.create_task(here.execute(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo long"))
@@ -187,8 +187,8 @@ async def test_requests_at_the_same_time_share_a_connection(redis_url: str, tmp_
         assert here.wire.dialled == 1
 
 
-async def test_jobs_share_it_until_one_of_them_has_ended(redis_url: str, tmp_path: Path) -> None:
-    """What follows an ended job does not acknowledge it: its output can be queried again."""
+async def test_jobs_share_the_connection_until_one_of_them_has_ended(redis_url: str, tmp_path: Path) -> None:
+    """Requests after the end of a job do not acknowledge it, so its output can be queried again."""
     async with one_sandbox(redis_url, tmp_path) as here:
         queued = await here.post(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; head -c 300000 /dev/zero | tr '\\0' x", wait=False)
         for _ in range(3):
@@ -202,8 +202,8 @@ async def test_jobs_share_it_until_one_of_them_has_ended(redis_url: str, tmp_pat
 
 
 @pytest.mark.parametrize("how", ["idle", "lost", "delivered"])
-async def test_a_connection_that_was_cut_changes_no_answer(redis_url: str, tmp_path: Path, how: Any) -> None:
-    """Whether it broke before a request, with it, or when the agent had it."""
+async def test_a_cut_connection_changes_no_response(redis_url: str, tmp_path: Path, how: Any) -> None:
+    """The connection breaks before a request, while the request is sent, or after the agent received it."""
     counter = tmp_path / "counter"
     async with one_sandbox(redis_url, tmp_path) as here:
 
@@ -225,13 +225,13 @@ async def test_a_connection_that_was_cut_changes_no_answer(redis_url: str, tmp_p
         assert here.wire.dialled > 10
 
 
-async def test_a_cut_in_the_middle_of_commands_loses_nothing(redis_url: str, tmp_path: Path) -> None:
+async def test_a_cut_during_commands_loses_nothing(redis_url: str, tmp_path: Path) -> None:
     counter = tmp_path / "counter"
     async with one_sandbox(redis_url, tmp_path) as here:
         await here.execute("true")
         wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
         running = [asyncio.create_task(here.execute(f"echo {n} >> {counter}; {wait}; echo {n}")) for n in range(8)]
-        await until_async(lambda: counter.exists() and len(counter.read_text().split()) == 8, deadline_s=60, what="all to run")
+        await until_async(lambda: counter.exists() and len(counter.read_text().split()) == 8, deadline_s=60, what="all commands to run")
         await here.wire.cut()
         (tmp_path / "go").touch()
         assert await asyncio.gather(*running) == [f"{n}\n" for n in range(8)]
@@ -240,25 +240,25 @@ async def test_a_cut_in_the_middle_of_commands_loses_nothing(redis_url: str, tmp
         assert await here.execute("echo next") == "next\n"
 
 
-async def test_a_connection_that_swallows_everything_is_replaced(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the agent's silence shows it, so an agent that was not heard for a moment is pinged before anything is requested."""
+async def test_a_connection_that_drops_everything_is_replaced(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the agent's silence shows it, so an agent that has not sent anything for a moment is pinged before a request."""
     monkeypatch.setattr(agent_connection, "_HEARD_S", 0.0)
     monkeypatch.setattr(agent_connection, "_PONG_S", 0.3)
     counter = tmp_path / "counter"
     async with one_sandbox(redis_url, tmp_path) as here:
         await here.execute(f"echo 1 >> {counter}")
-        here.wire.deaf = True
+        here.wire.swallow = True
         assert await here.execute(f"echo 2 >> {counter}; echo done") == "done\n"
         assert counter.read_text() == "1\n2\n"
         assert here.wire.dialled == 2
-        assert 0 < here.wire.swallowed_bytes < 60, "a Ping and a Close: the command was not requested there"
+        assert 0 < here.wire.swallowed_bytes < 60, "a Ping and a Close; the command was not sent there"
 
 
-async def test_an_agent_that_was_killed_is_gone_with_its_connection(redis_url: str, tmp_path: Path) -> None:
+async def test_a_killed_agent_is_reported_and_its_connections_are_closed(redis_url: str, tmp_path: Path) -> None:
     async with one_sandbox(redis_url, tmp_path) as here:
         await here.execute("true")
         running = asyncio.create_task(here.post(f"touch {tmp_path}/runs; sleep 600"))
-        await until_async((tmp_path / "runs").exists, deadline_s=60, what="it to run")
+        await until_async((tmp_path / "runs").exists, deadline_s=60, what="the command to run")
         here.agent.kill()
         await here.agent.ended()
         await here.served.store.mark_failed("sb-1", INCARNATION, Cause("oom", "workload"))
@@ -268,16 +268,16 @@ async def test_an_agent_that_was_killed_is_gone_with_its_connection(redis_url: s
         await until_async(lambda: here.wire.open == 0, deadline_s=60, what="its connections to be closed")
 
 
-async def test_an_agent_that_does_not_come_back_leaves_an_outcome_unknown(redis_url: str, tmp_path: Path) -> None:
+async def test_an_agent_that_stays_down_is_unreachable(redis_url: str, tmp_path: Path) -> None:
     async with one_sandbox(redis_url, tmp_path) as here:
         await here.execute("true")
         here.agent.kill()
         await here.agent.ended()
         assert (await here.post("true"))["code"] in ("agent_unreachable", "outcome_unknown")
-        assert (await here.post("true"))["code"] == "agent_unreachable", "as without a connection"
+        assert (await here.post("true"))["code"] == "agent_unreachable", "the same answer as without a kept connection"
 
 
-async def test_another_incarnation_is_not_reached_over_the_connection_of_the_last(redis_url: str, tmp_path: Path) -> None:
+async def test_a_new_incarnation_does_not_use_the_connection_of_the_old_one(redis_url: str, tmp_path: Path) -> None:
     async with one_sandbox(redis_url, tmp_path) as here:
         await here.execute("true")
         await here.served.store.delete("sb-1", Cause("deleted", "caller"), owner="ada", forget=True)
@@ -290,22 +290,22 @@ async def test_an_unused_connection_is_closed_after_a_while(redis_url: str, tmp_
     monkeypatch.setattr(kept_connections, "KEEP_S", 0.2)
     async with one_sandbox(redis_url, tmp_path) as here:
         await here.execute("true")
-        await until_async(lambda: len(here.kept) == 0 and here.wire.open == 0, deadline_s=60, what="it to be closed")
+        await until_async(lambda: len(here.kept) == 0 and here.wire.open == 0, deadline_s=60, what="the connection to be closed")
         assert await here.execute("echo again") == "again\n"
         assert here.wire.dialled == 2
 
 
-async def test_the_end_of_the_gateway_closes_them(redis_url: str, tmp_path: Path) -> None:
+async def test_a_stopping_gateway_closes_kept_connections(redis_url: str, tmp_path: Path) -> None:
     async with one_sandbox(redis_url, tmp_path) as here:
         running = asyncio.create_task(here.execute(f"touch {tmp_path}/runs; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo done"))
-        await until_async((tmp_path / "runs").exists, deadline_s=60, what="it to run")
+        await until_async((tmp_path / "runs").exists, deadline_s=60, what="the command to run")
         await here.execute("true")
         here.kept.close()
         (tmp_path / "go").touch()
         assert await running == "done\n"
         assert len(here.kept) == 0
         await here.execute("true")
-        await until_async(lambda: here.wire.open == 0, deadline_s=60, what="all to be closed")
+        await until_async(lambda: here.wire.open == 0, deadline_s=60, what="all connections to be closed")
         assert len(here.kept) == 0
 
 
@@ -339,7 +339,7 @@ async def answer_all(connection: Connection) -> None:
         number = opened.channel
 
 
-async def test_a_replica_keeps_so_many_and_no_more(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_keeps_a_limited_number_of_connections(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_connections, "_MOST", 2)
     async with contextlib.AsyncExitStack() as scope:
         served = await scope.enter_async_context(serve(redis_url, tmp_path))
@@ -354,10 +354,10 @@ async def test_a_replica_keeps_so_many_and_no_more(redis_url: str, tmp_path: Pat
         kept = served.gateway.agents
         assert isinstance(kept, KeptConnections)
         assert [sandbox_id for sandbox_id, _, _ in kept._kept] == ["sb-3", "sb-0"]
-        assert [len(agent.connections) for agent in agents] == [2, 1, 1, 1], "the one unused longest made room"
+        assert [len(agent.connections) for agent in agents] == [2, 1, 1, 1], "the connection that was unused longest was closed"
 
 
-async def test_a_breach_ends_its_connection_and_no_other(redis_url: str, tmp_path: Path) -> None:
+async def test_a_protocol_violation_ends_only_its_connection(redis_url: str, tmp_path: Path) -> None:
     async def behave(connection: Connection) -> None:
         if len(agent.connections) == 1:
             peer = AgentPeer(connection)
@@ -374,7 +374,7 @@ async def test_a_breach_ends_its_connection_and_no_other(redis_url: str, tmp_pat
         assert (await post(served)).json()["exit_code"] == 0
         assert (await post(served)).json()["code"] == "outcome_unknown"
         assert (await post(served)).json()["exit_code"] == 0
-        assert len(agent.connections) == 3, "a breach is not resumed; the second only looked whether the agent is still there"
+        assert len(agent.connections) == 3, "a violation is not resumed; the second connection only checked that the agent is still there"
 
 
 async def test_an_agent_that_breaks_every_connection_is_dialled_again_once(redis_url: str, tmp_path: Path) -> None:
@@ -388,10 +388,10 @@ async def test_an_agent_that_breaks_every_connection_is_dialled_again_once(redis
 
     async with scripted(redis_url, tmp_path, behave) as (served, agent):
         assert (await post(served)).json()["code"] == "outcome_unknown"
-        assert len(agent.connections) == 3, "the last only looked whether the agent is still there"
+        assert len(agent.connections) == 3, "the last connection only checked that the agent is still there"
 
 
-async def test_channels_that_never_end_do_not_add_up(redis_url: str, tmp_path: Path) -> None:
+async def test_channels_that_never_end_do_not_accumulate(redis_url: str, tmp_path: Path) -> None:
     async def behave(connection: Connection) -> None:
         peer = AgentPeer(connection)
         await peer.handshake()
@@ -409,8 +409,8 @@ async def test_channels_that_never_end_do_not_add_up(redis_url: str, tmp_path: P
         assert 2 <= len(agent.connections) <= 4
 
 
-async def test_what_comes_after_a_request_was_left_is_credited_and_discarded(redis_url: str, tmp_path: Path) -> None:
-    """A file that is too large is refused in the middle; the rest of its connection's requests are not disturbed."""
+async def test_data_after_an_abandoned_request_is_credited_and_discarded(redis_url: str, tmp_path: Path) -> None:
+    """A file that is too large is refused while it is read; other requests on the connection are not affected."""
 
     async def behave(connection: Connection) -> None:
         peer = AgentPeer(connection)

@@ -1,4 +1,4 @@
-"""What is said of a command whose sandbox went, and of a sandbox that failed and was deleted: why, and whose fault it was."""
+"""The reason and fault that are reported for a command whose sandbox ended, and for a sandbox that failed and was then deleted."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ pytestmark = requires("redis")
 OOM = Cause("oom", "workload", "killed for memory")
 
 
-async def test_an_exec_waits_a_moment_for_the_reason_of_the_end(served: Served) -> None:
-    """The connection breaks at once; that the node is lost a controller writes down a little later."""
+async def test_an_exec_waits_briefly_for_the_reason_of_the_end(served: Served) -> None:
+    """The connection breaks at once; a controller records the loss of the node a little later."""
     later: list[asyncio.Task[object]] = []
 
     async def dies(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {}))
         assert agent._server is not None
-        agent._server.close()  # it is not there any more: nobody answers
+        agent._server.close()  # new dials are refused
 
-        async def note() -> None:
-            await asyncio.sleep(0.3)  # later by the clock is what is tested
+        async def record_loss() -> None:
+            await asyncio.sleep(0.3)  # the delay is what is tested
             await served.store.mark_failed("sb-1", "1" * 16, Cause("node-lost", "infrastructure", "the node was killed"))
 
-        later.append(asyncio.create_task(note()))
+        later.append(asyncio.create_task(record_loss()))
         peer.connection.writer.transport.abort()
 
     agent = ScriptedAgent(scripted(dies))
@@ -42,7 +42,7 @@ async def test_an_exec_waits_a_moment_for_the_reason_of_the_end(served: Served) 
     assert body["context"] == {"accepted": True, "started": True}
 
 
-async def test_an_agent_that_is_still_there_leaves_no_reason_to_wait(served: Served) -> None:
+async def test_an_exec_does_not_wait_while_the_agent_can_be_reached(served: Served) -> None:
     async def script(peer: AgentPeer) -> None:
         peer.connection.writer.transport.abort()
 

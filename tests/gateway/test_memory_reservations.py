@@ -1,4 +1,4 @@
-"""Large requests and answers of many at once stay within what a replica has for them."""
+"""Many large requests and responses at once stay within the memory that a replica reserves for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
         yield running
 
 
-def test_an_owner_leaves_a_quarter_to_the_others() -> None:
+def test_one_owner_can_reserve_at_most_three_quarters() -> None:
     memory = MemoryReservations(1_000_000)
     ada, bob = RequestReservation(memory), RequestReservation(memory)
     ada.owner, bob.owner = "ada", "bob"
@@ -53,7 +53,7 @@ def test_an_owner_leaves_a_quarter_to_the_others() -> None:
 
 @pytest.mark.parametrize("path", ["/files", "/exec"])
 @pytest.mark.parametrize("pieces", [3, 9])
-async def test_what_an_agent_sends_counts(served: Served, path: str, pieces: int) -> None:
+async def test_data_from_an_agent_is_counted(served: Served, path: str, pieces: int) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(*([Opened(1, {})] if path == "/files" else [Started(1, "x", {})]))
         await peer.send(*[Output(1, 1, PIECE) for _ in range(pieces)])
@@ -70,7 +70,7 @@ async def test_what_an_agent_sends_counts(served: Served, path: str, pieces: int
     assert served.gateway.memory.reserved_bytes == 0
 
 
-async def test_bodies_count(served: Served) -> None:
+async def test_request_bodies_are_counted(served: Served) -> None:
     async with served.client(ADA) as client:
         answer = await client.post("/sandboxes", content=b'{"image": "host", "x": "' + b"a" * 900_000 + b'"}')
     assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
@@ -78,7 +78,7 @@ async def test_bodies_count(served: Served) -> None:
 
 
 @pytest.mark.parametrize("size", range(5))
-async def test_files_of_any_length_are_encoded_whole(served: Served, size: int) -> None:
+async def test_files_of_any_length_are_encoded_completely(served: Served, size: int) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Opened(1, {}), Output(1, 1, PIECE[:size]), Closed(1, {}))
 
@@ -88,7 +88,7 @@ async def test_files_of_any_length_are_encoded_whole(served: Served, size: int) 
     assert (base64.b64decode(body["content"]), body["size"], body["path"]) == (PIECE[:size], size, '/"\\\n')
 
 
-def test_more_arguments_than_a_request_takes_are_the_callers_mistake() -> None:
+def test_more_arguments_than_a_request_may_have_are_refused() -> None:
     with pytest.raises(HoldfastError) as refused:
         Fields({"command": ["x"] * (PARAMS_ITEMS + 1)}).command()
     assert refused.value.code == "arguments_too_long"
@@ -98,23 +98,25 @@ def test_more_arguments_than_a_request_takes_are_the_callers_mistake() -> None:
         assert refused.value.code == "arguments_too_long"
 
 
-class Watched(MemoryReservations):
-    """Tells when much of it is held, and when nothing of that is any more."""
+class ObservedReservations(MemoryReservations):
+    """Sets one event when ``much_bytes`` are reserved, and another when all of it has been released after that."""
 
     def __init__(self, much_bytes: int) -> None:
         super().__init__(RestSettings().reserved_bytes)
         self._much_bytes = much_bytes
-        self.much, self.nothing = asyncio.Event(), asyncio.Event()
+        self.much_reserved, self.all_released = asyncio.Event(), asyncio.Event()
 
     def change(self, owner: str, size: int) -> None:
         super().change(owner, size)
         if self.reserved_bytes >= self._much_bytes:
-            self.much.set()
-        if not self.reserved_bytes and self.much.is_set():
-            self.nothing.set()
+            self.much_reserved.set()
+        if not self.reserved_bytes and self.much_reserved.is_set():
+            self.all_released.set()
 
 
-async def test_who_does_not_take_the_answer_gives_its_memory_back(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_the_response_releases_its_memory(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(BoundedHttpProtocol, "stall_s", 0.1)
 
     async def script(peer: AgentPeer) -> None:
@@ -125,9 +127,9 @@ async def test_who_does_not_take_the_answer_gives_its_memory_back(redis_url: str
 
     async with serve(redis_url, tmp_path) as served, ScriptedAgent(scripted(script)) as agent, asyncio.timeout(DEADLINE_S):
         await served.place("sb-1", agent.endpoint)
-        memory = served.gateway.memory = Watched(10_000_000)
+        memory = served.gateway.memory = ObservedReservations(10_000_000)
         _, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]), limit=1024)
         writer.write(f"GET /sandboxes/sb-1/files?path=/x HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\n\r\n".encode())
-        await memory.much.wait()
-        await memory.nothing.wait()
+        await memory.much_reserved.wait()
+        await memory.all_released.wait()
         writer.transport.abort()

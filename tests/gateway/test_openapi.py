@@ -1,4 +1,4 @@
-"""The API's document: valid, and it describes the routes that exist, all of them and no others."""
+"""The OpenAPI document: it is valid and describes exactly the routes that exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_document_is_valid() -> None:
     validate(document())
 
 
-def test_every_route_is_documented_and_the_other_way_round() -> None:
+def test_the_documented_routes_are_exactly_the_served_ones() -> None:
     served = {("get", "/sandboxes/{sandbox_id}/exec/pty")}
     for path, methods in ROUTES.items():
         served |= {(method.lower(), re.sub(r"{(\w+):\w+}", r"{\1}", path)) for method in methods}
@@ -23,26 +23,26 @@ def test_every_route_is_documented_and_the_other_way_round() -> None:
     assert served == documented
 
 
-def test_operations_are_named_once() -> None:
+def test_operation_names_are_unique() -> None:
     names = [operation["operationId"] for item in document()["paths"].values() for m, operation in item.items() if m != "parameters"]
     assert len(names) == len(set(names))
 
 
-async def test_it_is_served(served: Served) -> None:
+async def test_the_document_is_served(served: Served) -> None:
     async with served.client(None) as client:
         answer = await client.get("/openapi.json")
     assert answer.status_code == 200
     assert answer.json() == document()
 
 
-async def test_routes_without_a_key_are_exactly_those_that_say_so(served: Served) -> None:
+async def test_exactly_the_routes_documented_as_open_need_no_key(served: Served) -> None:
     open_paths = {path for path, item in document()["paths"].items() if item.get("get", {}).get("security") == []}
-    async with served.client(None) as nobody, served.client("hf_" + "0" * 32) as stranger:
+    async with served.client(None) as anonymous, served.client("hf_" + "0" * 32) as stranger:
         for path, item in document()["paths"].items():
             for method in item.keys() - {"parameters"}:
                 if path.endswith(("/session", "/pty")):
                     continue
                 where = re.sub(r"{\w+}", "x", path)
-                for client, status in ((nobody, 401), (stranger, 403)):
+                for client, status in ((anonymous, 401), (stranger, 403)):
                     answer = await client.request(method, where)
                     assert answer.status_code == (200 if path in open_paths else status), (method, path)

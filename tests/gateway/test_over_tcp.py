@@ -1,4 +1,4 @@
-"""One-offs and files of an agent that is reached over TCP, as in a pod: no small write waits for a delayed acknowledgement."""
+"""One-offs and files with an agent over TCP, as in a pod: no small write waits for a delayed acknowledgement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.until import until_async
 pytestmark = requires("redis", "bash")
 
 DELAYED_ACK_S = 0.040
-"""Linux's shortest (TCP_DELACK_MIN). What waits for one in every exchange is never faster."""
+"""The shortest delay in Linux (TCP_DELACK_MIN). A request that waits for one is never faster."""
 BOUND_S = DELAYED_ACK_S * 0.9
 INCARNATION = "1" * 16
 _CONTENT = base64.b64encode(b"x" * 3000).decode()
@@ -56,7 +56,7 @@ async def call_over_tcp(redis_url: str, folder: Path) -> AsyncIterator[httpx.Asy
 
 
 async def fastest_s(client: httpx.AsyncClient, method: str, path: str, **request: object) -> float:
-    """Of many, one after the other, until one is fast: a busy machine slows most of them, a delayed acknowledgement all."""
+    """The fastest of many requests in sequence: a busy machine slows most of them, a delayed acknowledgement slows all."""
     times: list[float] = []
     while len(times) < 150 and (len(times) < 5 or min(times) >= BOUND_S):
         began = time.perf_counter()
