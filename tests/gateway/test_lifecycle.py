@@ -1,4 +1,4 @@
-"""Lifecycle over REST, on a runtime in memory: what is asked, what goes wrong, whose it is, and creating once."""
+"""Lifecycle over REST on a runtime in memory: create, failures, ownership, and idempotent creates."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
 # The life of a sandbox ---------------------------------------------------------------------------------------------
 
 
-async def test_a_sandbox_lives_and_ends(ada: Checked, served: Served) -> None:
+async def test_a_sandbox_is_created_used_and_deleted(ada: Checked, served: Served) -> None:
     record = await made(ada, cpu="500m", memory="512Mi", labels={"run": "7"}, env={"A": "1"}, lifetime_s=60)
     assert (record["status"], record["ready"], record["cpu"], record["memory"]) == ("ready", True, "500m", "512Mi")
     (order,) = served.runtime.orders
@@ -89,7 +89,7 @@ async def test_without_wait_the_answer_is_pending(ada: Checked, served: Served) 
     assert (await waiting).json()["status"] == "ready"
 
 
-async def test_a_create_that_fails_says_why_now_and_later(ada: Checked) -> None:
+async def test_a_failed_create_reports_its_cause_now_and_later(ada: Checked) -> None:
     assert problem(await ada("POST", "/sandboxes", json={"image": "unknown-image", "wait": True})) == (404, "image_not_found")
     answer = await ada("POST", "/sandboxes", json={"image": "unknown-image", "sandbox_id": "later"})
     assert answer.status_code == 200
@@ -98,7 +98,7 @@ async def test_a_create_that_fails_says_why_now_and_later(ada: Checked) -> None:
     assert record["status_message"]
 
 
-async def test_a_registry_that_is_down_is_no_missing_image_also_later(ada: Checked, served: Served) -> None:
+async def test_a_registry_outage_is_not_reported_as_a_missing_image(ada: Checked, served: Served) -> None:
     body = {"image": "registry/image:1", "sandbox_id": "pulled"}
     served.runtime.refuse = HoldfastError("image_pull_failed", "dial tcp: connection refused", reason="image-pull")
     await ada("POST", "/sandboxes", json=body)
@@ -121,7 +121,7 @@ async def test_a_failed_pull_keeps_its_fault_in_later_answers(ada: Checked, serv
         assert (found["fault"], found["reason"], found["retryable"]) == (fault, "image-pull", False)
 
 
-async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> None:
+async def test_a_delete_during_the_creation_wins(ada: Checked, served: Served) -> None:
     served.runtime.hold = asyncio.Event()
     answer = await ada("POST", "/sandboxes", json={"image": "host"})
     where = f"/sandboxes/{answer.json()['sandbox_id']}"
@@ -131,8 +131,8 @@ async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> N
     assert problem(await ada("GET", where)) == (410, "sandbox_gone")
 
 
-async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node has to be bought and a large image pulled: many graces of the controller, while somebody is at it."""
+async def test_a_long_create_is_not_given_up(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new node and a large image take many grace periods of the controller, while a gateway works on the creation."""
     monkeypatch.setattr(creation, "_TOUCH_S", 0.02)
     served.gateway.background.start(creation.renew(served.gateway), "activity")
     served.runtime.hold = asyncio.Event()
@@ -149,15 +149,15 @@ async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Se
     assert (await ada("GET", where)).json()["status"] == "pending"
     for task in served.gateway.background._tasks:
         if task.get_name().startswith("activity"):
-            task.cancel()  # as if its maker had gone
-    await until_async(given_up, deadline_s=60, what="what nobody makes to be given up")
+            task.cancel()  # as if the gateway that creates it had died
+    await until_async(given_up, deadline_s=60, what="the abandoned creation to be given up")
     gone = (await ada("GET", where)).json()
     assert (gone["status"], gone["reason"]) == ("failed", "create-lost")
     served.runtime.hold.set()
     await until_async(lambda: served.runtime.deleted and not served.runtime.present, deadline_s=60, what="the removal")
 
 
-async def test_a_runtime_that_is_away(ada: Checked, served: Served) -> None:
+async def test_a_create_can_be_retried_after_the_runtime_was_down(ada: Checked, served: Served) -> None:
     served.runtime.refuse = RuntimeUnavailableError()
     key = {"Idempotency-Key": "k"}
     answer = await ada("POST", "/sandboxes", json={"image": "host", "wait": True}, headers=key)
@@ -167,7 +167,7 @@ async def test_a_runtime_that_is_away(ada: Checked, served: Served) -> None:
     assert len(served.runtime.present) == 1
 
 
-async def test_no_capacity_can_be_tried_again_under_the_same_key(ada: Checked, served: Served) -> None:
+async def test_no_capacity_can_be_retried_with_the_same_key(ada: Checked, served: Served) -> None:
     served.runtime.refuse = HoldfastError("no_capacity", "full")
     key = {"Idempotency-Key": "k"}
     assert problem(await ada("POST", "/sandboxes", json={"image": "host", "wait": True}, headers=key)) == (503, "no_capacity")
@@ -177,7 +177,7 @@ async def test_no_capacity_can_be_tried_again_under_the_same_key(ada: Checked, s
 # Creating once -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_key_five_times_at_once_is_one_sandbox(ada: Checked, bob: Checked, served: Served) -> None:
+async def test_one_key_five_times_at_once_gives_one_sandbox(ada: Checked, bob: Checked, served: Served) -> None:
     key = {"Idempotency-Key": "k"}
     body = {"image": "host", "wait": True, "labels": {"a": "b"}}
     answers = await asyncio.gather(*(ada("POST", "/sandboxes", json=body, headers=key) for _ in range(5)))
@@ -189,7 +189,7 @@ async def test_the_same_key_five_times_at_once_is_one_sandbox(ada: Checked, bob:
     assert (await bob("POST", "/sandboxes", json=body, headers=key)).json()["sandbox_id"] != answers[0].json()["sandbox_id"]
 
 
-async def test_a_chosen_id_belongs_to_whoever_was_first(ada: Checked, bob: Checked) -> None:
+async def test_a_chosen_id_belongs_to_its_first_owner(ada: Checked, bob: Checked) -> None:
     await made(ada, sandbox_id="mine")
     await made(ada, sandbox_id="mine")  # the same request again, as a client retries
     assert problem(await ada("POST", "/sandboxes", json={"image": "other", "sandbox_id": "mine"})) == (409, "sandbox_exists")
@@ -198,17 +198,17 @@ async def test_a_chosen_id_belongs_to_whoever_was_first(ada: Checked, bob: Check
 
 async def test_a_chosen_id_can_be_used_again(ada: Checked, served: Served) -> None:
     first = await made(ada, sandbox_id="mine")
-    left_over = served.runtime.present["mine"]
+    leftover = served.runtime.present["mine"]
     await ada("DELETE", "/sandboxes/mine")
-    served.runtime.present["mine"] = left_over  # the removal had failed
+    served.runtime.present["mine"] = leftover  # the removal had failed
     second = await made(ada, sandbox_id="mine")
     assert second["incarnation"] != first["incarnation"]
 
 
-# Whose it is -------------------------------------------------------------------------------------------------------
+# Ownership --- ----------------------------------------------------------------------------------------------------
 
 
-async def test_anothers_sandbox_is_like_none_on_every_route(ada: Checked, bob: Checked) -> None:
+async def test_another_owners_sandbox_looks_unknown_on_every_route(ada: Checked, bob: Checked) -> None:
     await made(ada, sandbox_id="adas")
     gone = await made(ada, sandbox_id="gone")
     await ada("DELETE", "/sandboxes/gone")
@@ -255,7 +255,7 @@ async def test_lists_are_paged_and_filtered(ada: Checked) -> None:
     assert problem(await ada("GET", "/sandboxes", params={"cursor": "x"})) == (422, "invalid_argument")
 
 
-# What is refused ---------------------------------------------------------------------------------------------------
+# Refused requests --- ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,14 +289,14 @@ async def test_a_wrong_field_is_named(ada: Checked, served: Served, body: dict[s
     assert served.runtime.orders == []
 
 
-async def test_a_wrong_body_says_what_to_do(ada: Checked) -> None:
+async def test_an_invalid_body_is_refused_with_a_hint(ada: Checked) -> None:
     for content in (b"{", b"[]", b"\xff", b'"x"', b"nul"):
         answer = await ada("POST", "/sandboxes", content=content)
         assert problem(answer) == (400, "invalid_json")
         assert answer.json()["hint"]
 
 
-async def test_too_much_is_refused_before_it_is_read(ada: Checked, served: Served) -> None:
+async def test_a_body_that_is_too_large_is_refused(ada: Checked, served: Served) -> None:
     answer = await ada("POST", "/sandboxes", content=b" " * (1024 * 1024 + 1))
     assert problem(answer) == (413, "request_too_large")
 
@@ -308,7 +308,7 @@ async def test_unknown_routes_and_methods(ada: Checked, served: Served) -> None:
         assert problem(answer) == (status, code)
 
 
-async def test_an_unforeseen_error_tells_nothing(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_reveals_no_details(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(sandbox_id: str) -> None:
         raise ValueError("secret of the house")
 
@@ -321,7 +321,7 @@ async def test_an_unforeseen_error_tells_nothing(ada: Checked, served: Served, m
 # When Redis is away ------------------------------------------------------------------------------------------------
 
 
-async def test_redis_away_is_503_within_a_second_and_ends_by_itself(
+async def test_a_redis_outage_is_503_within_a_second_and_recovers(
     ada: Checked, redis_server: RedisServer, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     await made(ada, sandbox_id="sb-1")
@@ -338,25 +338,25 @@ async def test_redis_away_is_503_within_a_second_and_ends_by_itself(
         assert ready.status_code == 503
         assert "placement" in ready.json()["unavailable"]
         assert (await ada("GET", "/readyz")).status_code == 503
-        said = [
+        logged = [
             one.getMessage() for one in caplog.records if one.name == "gateway" and one.getMessage().startswith("not ready: placement:")
         ]
-        assert len(said) == 1, "what is waited for is in the log, once"
+        assert len(logged) == 1, "the reason is logged once"
     finally:
         redis_server.start()
 
     async def answers() -> bool:
         with contextlib.suppress(PlacementUnavailableError):
-            await served.store.mark_generation("g2", term=2)  # it came back empty: a controller says when records are known again
+            await served.store.mark_generation("g2", term=2)  # Redis is empty; a controller marks when the records are complete again
         return (await ada("GET", "/readyz")).status_code == 200
 
     await until_async(answers, deadline_s=60, what="readiness to come back")
 
 
-# Odds and ends -----------------------------------------------------------------------------------------------------
+# Other routes --- --------------------------------------------------------------------------------------------------
 
 
-async def test_keys_may_come_as_bearer_and_are_read_again_when_they_change(served: Served) -> None:
+async def test_bearer_keys_work_and_a_changed_keys_file_is_read_again(served: Served) -> None:
     async with served.client(None) as client:
         bearer = {"Authorization": f"Bearer {ADA}"}
         assert (await client.get("/sandboxes", headers=bearer)).status_code == 200
@@ -364,14 +364,14 @@ async def test_keys_may_come_as_bearer_and_are_read_again_when_they_change(serve
         assert (await client.get("/sandboxes", headers=bearer)).status_code == 403
 
 
-async def test_metrics_count_answers(ada: Checked) -> None:
+async def test_metrics_count_responses(ada: Checked) -> None:
     await made(ada)
     text = (await ada.client.get("/metrics")).text
     assert 'holdfast_requests_total{method="POST",route="/sandboxes",status="200"} 1' in text
     assert "holdfast_attached_sessions 0" in text
 
 
-async def test_where_images_live_elsewhere_that_is_said(ada: Checked) -> None:
+async def test_images_are_unsupported_on_a_runtime_without_them(ada: Checked) -> None:
     assert problem(await ada("GET", "/images")) == (501, "unsupported")
 
 
@@ -382,7 +382,7 @@ async def test_doctor_and_resources(ada: Checked) -> None:
     assert (await ada("GET", "/resources")).json()["status"] == "ok"
 
 
-async def test_an_ended_sandbox_says_whose_doing_it_was(ada: Checked, served: Served) -> None:
+async def test_an_ended_sandbox_reports_reason_and_fault(ada: Checked, served: Served) -> None:
     record = await made(ada)
     await served.store.mark_failed(record["sandbox_id"], record["incarnation"], Cause("oom", "workload", "killed for memory"))
     body = (await ada("GET", f"/sandboxes/{record['sandbox_id']}")).json()
@@ -393,18 +393,18 @@ async def test_an_ended_sandbox_says_whose_doing_it_was(ada: Checked, served: Se
 
 
 @pytest.mark.parametrize(("ready_timeout_s", "own_s"), [(3600.0, 3598.0), (20.0, 18.0), (1.0, 0.9)])
-def test_who_makes_a_sandbox_gives_up_before_the_record_does(ready_timeout_s: float, own_s: float) -> None:
-    """Else the record ends first, and says only that it took too long where the image could not be pulled."""
+def test_a_creation_times_out_before_its_record(ready_timeout_s: float, own_s: float) -> None:
+    """Otherwise the record fails first and reports only a timeout where the image could not be pulled."""
     assert creation._own_time(ready_timeout_s) == pytest.approx(own_s)
 
 
 async def test_a_delete_is_answered_before_the_runtime_has_removed_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record is gone for good by then; 40 ms of unmounting are nothing to wait for."""
-    goes_on, runtime = asyncio.Event(), served.gateway.runtime
+    """The record is deleted by then, so the client does not wait for 40 ms of unmounting."""
+    proceed, runtime = asyncio.Event(), served.gateway.runtime
     remove = runtime.delete
 
     async def slowly(sandbox_id: str, incarnation: str | None = None) -> bool:
-        await goes_on.wait()
+        await proceed.wait()
         return await remove(sandbox_id, incarnation)
 
     async with served.client() as client:
@@ -416,13 +416,13 @@ async def test_a_delete_is_answered_before_the_runtime_has_removed_it(served: Se
         assert (await client.get("/sandboxes/sb-1")).status_code == 410
         assert (await client.delete("/sandboxes/sb-1")).json()["existed"] is False
         assert served.gateway.removing
-        goes_on.set()
+        proceed.set()
         await until_async(lambda: not served.gateway.removing, deadline_s=60, what="the removal to end")
         assert [one for one in await runtime.list_all() if one.sandbox_id == "sb-1"] == []
 
 
 async def test_a_delete_is_tried_again_while_the_runtime_is_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that loses the tombstone right after would take the sandbox for a live one: nobody has asked for its removal but here."""
+    """If the store then lost the tombstone, the sandbox would look alive; only this request has asked for its removal."""
     runtime, tries = served.gateway.runtime, 0
     remove = runtime.delete
 

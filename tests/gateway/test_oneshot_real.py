@@ -1,4 +1,4 @@
-"""One-off requests over REST on a whole real stack: commands, jobs, files, patches, the terminal."""
+"""One-off requests over REST on a complete real stack: commands, jobs, files, patches, the terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def execute(call: Checked, sandbox_id: str, command: str | list[str], **bo
     return job
 
 
-async def test_a_waiting_exec_answers_the_whole_job(call: Checked, sandbox_id: str) -> None:
+async def test_an_exec_with_wait_returns_the_complete_job(call: Checked, sandbox_id: str) -> None:
     job = await execute(call, sandbox_id, "echo out; echo err >&2; exit 3")
     assert (job["status"], job["exit_code"], job["stdout"], job["stderr"]) == ("failed", 3, "out\n", "err\n")
     assert abs(job["created_at"] - time.time()) < 60
@@ -68,30 +68,30 @@ async def test_cwd_and_environment(call: Checked, sandbox_id: str) -> None:
     assert (await execute(call, sandbox_id, "pwd"))["stdout"] in ("/workspace\n", "/\n")
 
 
-async def test_a_time_out_answers_124_with_the_output_so_far(call: Checked, sandbox_id: str) -> None:
+async def test_a_timeout_gives_124_and_the_output_so_far(call: Checked, sandbox_id: str) -> None:
     job = await execute(call, sandbox_id, "echo so far; sleep 60", timeout_seconds=0.3)
     assert (job["status"], job["exit_code"], job["timed_out"], job["stdout"]) == ("failed", 124, True, "so far\n")
     assert job["error"]
 
 
-async def test_a_login_shell_reads_bashrc_and_says_nothing_of_terminals(call: Checked, sandbox_id: str) -> None:
+async def test_a_login_shell_reads_bashrc_and_prints_no_terminal_warning(call: Checked, sandbox_id: str) -> None:
     job = await execute(call, sandbox_id, "echo $-", login_shell=True)
     assert "i" in job["stdout"]
     assert job["stderr"] == ""
 
 
-async def test_a_program_that_is_not_there_is_127(call: Checked, sandbox_id: str) -> None:
+async def test_a_missing_program_gives_127(call: Checked, sandbox_id: str) -> None:
     assert (await execute(call, sandbox_id, ["no-such-program"]))["exit_code"] == 127
     assert (await execute(call, sandbox_id, "no-such-program"))["exit_code"] == 127
 
 
-async def test_much_output_is_cut_and_said_to_be(call: Checked, sandbox_id: str) -> None:
+async def test_long_output_is_cut_and_marked_truncated(call: Checked, sandbox_id: str) -> None:
     job = await execute(call, sandbox_id, "head -c 20000000 /dev/zero | tr '\\0' x; echo e >&2")
     assert (job["truncated"], job["exit_code"], job["stderr"]) == (True, 0, "e\n")
     assert len(job["stdout"]) == 8 * 1024 * 1024
 
 
-async def test_a_job_is_queued_runs_and_ends_and_can_be_asked_for_again(call: Checked, sandbox_id: str) -> None:
+async def test_a_job_is_queued_ends_and_can_be_queried_again(call: Checked, sandbox_id: str) -> None:
     submitted = await call("POST", f"/sandboxes/{sandbox_id}/exec", json={"command": "read -r x < /tmp/go && echo $x"})
     assert (await execute(call, sandbox_id, "true"))["exit_code"] == 0
     job_id = submitted.json()["job_id"]
@@ -104,7 +104,7 @@ async def test_a_job_is_queued_runs_and_ends_and_can_be_asked_for_again(call: Ch
         assert (again["status"], again["stderr"]) == ("failed", ended["stderr"])
 
 
-async def test_a_running_job_is_running_and_its_wait_may_run_out(call: Checked, sandbox_id: str) -> None:
+async def test_a_running_job_is_reported_when_its_wait_times_out(call: Checked, sandbox_id: str) -> None:
     await execute(call, sandbox_id, "rm -f /tmp/gate; mkfifo /tmp/gate")
     submitted = await call("POST", f"/sandboxes/{sandbox_id}/exec", json={"command": "echo began; read -r x < /tmp/gate; echo $x"})
     job_id = submitted.json()["job_id"]
@@ -116,29 +116,29 @@ async def test_a_running_job_is_running_and_its_wait_may_run_out(call: Checked, 
     assert (job["status"], job["stdout"]) == ("succeeded", "began\nopen\n")
 
 
-@pytest.mark.parametrize("waits", [True, False])
-async def test_who_asks_for_a_running_job_takes_none_of_its_output(call: Checked, sandbox_id: str, waits: bool) -> None:
-    """Four megabytes: more than the sandbox keeps of what a reader has had."""
-    body = {"command": f"echo begin; sleep 0.5; seq 1 600000; echo {waits}"}
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_query_of_a_running_job_consumes_none_of_its_output(call: Checked, sandbox_id: str, wait: bool) -> None:
+    """The output is 4 MB, more than the sandbox stores after a reader has received it."""
+    body = {"command": f"echo begin; sleep 0.5; seq 1 600000; echo {wait}"}
     job_id = (await call("POST", f"/sandboxes/{sandbox_id}/exec", json=body)).json()["job_id"]
-    looks: list[dict[str, Any]] = []
+    queries: list[dict[str, Any]] = []
 
     async def ended() -> bool:
-        looks.append((await call("GET", f"/jobs/{job_id}/wait?timeout=20" if waits else f"/jobs/{job_id}")).json())
-        return bool(looks[-1]["status"] != "running")
+        queries.append((await call("GET", f"/jobs/{job_id}/wait?timeout=20" if wait else f"/jobs/{job_id}")).json())
+        return bool(queries[-1]["status"] != "running")
 
     await until_async(ended, deadline_s=60, what="the end of the job")
     again = (await call("GET", f"/jobs/{job_id}")).json()
-    whole = "begin\n" + "".join(f"{n}\n" for n in range(1, 600_001)) + f"{waits}\n"
+    whole = "begin\n" + "".join(f"{n}\n" for n in range(1, 600_001)) + f"{wait}\n"
     account = {"seen": len(whole), "dropped": 0, "sha256": hashlib.sha256(whole.encode()).hexdigest()}
-    for look in (looks[-1], again):
-        assert (len(look["stdout"]), look["truncated"]) == (len(whole), False)
-        assert look["streams"] == {"stdout": account, "stderr": {"seen": 0, "dropped": 0, "sha256": hashlib.sha256().hexdigest()}}
-        assert look["stdout"] == whole
+    for job in (queries[-1], again):
+        assert (len(job["stdout"]), job["truncated"]) == (len(whole), False)
+        assert job["streams"] == {"stdout": account, "stderr": {"seen": 0, "dropped": 0, "sha256": hashlib.sha256().hexdigest()}}
+        assert job["stdout"] == whole
 
 
-async def test_a_job_with_more_output_than_is_kept_ends_all_the_same(call: Checked, sandbox_id: str) -> None:
-    """Nobody reads it while it runs: it must not wait for that, and what is gone is counted."""
+async def test_a_job_with_more_output_than_is_stored_still_ends(call: Checked, sandbox_id: str) -> None:
+    """No client reads the output while the job runs. The job must not wait for one, and dropped bytes are counted."""
     body = {"command": "head -c 80000000 /dev/zero | tr '\\0' x"}
     job_id = (await call("POST", f"/sandboxes/{sandbox_id}/exec", json=body)).json()["job_id"]
     job: dict[str, Any] = {}
@@ -168,19 +168,19 @@ async def test_an_idempotent_exec_runs_once(call: Checked, sandbox_id: str) -> N
     answers = await asyncio.gather(*(call("POST", f"/sandboxes/{sandbox_id}/exec", json=body, headers=key) for _ in range(5)))
     assert {answer.json()["exit_code"] for answer in answers} == {0}
     (job,) = {(answer.json()["started_at"], answer.json()["completed_at"]) for answer in answers}
-    assert before - 1 < job[0] <= job[1] < time.time() + 1, "when it ran, whoever asks and whenever"
+    assert before - 1 < job[0] <= job[1] < time.time() + 1, "every caller gets the times of the one run"
     assert (await execute(call, sandbox_id, f"wc -l < /tmp/{mark}"))["stdout"].strip() == "1"
     other = await call("POST", f"/sandboxes/{sandbox_id}/exec", json={"command": "true", "wait": True}, headers=key)
     assert other.json()["code"] == "command_conflict"
 
 
-async def test_the_same_command_side_by_side_runs_as_often_as_asked(call: Checked, sandbox_id: str) -> None:
+async def test_concurrent_identical_commands_each_run(call: Checked, sandbox_id: str) -> None:
     mark = secrets.token_hex(4)
     await asyncio.gather(*(execute(call, sandbox_id, f"echo x >> /tmp/{mark}; sleep 0.2") for _ in range(5)))
     assert (await execute(call, sandbox_id, f"wc -l < /tmp/{mark}"))["stdout"].strip() == "5"
 
 
-async def test_a_repost_after_a_hang_up_joins_the_first(call: Checked, sandbox_id: str, stack: Stack) -> None:
+async def test_a_repeated_post_after_a_disconnect_joins_the_first(call: Checked, sandbox_id: str, stack: Stack) -> None:
     """Orchard Env's SDK posts again after any error and sends no key: that must not run the command twice."""
     mark = secrets.token_hex(4)
     await execute(call, sandbox_id, f"mkfifo /tmp/{mark}.gate")
@@ -222,7 +222,7 @@ async def test_wrong_commands_are_refused(call: Checked, sandbox_id: str, body: 
 # Files -------------------------------------------------------------------------------------------------------------
 
 
-async def test_files_there_and_back(call: Checked, sandbox_id: str) -> None:
+async def test_files_are_written_read_and_listed(call: Checked, sandbox_id: str) -> None:
     content = secrets.token_bytes(3 * 1024 * 1024)
     body = {"path": "/tmp/deep/er/file.bin", "content": base64.b64encode(content).decode()}
     written = (await call("POST", f"/sandboxes/{sandbox_id}/files", json=body)).json()
@@ -233,7 +233,7 @@ async def test_files_there_and_back(call: Checked, sandbox_id: str) -> None:
     assert [(one["name"], one["type"]) for one in listed["files"]] == [("er", "directory")]
 
 
-async def test_wrong_files_say_what_is_wrong(call: Checked, sandbox_id: str) -> None:
+async def test_invalid_file_requests_name_the_problem(call: Checked, sandbox_id: str) -> None:
     where = f"/sandboxes/{sandbox_id}/files"
     for path, code in (("/nope", "file_not_found"), ("/tmp", "is_a_directory"), ("", "invalid_path"), ("/" + "a" * 5000, "invalid_path")):
         assert (await call("GET", where, params={"path": path})).json()["code"] == code
@@ -243,7 +243,7 @@ async def test_wrong_files_say_what_is_wrong(call: Checked, sandbox_id: str) -> 
     assert (await call("GET", f"{where}/list", params={"path": "/nope"})).json()["code"] == "file_not_found"
 
 
-async def test_a_patch_applies_or_says_why_not(call: Checked, sandbox_id: str) -> None:
+async def test_a_patch_applies_or_reports_the_error(call: Checked, sandbox_id: str) -> None:
     where = f"/sandboxes/{sandbox_id}"
     cwd = (await execute(call, sandbox_id, "pwd"))["stdout"].strip()
     body = {"path": f"{cwd}/p.txt", "content": base64.b64encode(b"hello\n").decode()}
@@ -287,7 +287,7 @@ async def test_a_terminal_runs_resizes_and_exits(stack: Stack, sandbox_id: str) 
         assert b"is-a-tty" in output
 
 
-async def test_a_signalled_terminal_exits_negatively(stack: Stack, sandbox_id: str) -> None:
+async def test_a_signalled_terminal_exits_with_the_negative_signal(stack: Stack, sandbox_id: str) -> None:
     async with terminal(stack, sandbox_id, subprotocols=[f"api_key.{stack.key}"]) as websocket:
         await websocket.send(json.dumps({"type": "init", "cmd": ["sleep", "60"]}))
         assert json.loads(await websocket.recv())["type"] == "ready"

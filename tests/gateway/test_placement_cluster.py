@@ -1,4 +1,4 @@
-"""The placement store on a real Redis Cluster of one node: a step whose keys lie in two slots is refused there, and nowhere else."""
+"""The placement store on a real Redis Cluster of one node, because only a cluster refuses a step whose keys lie in two slots."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cluster_port() -> Iterator[int]:
 
 
 def _free_port() -> int:
-    """One whose bus port (10000 above it) is free too."""
+    """A free port whose bus port (10000 above it) is free too."""
     for port in range(20_000 + os.getpid() % 20_000, 50_000):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 10_000)):
             return port
@@ -80,10 +80,10 @@ async def store(cluster_port: int) -> AsyncIterator[PlacementStore]:
 
 
 class TestRedisCluster(PlacementConformance):
-    """The whole contract."""
+    """The complete contract."""
 
 
-async def test_the_other_end_really_is_a_cluster(cluster_port: int) -> None:
+async def test_the_server_is_really_a_cluster(cluster_port: int) -> None:
     with redis.Redis(port=cluster_port) as client, pytest.raises(redis.ResponseError, match="hash to the same slot"):
         client.execute_command("EVAL", "return 1", 2, "hf:{s01}:a", "hf:{s02}:a")
 

@@ -48,7 +48,7 @@ class Placement(StoreMachine):
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[str, Known] = {}
-        self.graves: dict[str, Known] = {}
+        self.tombstones: dict[str, Known] = {}
         self.keyed: dict[str, str] = {}
         self.terms = dict.fromkeys(range(SHARDS), 0)
 
@@ -90,14 +90,14 @@ class Placement(StoreMachine):
             return
         if created.fresh:
             assert now is None
-            assert not (prior == fingerprint and id_ in self.graves)
-            self.graves.pop(id_, None)
+            assert not (prior == fingerprint and id_ in self.tombstones)
+            self.tombstones.pop(id_, None)
             self.known[id_] = Known(owner, incarnation, fingerprint)
             if derived:
                 self.keyed[id_] = fingerprint
         elif now is not None:
             assert now.owner == owner
-            assert now.fingerprint == fingerprint or (derived and not now.fingerprint), "one that was rebuilt is known by its key alone"
+            assert now.fingerprint == fingerprint or (derived and not now.fingerprint), "a rebuilt record is matched by its key alone"
         else:
             assert prior == fingerprint
             assert isinstance(created.entry, Tombstone)
@@ -124,7 +124,7 @@ class Placement(StoreMachine):
     @rule(id_=IDS, owner=OWNERS, used=st.booleans())
     def heartbeat(self, id_: str, owner: str, used: bool) -> None:
         entry = self.call(self.store.heartbeat(id_, owner, used=used))
-        now = self.known.get(id_) or self.graves.get(id_)
+        now = self.known.get(id_) or self.tombstones.get(id_)
         assert (entry is not None) == (now is not None and now.owner == owner)
 
     @rule(ids=st.lists(IDS), ago=st.sampled_from([0.0, 30.0]))
@@ -144,12 +144,12 @@ class Placement(StoreMachine):
             if forget:
                 self.keyed.pop(id_, None)
             else:
-                if now.status != "failed":  # why it ended is what ended it first
+                if now.status != "failed":  # the first cause is kept
                     now.cause = cause
-                self.graves[id_] = now
+                self.tombstones[id_] = now
         else:
-            grave = self.graves.get(id_)
-            assert (entry is not None) == (now is None and grave is not None and grave.owner == owner)
+            tombstone = self.tombstones.get(id_)
+            assert (entry is not None) == (now is None and tombstone is not None and tombstone.owner == owner)
 
     @rule(id_=IDS, owner=OWNERS, incarnation=INCARNATIONS, term=st.integers(min_value=1, max_value=3))
     def rebuild(self, id_: str, owner: str, incarnation: str, term: int) -> None:
@@ -158,23 +158,23 @@ class Placement(StoreMachine):
         written = self.call(self.store.rebuild(spec, "unix:///x", 1.0, term=term), fenced)
         if fenced:
             return
-        grave = self.graves.get(id_)
-        assert written == (id_ not in self.known and not (grave and grave.incarnation == incarnation))
+        tombstone = self.tombstones.get(id_)
+        assert written == (id_ not in self.known and not (tombstone and tombstone.incarnation == incarnation))
         if written:
-            self.graves.pop(id_, None)
+            self.tombstones.pop(id_, None)
             self.known[id_] = Known(owner, incarnation, "", "ready")
 
     @invariant()
     def the_store_agrees(self) -> None:
-        for id_ in (*self.known, *self.graves):
+        for id_ in (*self.known, *self.tombstones):
             entry = self.call(self.store.get(id_))
             now = self.known.get(id_)
             if now is None:
                 assert isinstance(entry, Tombstone)
                 assert (entry.owner, entry.incarnation, entry.cause) == (
-                    self.graves[id_].owner,
-                    self.graves[id_].incarnation,
-                    self.graves[id_].cause,
+                    self.tombstones[id_].owner,
+                    self.tombstones[id_].incarnation,
+                    self.tombstones[id_].cause,
                 )
             else:
                 assert isinstance(entry, Record)
@@ -182,7 +182,7 @@ class Placement(StoreMachine):
                 assert entry.cause == (now.cause if now.status == "failed" else None)
 
     @invariant()
-    def indexes_are_exact_and_nothing_is_left_over(self) -> None:
+    def indexes_are_exact_and_no_other_key_exists(self) -> None:
         explained: set[str] = set()
         with redis.Redis.from_url(self.server.url, decode_responses=True) as client:
             for shard in {keys.shard_of(id_) for id_ in ALL_IDS}:
@@ -193,7 +193,7 @@ class Placement(StoreMachine):
                     owned = set(client.zrange(keys.owned(shard, owner), 0, -1))
                     assert owned == {i for i, now in self.known.items() if keys.shard_of(i) == shard and now.owner == owner}
                     explained.add(keys.owned(shard, owner))
-            explained |= {keys.record(id_) for id_ in self.known} | {keys.tombstone(id_) for id_ in self.graves}
+            explained |= {keys.record(id_) for id_ in self.known} | {keys.tombstone(id_) for id_ in self.tombstones}
             explained |= {keys.idempotency(id_) for id_ in self.keyed}
             assert set(client.keys("*")) <= explained
 

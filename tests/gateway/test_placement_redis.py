@@ -34,7 +34,7 @@ async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
 
 
 class TestPlacementStore(PlacementConformance):
-    """The whole contract."""
+    """The complete contract."""
 
 
 async def test_a_late_heartbeat_after_delete_leaves_no_key(store: PlacementStore, redis_url: str) -> None:
@@ -59,7 +59,7 @@ async def test_a_step_touches_one_slot_only(store: PlacementStore, redis_url: st
         assert key.startswith(f"hf:{{s{shard:02d}}}:")
 
 
-async def test_scripts_are_reloaded_after_redis_forgot_them(store: PlacementStore, redis_url: str) -> None:
+async def test_scripts_are_reloaded_after_redis_dropped_them(store: PlacementStore, redis_url: str) -> None:
     await ready(store, spec())
     with redis.Redis.from_url(redis_url) as client:
         client.script_flush()
@@ -67,7 +67,7 @@ async def test_scripts_are_reloaded_after_redis_forgot_them(store: PlacementStor
     assert isinstance(await store.get("sb-1"), Record)
 
 
-async def test_a_record_that_cannot_be_read_keeps_no_other_from_being_touched(store: PlacementStore, redis_url: str) -> None:
+async def test_an_unreadable_record_does_not_prevent_the_touch_of_others(store: PlacementStore, redis_url: str) -> None:
     before = await ready(store, spec())
     assert isinstance(before, Record)
     with redis.Redis.from_url(redis_url) as client:
@@ -83,7 +83,7 @@ async def test_a_record_that_cannot_be_read_keeps_no_other_from_being_touched(st
     assert after.active_at > before.active_at
 
 
-async def test_steps_survive_that_redis_closed_their_connections(store: PlacementStore, redis_url: str) -> None:
+async def test_steps_continue_after_redis_closed_their_connections(store: PlacementStore, redis_url: str) -> None:
     await ready(store, spec())
     for _ in range(2):
         assert isinstance(await store.get("sb-1"), Record)
@@ -93,7 +93,7 @@ async def test_steps_survive_that_redis_closed_their_connections(store: Placemen
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
-async def test_a_lookup_that_was_cancelled_leaves_no_answer_for_the_next(store: PlacementStore) -> None:
+async def test_the_reply_to_a_cancelled_lookup_does_not_reach_the_next(store: PlacementStore) -> None:
     for name in ("sb-1", "sb-2"):
         await ready(store, spec(name))
     for _ in range(20):
@@ -118,7 +118,7 @@ async def test_a_record_that_changed_is_read_again(store: PlacementStore) -> Non
     assert isinstance(await store.get("sb-1"), Tombstone)
 
 
-async def test_an_outage_is_reported_within_a_second_and_ends_by_itself(redis_server: RedisServer, redis_url: str) -> None:
+async def test_an_outage_is_reported_within_a_second_and_recovers(redis_server: RedisServer, redis_url: str) -> None:
     store = PlacementStore(PlacementSettings(redis_url=redis_url))
     await ready(store, spec())
     redis_server.kill()

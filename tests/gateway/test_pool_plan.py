@@ -1,4 +1,4 @@
-"""Warm pools without a store: what a file defines, what fits a request, what is planned for each spare."""
+"""Warm pools without a store: the pools file, which spare fits a request, and the planned action for each spare."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_wrong_definition_is_refused(entry: str, named: str) -> None:
             read_pools(text)
 
 
-def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again_and_an_invalid_one_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     file = PoolsFile(path)
     assert file.read() == {}
@@ -61,7 +61,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(tmp_path:
     assert next(iter(file.read())) == KEY
 
 
-def test_a_spare_fits_what_is_asked_for_and_nothing_less() -> None:
+def test_a_spare_fits_only_an_exactly_matching_request() -> None:
     spec = SandboxSpec("sb-1", "ada", "i1", "host", cores=1.0, memory_bytes=2**30, labels={"a": "b"}, lifetime_s=9.0)
     assert key_of(spec) == KEY
     for other in ({"image": "x"}, {"cores": 2.0}, {"memory_bytes": 1}, {"disk_bytes": 1}, {"egress": replace(spec.egress, mode="internet")},
@@ -69,11 +69,11 @@ def test_a_spare_fits_what_is_asked_for_and_nothing_less() -> None:
         assert key_of(dataclasses.replace(spec, **other)) != KEY
 
 
-def decide(offered: set[str], spares: list[SandboxStatus], pools: dict[str, Pool] = POOLS, ours: set[str] = set()) -> list[Any]:  # noqa: B006
-    return plan_spares(pools, {KEY: dict.fromkeys(offered, 1.0)}, spares, now=1000.0, ours=ours)
+def decide(offered: set[str], spares: list[SandboxStatus], pools: dict[str, Pool] = POOLS, creating: set[str] = set()) -> list[Any]:  # noqa: B006
+    return plan_spares(pools, {KEY: dict.fromkeys(offered, 1.0)}, spares, now=1000.0, ours=creating)
 
 
-def test_what_is_missing_is_made_and_no_more() -> None:
+def test_only_missing_spares_are_created() -> None:
     now, old = 1e6, 1e6 - POOL.max_age_s - 1
     assert missing(POOL, {}, 0, now) == 3
     assert missing(POOL, {"b": now}, 1, now) == 1
@@ -82,18 +82,18 @@ def test_what_is_missing_is_made_and_no_more() -> None:
     assert missing(POOL, {str(n): old for n in range(6)}, 0, now) == 0
 
 
-def test_each_spare_is_judged() -> None:
+def test_each_spare_gets_its_action() -> None:
     assert decide({"pool-a"}, [spare("pool-a")]) == []
     assert decide(set(), [spare("pool-a")]) == [Offer(KEY, "pool-a", 990.0)]
     assert decide(set(), [spare("pool-a", state="starting")]) == []
-    assert decide(set(), [spare("pool-a")], ours={"pool-a"}) == []
+    assert decide(set(), [spare("pool-a")], creating={"pool-a"}) == []
     assert decide({"pool-a"}, []) == [Withdraw(KEY, "pool-a")]
-    assert decide({"pool-a"}, [], ours={"pool-a"}) == []
+    assert decide({"pool-a"}, [], creating={"pool-a"}) == []
     assert decide({"pool-a"}, [spare("pool-a", state="failed")]) == [Discard(KEY, "pool-a", "i")]
     assert decide({"pool-a"}, [spare("pool-a")], {}) == [Discard(KEY, "pool-a", "i")]
 
 
-def test_old_spares_serve_until_there_are_new_ones() -> None:
+def test_old_spares_are_kept_until_new_ones_are_ready() -> None:
     old = [spare(f"pool-{n}", POOL.max_age_s + 1) for n in range(3)]
     new = [spare(f"pool-new{n}", n) for n in range(4)]
     known = {one.sandbox_id for one in old + new}
@@ -102,8 +102,8 @@ def test_old_spares_serve_until_there_are_new_ones() -> None:
         return [action.spare_id for action in decide(known, spares) if isinstance(action, Discard)]
 
     assert discarded(old + new[:2]) == []
-    coming = replace(new[2], state="starting")
-    assert discarded([*old, *new[:2], coming]) == [], "it may never come up"
+    starting = replace(new[2], state="starting")
+    assert discarded([*old, *new[:2], starting]) == [], "a starting spare may never become ready"
     assert discarded(old + new) == ["pool-0", "pool-1", "pool-2", "pool-new3"]
 
 
@@ -113,18 +113,18 @@ IDS = st.sampled_from(["pool-a", "pool-b", "pool-c", "pool-d", "pool-e"])
 @settings(deadline=None)
 @given(
     offered=st.sets(IDS),
-    there=st.dictionaries(IDS, st.tuples(st.sampled_from([1.0, 1e9]), st.sampled_from(["ready", "starting", "failed"]))),
-    ours=st.sets(IDS),
+    existing=st.dictionaries(IDS, st.tuples(st.sampled_from([1.0, 1e9]), st.sampled_from(["ready", "starting", "failed"]))),
+    creating=st.sets(IDS),
 )
-def test_a_plan_leaves_no_more_than_the_pool_and_touches_nothing_in_creation(
-    offered: set[str], there: dict[str, tuple[float, Any]], ours: set[str]
+def test_a_plan_keeps_at_most_the_pool_size_and_ignores_spares_in_creation(
+    offered: set[str], existing: dict[str, tuple[float, Any]], creating: set[str]
 ) -> None:
-    spares = [spare(id_, age, state=state) for id_, (age, state) in there.items()]
-    actions = decide(offered, spares, ours=ours)
+    spares = [spare(id_, age, state=state) for id_, (age, state) in existing.items()]
+    actions = decide(offered, spares, creating=creating)
     touched = [action.spare_id for action in actions]
     assert len(touched) == len({(type(action), action.spare_id) for action in actions})
-    assert not ours.intersection(touched)
+    assert not creating.intersection(touched)
     gone = {action.spare_id for action in actions if isinstance(action, Discard)}
     assert not gone.intersection(action.spare_id for action in actions if isinstance(action, Offer))
-    fresh = [one for one in spares if one.state == "ready" and one.created_at > 0 and one.sandbox_id not in ours]
+    fresh = [one for one in spares if one.state == "ready" and one.created_at > 0 and one.sandbox_id not in creating]
     assert len([one for one in fresh if one.sandbox_id not in gone]) == min(len(fresh), POOL.size)

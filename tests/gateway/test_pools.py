@@ -1,6 +1,6 @@
 """Warm pools on a real Redis: each spare is taken once, pools stay full, and a killed controller leaves nothing behind.
 
-The runtime is in memory. The kills are exhaustive: a controller is killed before and after each of its steps in turn.
+The runtime is in memory. The last test kills a controller before and after each of its steps in turn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def offered(store: PlacementStore, key: str = KEY) -> set[str]:
 
 
 async def test_an_offered_spare_is_taken_once_and_the_oldest_first(store: PlacementStore) -> None:
-    assert await store.spares(KEY) is None, "of a new store nothing is known"
+    assert await store.spares(KEY) is None, "a new store has no information about spares"
     await store.mark_generation("g", term=1)
     assert await store.spares(KEY) == {}
     await store.offer_spares(KEY, {f"pool-{number}": 100.0 - number for number in range(20)}, term=1)
@@ -75,7 +75,7 @@ async def test_an_old_term_changes_no_pool(store: PlacementStore) -> None:
     assert await offered(store) == {"pool-a"}
 
 
-async def test_what_a_sandbox_is_made_of_is_said_once(store: PlacementStore) -> None:
+async def test_the_source_of_a_sandbox_is_assigned_once(store: PlacementStore) -> None:
     await store.create(SandboxSpec("sb-1", "ada", "i1", "host"), fingerprint="f")
     assert await store.assign_spare("sb-1", "i2", "pool-a") == ""
     assert await store.assign_spare("sb-1", "i1", "pool-a") == "pool-a"
@@ -91,17 +91,17 @@ async def test_what_a_sandbox_is_made_of_is_said_once(store: PlacementStore) -> 
 # The controller ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_spare_that_came_up_during_a_long_look_stays(store: PlacementStore) -> None:
-    """It was being made when the pass began, and was on offer, its maker through with it, when the pass came to judge it."""
-    runtime, makers = MemoryRuntime(), asyncio.TaskGroup()
+async def test_a_spare_that_became_ready_during_a_long_pass_stays(store: PlacementStore) -> None:
+    """It was being created when the pass began, and its creation had ended and offered it when the pass examined it."""
+    runtime, creations = MemoryRuntime(), asyncio.TaskGroup()
     await store.mark_generation("g", term=1)
     term = await store.lead("c1", 60)
     assert term is not None
     hold = runtime.hold = asyncio.Event()
     pool_refill = PoolRefill(store, runtime, lambda: POOLS, SECRET, QUICK, Metrics())
-    async with makers:
-        await pool_refill.refill(term, lambda work, name: makers.create_task(work, name=name))
-        await until_async(lambda: len(runtime.orders) == POOL.size, deadline_s=60, what="the makers")
+    async with creations:
+        await pool_refill.refill(term, lambda work, name: creations.create_task(work, name=name))
+        await until_async(lambda: len(runtime.orders) == POOL.size, deadline_s=60, what="the creations")
         seen = await pool_refill.read_offers()
         hold.set()
     assert len(await offered(store)) == POOL.size
@@ -110,8 +110,8 @@ async def test_a_spare_that_came_up_during_a_long_look_stays(store: PlacementSto
     assert len(await offered(store)) == POOL.size
 
 
-async def test_a_spare_that_is_not_offered_is_offered_when_two_passes_see_it(store: PlacementStore) -> None:
-    """It may have been taken a moment ago; a new controller, and one with a new store, offer it at once."""
+async def test_an_unoffered_spare_is_offered_after_two_passes(store: PlacementStore) -> None:
+    """The spare may have just been taken. A new controller, or one with a new store, offers it at once."""
     await store.mark_generation("g", term=1)
     await store.lead("c1", 60)
     pool_refill = PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics())
@@ -127,7 +127,7 @@ async def test_a_spare_that_is_not_offered_is_offered_when_two_passes_see_it(sto
         made.append(name)
 
     await pool_refill.refill(1, spawn)
-    assert len(made) == POOL.size - 1, "what is there is counted, offered or not"
+    assert len(made) == POOL.size - 1, "an existing spare is counted, offered or not"
     await pool_refill.reconcile(await pool_refill.read_offers(), spares, 1)
     assert await offered(store) == {"pool-a"}
     assert await store.take_spare(KEY) == "pool-a"
@@ -148,7 +148,7 @@ async def filled(store: PlacementStore, runtime: MemoryRuntime, pool: Pool = POO
     await until_async(exact, deadline_s=60, what=f"{pool.size} spares, all on offer")
 
 
-async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: PlacementStore) -> None:
+async def test_a_pool_is_filled_refilled_replaced_and_emptied(store: PlacementStore) -> None:
     runtime, pools = MemoryRuntime(), dict(POOLS)
     async with at_work(controller_of(store, runtime, pools)):
         await filled(store, runtime)
@@ -166,25 +166,25 @@ async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: PlacementStor
         await filled(store, runtime, rolled)
         assert {one.image for one in runtime.present.values() if is_spare(one)} == {"other"}
         pools.clear()
-        await until_async(lambda: list(runtime.present) == ["sb-1"], deadline_s=60, what="the spares to go")
+        await until_async(lambda: list(runtime.present) == ["sb-1"], deadline_s=60, what="the spares to be removed")
 
 
 async def store_lacks(store: PlacementStore, id_: str) -> bool:
     return id_ not in await offered(store)
 
 
-async def test_a_wiped_store_finds_its_spares_again(store: PlacementStore, redis_server: RedisServer) -> None:
+async def test_spares_are_offered_again_after_a_wipe(store: PlacementStore, redis_server: RedisServer) -> None:
     runtime = MemoryRuntime()
     async with at_work(controller_of(store, runtime)):
         await filled(store, runtime)
         before = set(runtime.present)
         redis_server.flush()
         await filled(store, runtime)
-        assert before == set(runtime.present), "those that were there are offered again"
+        assert before == set(runtime.present), "the existing spares are offered again"
     assert len(runtime.orders) == POOL.size
 
 
-async def test_nothing_is_made_for_a_store_that_is_being_rebuilt(store: PlacementStore) -> None:
+async def test_no_spare_is_created_while_the_store_is_rebuilt(store: PlacementStore) -> None:
     made: list[str] = []
 
     def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
@@ -199,7 +199,7 @@ async def test_nothing_is_made_for_a_store_that_is_being_rebuilt(store: Placemen
     assert made
 
 
-async def test_an_image_that_cannot_be_had_is_not_hammered(store: PlacementStore) -> None:
+async def test_an_unavailable_image_is_not_requested_all_the_time(store: PlacementStore) -> None:
     runtime, broken = MemoryRuntime(), replace(POOL, image="unknown-image")
     async with at_work(controller_of(store, runtime, {broken.key: broken})):
         await until_async(lambda: runtime.deleted, deadline_s=60, what="a failed spare to be cleaned up")
@@ -210,14 +210,14 @@ async def test_an_image_that_cannot_be_had_is_not_hammered(store: PlacementStore
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after this runs."""
+    """The simulated process was killed; none of its code may run after this."""
 
 
-class Mortal:
-    """Forwards to ``inner``; the process dies before or after the call of a given number."""
+class KillableProxy:
+    """Forwards calls to ``inner``; the process is killed before or after the call with a given number."""
 
-    def __init__(self, inner: Any, life: Life) -> None:
-        self._inner, self._life = inner, life
+    def __init__(self, inner: Any, counter: KillCounter) -> None:
+        self._inner, self._counter = inner, counter
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -225,46 +225,46 @@ class Mortal:
             return found
 
         async def step(*arguments: Any, **named: Any) -> Any:
-            self._life.tick(before=True)
+            self._counter.tick(before=True)
             answer = await found(*arguments, **named)
-            self._life.tick(before=False)
+            self._counter.tick(before=False)
             return answer
 
         return step
 
 
-class Life:
-    def __init__(self, dies_at: int) -> None:
-        self.left, self.dead = dies_at, False
+class KillCounter:
+    def __init__(self, kill_at: int) -> None:
+        self.left, self.killed = kill_at, False
 
     def tick(self, before: bool) -> None:
-        if self.dead:
+        if self.killed:
             raise Killed
         self.left -= 1
         if self.left < 0:
-            self.dead = True
+            self.killed = True
             raise Killed
 
 
-async def one_life(store: Any, runtime: Any, term: int, passes: int, pools: dict[str, Pool]) -> None:
-    """Passes of a controller without clocks: each refills, lets its makers end, and reconciles."""
+async def run_passes(store: Any, runtime: Any, term: int, passes: int, pools: dict[str, Pool]) -> None:
+    """Run passes of a controller without timers: each refills, waits for the creations, and reconciles."""
     pool_refill = PoolRefill(store, runtime, lambda: pools, SECRET, QUICK, Metrics())
     reconciler = Reconciler(store, runtime, 0.2, pool_refill)
     await reconciler.run_once(term)
     for _ in range(passes):
-        makers: list[Coroutine[Any, Any, None]] = []
+        creations: list[Coroutine[Any, Any, None]] = []
 
-        def spawn(work: Coroutine[Any, Any, None], name: str, makers: list[Coroutine[Any, Any, None]] = makers) -> None:
-            makers.append(work)
+        def spawn(work: Coroutine[Any, Any, None], name: str, creations: list[Coroutine[Any, Any, None]] = creations) -> None:
+            creations.append(work)
 
         await pool_refill.refill(term, spawn)
-        ends = await asyncio.gather(*(shielded(maker) for maker in makers))
-        if any(ends):
+        killed = await asyncio.gather(*(was_killed(creation) for creation in creations))
+        if any(killed):
             raise Killed
         await reconciler.run_once(term)
 
 
-async def shielded(work: Coroutine[Any, Any, None]) -> bool:
+async def was_killed(work: Coroutine[Any, Any, None]) -> bool:
     try:
         await work
     except Killed:
@@ -274,27 +274,27 @@ async def shielded(work: Coroutine[Any, Any, None]) -> bool:
 
 @pytest.mark.timeout(300)
 async def test_a_controller_killed_between_any_two_steps_leaves_nothing(store: PlacementStore, redis_server: RedisServer) -> None:
-    """It fills a pool, rolls it and replaces a taken spare; killed at every step; the next one makes everything right."""
+    """It fills a pool, replaces it and a taken spare, and is killed at each step; the next controller corrects everything."""
     changed = replace(POOL, image="other", size=2)
     kills = 0
-    for dies_at in range(10_000):
+    for kill_at in range(10_000):
         redis_server.flush()
-        runtime, life = MemoryRuntime(), Life(dies_at)
-        mortal = Mortal(store, life), Mortal(runtime, life)
+        runtime, counter = MemoryRuntime(), KillCounter(kill_at)
+        killable = KillableProxy(store, counter), KillableProxy(runtime, counter)
         term = await store.lead("killed", 60) or 0
         try:
-            await one_life(*mortal, term, 1, POOLS)
+            await run_passes(*killable, term, 1, POOLS)
             taken = await store.take_spare(KEY)
             assert taken
-            await one_life(*mortal, term, 2, {changed.key: changed})
+            await run_passes(*killable, term, 2, {changed.key: changed})
         except Killed:
             kills += 1
         await store.resign("killed")
         term = await store.lead("next", 60) or 0
-        await one_life(store, runtime, term, 4, {changed.key: changed})
-        assert await offered(store, changed.key) == set(runtime.present), f"killed at step {dies_at}"
+        await run_passes(store, runtime, term, 4, {changed.key: changed})
+        assert await offered(store, changed.key) == set(runtime.present), f"killed at step {kill_at}"
         assert len(runtime.present) == 2
         assert all(one.image == "other" for one in runtime.present.values())
-        if not life.dead:
+        if not counter.killed:
             break
     assert kills > 50

@@ -1,4 +1,4 @@
-"""Creating from a warm pool: who gets a spare, what happens to a dead one, and two replicas at once."""
+"""Creates from a warm pool: which request gets a spare, what happens to a dead spare, and two replicas at once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_create_that_fits_gets_a_spare(served: Served) -> None:
     assert 'holdfast_pool_claims_total{outcome="empty"} 1' in metrics
 
 
-async def test_dead_spares_are_passed_over_and_then_it_is_made_cold(served: Served) -> None:
+async def test_dead_spares_are_skipped_and_then_a_cold_start_follows(served: Served) -> None:
     for id_ in await offer(served, 5):
         if id_ != "pool-1":
             del served.runtime.present[id_]
@@ -70,7 +70,7 @@ async def test_dead_spares_are_passed_over_and_then_it_is_made_cold(served: Serv
     assert len(served.runtime.present) == 2
 
 
-async def test_a_spare_that_fails_half_way_is_removed_under_both_names(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_spare_that_fails_during_adoption_is_removed_under_both_ids(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await offer(served, 1)
 
     async def half(spare_id: str, order: CreateRequest, timeout_s: float) -> Any:
@@ -86,8 +86,8 @@ async def test_a_spare_that_fails_half_way_is_removed_under_both_names(served: S
     assert served.runtime.deleted == ["pool-0", made["sandbox_id"]]
 
 
-async def test_two_replicas_make_one_sandbox_of_one_spare(served: Served, redis_url: str, tmp_path: Path) -> None:
-    """The same request at two gateways at once: one spare is used, the other stays on offer."""
+async def test_two_replicas_turn_one_spare_into_one_sandbox(served: Served, redis_url: str, tmp_path: Path) -> None:
+    """The same request reaches two gateways at once: one spare is used, the others stay on offer."""
     await offer(served, 4)
     other_folder = tmp_path / "other"
     other_folder.mkdir()
@@ -121,15 +121,15 @@ async def forget_all(served: Served) -> None:
         served.runtime.present.pop(id_, None)
 
 
-async def test_who_gives_up_on_spares_leaves_it_to_a_replica_that_found_another(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else there would be two of one sandbox: the spare that the other adopts, and the one made cold here."""
+async def test_a_replica_without_a_spare_leaves_the_create_to_one_that_has_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one request would give two sandboxes: the spare that the other replica adopts, and a cold start here."""
     await offer(served, 2)
     monkeypatch.setattr(pool_claims, "_TRIES", 1)
 
     async def slow(spare_id: str, order: CreateRequest, timeout_s: float) -> Any:
         record = await served.store.get(order.sandbox_id)
         assert isinstance(record, Record)
-        found = await served.store.take_spare(KEY)  # the other replica saw this one fail first, and goes on
+        found = await served.store.take_spare(KEY)  # the other replica saw this spare fail first and takes the next one
         assert found == await served.store.assign_spare(order.sandbox_id, order.incarnation, str(found), spare_id)
         served.gateway.background.start(adopted(record.incarnation, str(found)), "the other replica")
         raise HoldfastError("sandbox_not_found", "it is gone")
@@ -147,4 +147,4 @@ async def test_who_gives_up_on_spares_leaves_it_to_a_replica_that_found_another(
     record = await served.store.get("sb-1")
     assert isinstance(record, Record)
     assert record.endpoint == "unix:///adopted"
-    assert len(served.runtime.orders) == 1, "the one that was adopted"
+    assert len(served.runtime.orders) == 1, "only the adoption was ordered"

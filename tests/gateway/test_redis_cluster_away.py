@@ -12,9 +12,9 @@ from gateway.settings import PlacementSettings
 
 
 @pytest.mark.parametrize("scheme", ["redis+cluster", "rediss+cluster"])
-async def test_a_cluster_without_a_node(scheme: str) -> None:
+async def test_a_cluster_without_a_node_is_unavailable(scheme: str) -> None:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # nobody listens, and nobody else can
+        held.bind(("127.0.0.1", 0))  # the port is bound, so no server can listen on it
         store = PlacementStore(PlacementSettings(redis_url=f"{scheme}://127.0.0.1:{held.getsockname()[1]}"))
         try:
             with pytest.raises(PlacementUnavailableError):

