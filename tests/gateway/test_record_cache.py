@@ -1,4 +1,4 @@
-"""The controller's kept records on a real Redis: they equal the store's after any steps, and a quiet read costs no record."""
+"""The controller's record cache on a real Redis: it equals the store after any steps, and reads only records that changed."""
 
 from __future__ import annotations
 
@@ -64,34 +64,34 @@ async def test_the_cache_follows_every_step(store: PlacementStore, redis_server:
         assert kept == await states(store), f"after step {number}"
 
 
-async def test_a_quiet_read_costs_no_record(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_without_changes_fetches_no_record(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         await store.create(SandboxSpec(f"sb-{number}", "ada", "i", "host"), fingerprint="f")
         await store.mark_ready(f"sb-{number}", "i", "unix:///a")
     cache, read = RecordCache(store), store.records
     assert len(await cache.read("m")) == 50
-    asked: list[str] = []
+    fetched: list[str] = []
 
     async def counted(ids: Any) -> list[Record]:
-        asked.extend(ids)
+        fetched.extend(ids)
         return await read(ids)
 
     monkeypatch.setattr(store, "records", counted)
     assert len(await cache.read("m")) == 50
-    assert asked == []
+    assert fetched == []
     await store.create(SandboxSpec("late", "ada", "i", "host"), fingerprint="f")
     assert len(await cache.read("m")) == 51
-    assert "late" in asked
-    asked.clear()
+    assert "late" in fetched
+    fetched.clear()
     await cache.read("m")
-    assert asked == ["late"], "a pending record is renewed by its replica, which is no change"
+    assert fetched == ["late"], "the renewal of a pending record is not a change, so it is fetched each time"
     for _ in range(record_cache._READS_UNTIL_SCAN):
         await cache.read("m")
-    assert len(asked) > 50, "now and then everything is read"
+    assert len(fetched) > 50, "after a number of reads everything is fetched"
 
 
-async def test_nothing_is_ended_because_of_what_a_late_watch_shows(store: PlacementStore) -> None:
-    """Its list is older than the sandboxes: all seem to be lost, and one that was deleted seems to be there."""
+async def test_an_outdated_watch_ends_no_sandbox(store: PlacementStore) -> None:
+    """Its list is older than the sandboxes: all of them seem lost, and a deleted one seems to exist."""
     runtime, term = MemoryRuntime(), await store.lead("c1", 60)
     assert term is not None
     for number in range(20):
@@ -100,7 +100,7 @@ async def test_nothing_is_ended_because_of_what_a_late_watch_shows(store: Placem
         await store.mark_ready(spec.sandbox_id, spec.incarnation, runtime.endpoint)
         runtime.add(spec.sandbox_id)
     old = [runtime.add("sb-old", created_at=1.0)]
-    runtime.list_watched = lambda: _answer(old)  # type: ignore[method-assign]
+    runtime.list_watched = lambda: _returning(old)  # type: ignore[method-assign]
     await store.mark_generation("m", term=term)
     reconciler = Reconciler(store, runtime, -1.0)
     for _ in range(4):
@@ -110,31 +110,33 @@ async def test_nothing_is_ended_because_of_what_a_late_watch_shows(store: Placem
     del runtime.present["sb-3"]
     for _ in range(4):
         await reconciler.run_once(term)
-    assert [record.sandbox_id async for record in store.scan() if record.status == "failed"] == ["sb-3"], "what is really lost is recorded"
+    assert [record.sandbox_id async for record in store.scan() if record.status == "failed"] == ["sb-3"], (
+        "a sandbox that is really lost is recorded"
+    )
 
 
-async def _answer(found: list[Any]) -> list[Any]:
+async def _returning(found: list[Any]) -> list[Any]:
     return found
 
 
 @pytest.mark.parametrize("moment", ["wiped", "now and then"])
-async def test_what_the_watch_does_not_show_is_found_by_a_list(store: PlacementStore, redis_server: RedisServer, moment: str) -> None:
-    """A watch that is behind after a wipe would leave a sandbox without a record; one that missed an end would keep it for ever."""
+async def test_a_list_finds_what_the_watch_does_not_show(store: PlacementStore, redis_server: RedisServer, moment: str) -> None:
+    """An outdated watch would leave a sandbox without a record after a wipe; one that missed an end would keep the record forever."""
     runtime, term = MemoryRuntime(), await store.lead("c1", 60)
     assert term is not None
     await store.mark_generation("m", term=term)
     await store.create(SandboxSpec("sb-1", "ada", "1" * 16, "host"), fingerprint="f")
     await store.mark_ready("sb-1", "1" * 16, runtime.endpoint)
     shown = [runtime.add("sb-1", created_at=1.0)]
-    runtime.list_watched = lambda: _answer(shown)  # type: ignore[method-assign]
-    reconciler, agreed = Reconciler(store, runtime, -1.0), []
+    runtime.list_watched = lambda: _returning(shown)  # type: ignore[method-assign]
+    reconciler, reconciled = Reconciler(store, runtime, -1.0), []
 
-    async def agree(records: Any, term: int) -> None:
-        agreed.append(set(records))
+    async def note_records(records: Any, term: int) -> None:
+        reconciled.append(set(records))
 
-    reconciler.further_reconcilers.append(agree)
+    reconciler.further_reconcilers.append(note_records)
     await reconciler.run_once(term)
-    assert agreed == [{"sb-1"}]
+    assert reconciled == [{"sb-1"}]
     if moment == "wiped":
         redis_server.flush()
         shown.clear()
@@ -143,7 +145,7 @@ async def test_what_the_watch_does_not_show_is_found_by_a_list(store: PlacementS
         await reconciler.run_once(term)
         assert isinstance(await store.get("sb-1"), Record)
         await reconciler.run_once(term)
-        assert agreed == [{"sb-1"}, {"sb-1"}], "groups and quotas are compared as soon as the records are complete"
+        assert reconciled == [{"sb-1"}, {"sb-1"}], "groups and quotas are compared as soon as the records are complete"
         return
     runtime.present.clear()
     for _ in range(2 * record_cache._READS_UNTIL_SCAN + 2):
@@ -153,7 +155,7 @@ async def test_what_the_watch_does_not_show_is_found_by_a_list(store: PlacementS
     assert entry.status == "failed"
 
 
-async def test_a_cursor_of_changes_that_were_lost_is_noticed(store: PlacementStore, redis_server: RedisServer) -> None:
+async def test_lost_changes_behind_a_cursor_are_detected(store: PlacementStore, redis_server: RedisServer) -> None:
     await store.create(SandboxSpec("sb-1", "ada", "i1", "host"), fingerprint="f")
     cursor = (await store.changes()).cursor
     redis_server.flush()

@@ -1,4 +1,4 @@
-"""The relay: its transparency, hostile sides, back-pressure, and which connections it cuts."""
+"""The relay: unchanged bytes, hostile clients and agents, back-pressure, and which connections it cuts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_messages_pass_unchanged(served: Served, size: int) -> None:
                 assert await client.recv() == message
 
 
-async def test_what_the_agent_says_first_arrives(served: Served) -> None:
+async def test_data_that_the_agent_sends_first_arrives(served: Served) -> None:
     async def greet(connection: Connection) -> None:
         await connection.send(server_frame(BINARY, b"early"))
         await echo(connection)
@@ -80,19 +80,19 @@ async def test_a_lost_agent_is_a_lost_connection(served: Served) -> None:
             assert (await closed_with(client))[0] == 1006
 
 
-async def _last_words(connection: Connection) -> None:
-    """Say more than any socket holds at once, and end without waiting for it to be read."""
+async def _send_and_abort(connection: Connection) -> None:
+    """Send more than a socket buffers, then abort without waiting until the client has read it."""
     await connection.message()
     connection.writer.write(server_frame(BINARY, bytes(MESSAGE_BYTES)) * 16)
     await connection.message()
     sent = connection.writer.transport
-    await until_async(lambda: not sent.get_write_buffer_size(), deadline_s=60, what="all of it to be on its way")
+    await until_async(lambda: not sent.get_write_buffer_size(), deadline_s=60, what="all of it to be sent")
     sent.abort()
 
 
-async def test_what_a_lost_agent_said_last_still_arrives(redis_url: str, tmp_path: Path) -> None:
+async def test_the_last_data_of_a_lost_agent_still_arrives(redis_url: str, tmp_path: Path) -> None:
     settings = RelaySettings(buffer_bytes=64 * MESSAGE_BYTES)
-    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_last_words) as agent:
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_send_and_abort) as agent:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:
             client.transport.pause_reading()
@@ -104,17 +104,17 @@ async def test_what_a_lost_agent_said_last_still_arrives(redis_url: str, tmp_pat
             await until_async(lambda: relay._agent_gone, deadline_s=60, what="the agent to be gone")
             assert relay._client.get_write_buffer_size() > 0
             assert not relay.done.done()
-            assert len(served.gateway.attached) == 1, "it counts until its buffer is empty"
+            assert len(served.gateway.attached) == 1, "the session counts until its buffer is empty"
             client.transport.resume_reading()
             for _ in range(16):
                 assert len(await client.recv()) == MESSAGE_BYTES
             assert (await closed_with(client))[0] == 1006
-        await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=60, what="the session to go")
+        await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=60, what="the session to end")
 
 
-async def test_a_client_that_takes_nothing_holds_a_lost_session_for_a_while_only(redis_url: str, tmp_path: Path) -> None:
+async def test_a_client_that_reads_nothing_keeps_a_lost_session_only_until_linger_ends(redis_url: str, tmp_path: Path) -> None:
     settings = RelaySettings(buffer_bytes=64 * MESSAGE_BYTES, linger_s=1.0, sessions_per_owner=1)
-    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_last_words) as agent:
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_send_and_abort) as agent:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:
             client.transport.pause_reading()
@@ -123,8 +123,8 @@ async def test_a_client_that_takes_nothing_holds_a_lost_session_for_a_while_only
             await until_async(lambda: relay.chunks > 16, deadline_s=60, what="all of it at the gateway")
             await client.send(b"end")
             await until_async(lambda: relay._agent_gone, deadline_s=60, what="the agent to be gone")
-            assert (await refusal(served))[:2] == (429, "session_limit"), "memory it holds is memory it is charged for"
-            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=60, what="patience to end")
+            assert (await refusal(served))[:2] == (429, "session_limit"), "the session still counts while it holds memory"
+            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=60, what="the linger time to end")
             assert relay.done.done()
             client.transport.abort()
 
@@ -134,7 +134,7 @@ async def test_a_lost_client_is_noticed_by_the_agent(served: Served) -> None:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:
             client.transport.abort()
-            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=60, what="the session to go")
+            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=60, what="the session to end")
             async with asyncio.timeout(DEADLINE_S):
                 assert await agent.connections[0].reader.read() == b""
 
@@ -151,7 +151,7 @@ async def test_a_lost_client_is_noticed_by_the_agent(served: Served) -> None:
         b"\xff" * 100,
     ],
 )
-async def test_a_hostile_agent_harms_its_session_only(served: Served, bad: bytes) -> None:
+async def test_a_hostile_agent_affects_only_its_session(served: Served, bad: bytes) -> None:
     async def misbehave(connection: Connection) -> None:
         if await connection.message() == b"bad":
             await connection.send(bad)
@@ -167,7 +167,7 @@ async def test_a_hostile_agent_harms_its_session_only(served: Served, bad: bytes
             assert await other.recv() == b"still here"
 
 
-async def test_a_client_that_breaks_the_framing_is_told(served: Served) -> None:
+async def test_a_client_that_breaks_the_framing_gets_a_close_code(served: Served) -> None:
     async with ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:
@@ -179,9 +179,9 @@ async def test_a_client_that_breaks_the_framing_is_told(served: Served) -> None:
 
 
 @pytest.mark.parametrize("who", ["client", "agent"])
-async def test_last_words_reach_a_client_that_is_still_talking(served: Served, who: str) -> None:
-    """To close a socket with bytes in it that nobody read resets the connection, and takes what was said last from the other side."""
-    over = asyncio.Event()
+async def test_the_close_code_reaches_a_client_that_is_still_sending(served: Served, who: str) -> None:
+    """Closing a socket with unread bytes resets the connection, and the peer loses the last bytes that were sent."""
+    ended = asyncio.Event()
 
     async def behave(connection: Connection) -> None:
         try:
@@ -191,27 +191,29 @@ async def test_last_words_reach_a_client_that_is_still_talking(served: Served, w
                 return
             await echo(connection)
         finally:
-            over.set()
+            ended.set()
 
     async with ScriptedAgent(behave) as agent:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:
             client.transport.pause_reading()
-            talking = asyncio.create_task(_talk(client, bytes(64 * MESSAGE_BYTES) if who == "client" else bytes(MESSAGE_BYTES)))
-            await over.wait()
-            await until_async(lambda: all(r.hung_up for r in served.gateway.attached._relays), deadline_s=DEADLINE_S, what="it to be told")
+            sending = asyncio.create_task(_send_many(client, bytes(64 * MESSAGE_BYTES) if who == "client" else bytes(MESSAGE_BYTES)))
+            await ended.wait()
+            await until_async(
+                lambda: all(r.hung_up for r in served.gateway.attached._relays), deadline_s=DEADLINE_S, what="the relay to send its close"
+            )
             client.transport.resume_reading()
             assert (await closed_with(client))[0] == (4413 if who == "client" else 4414)
-            talking.cancel()
-            await asyncio.gather(talking, return_exceptions=True)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
 
-async def _talk(client: ClientConnection, message: bytes) -> None:
+async def _send_many(client: ClientConnection, message: bytes) -> None:
     for _ in range(200):
         await client.send(message)
 
 
-async def test_a_reader_that_stops_holds_bounded_memory(redis_url: str, tmp_path: Path) -> None:
+async def test_a_stopped_reader_takes_bounded_memory(redis_url: str, tmp_path: Path) -> None:
     sent = 0
 
     async def flood(connection: Connection) -> None:
@@ -240,7 +242,7 @@ async def test_a_reader_that_stops_holds_bounded_memory(redis_url: str, tmp_path
             client.transport.abort()
 
 
-async def test_many_readers_that_stop_do_not_add_up(redis_url: str, tmp_path: Path) -> None:
+async def test_the_number_of_stalled_readers_is_limited(redis_url: str, tmp_path: Path) -> None:
     async def flood(connection: Connection) -> None:
         frame = server_frame(BINARY, bytes(MESSAGE_BYTES))
         while True:
@@ -258,9 +260,9 @@ async def test_many_readers_that_stop_do_not_add_up(redis_url: str, tmp_path: Pa
             (relay,) = set(served.gateway.attached._relays) - known
             relays.append(relay)
             await until_async(lambda relay=relay: relay.client_paused, deadline_s=60, what=f"reader {number} to be full")
-        await until_async(lambda: any(relay.done.done() for relay in relays), deadline_s=60, what="one that waits to be cut off")
+        await until_async(lambda: any(relay.done.done() for relay in relays), deadline_s=60, what="a stalled session to be cut off")
         assert sum(relay.done.done() for relay in relays) == 1
-        assert not relays[2].done.done(), "it has waited least"
+        assert not relays[2].done.done(), "it stalled last"
         assert len(served.gateway.attached._stalled) == 2
         client.transport.resume_reading()
         for _ in range(20):
@@ -268,10 +270,10 @@ async def test_many_readers_that_stop_do_not_add_up(redis_url: str, tmp_path: Pa
         for relay in relays:
             relay.abort()
         for one in clients:
-            one.transport.abort()  # else each would wait for its closing handshake, which nobody is there for
+            one.transport.abort()  # otherwise each would wait for a closing handshake that does not come
 
 
-async def test_sweeps_cut_off_the_dead(redis_url: str, tmp_path: Path) -> None:
+async def test_sweeps_cut_off_idle_connections(redis_url: str, tmp_path: Path) -> None:
     settings = RelaySettings(idle_limit_s=20.0, sweep_interval_s=10.0)
     async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)

@@ -1,4 +1,4 @@
-"""Rotating the deployment's secret: sessions, tickets and agents made with the former one go on, for as long as it is named."""
+"""Rotation of the deployment's secret: sessions, tickets and agents of the old secret work while it is listed as another secret."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = requires("redis")
 OLD = "o" * 64
 
 
-def knows(gateway: Gateway, *others: str) -> None:
-    """As after a restart with these beside its own."""
+def set_other_secrets(gateway: Gateway, *others: str) -> None:
+    """Configure ``gateway`` as after a restart with these secrets besides its own."""
     gateway.secrets = (gateway.secret, *others)
 
 
@@ -34,29 +34,29 @@ async def refused(served: Served, **headers: str) -> str:
     return str(caught.value.response.headers.get("content-type")) + bytes(caught.value.response.body or b"").decode()
 
 
-async def test_an_agent_of_the_former_secret_is_reached_while_it_is_named(redis_url: str, tmp_path: Path) -> None:
+async def test_an_agent_of_the_old_secret_is_reached_while_it_is_listed(redis_url: str, tmp_path: Path) -> None:
     async with serve(redis_url, tmp_path) as served, ScriptedAgent(echo, secret=OLD) as agent:
         await served.place("sb-1", agent.endpoint)
         assert "agent_identity" in await refused(served)
-        knows(served.gateway, "x" * 64, OLD)
+        set_other_secrets(served.gateway, "x" * 64, OLD)
         async with served.attach("sb-1") as client:
             await client.send(b"\x90")
             assert await client.recv() == b"\x90"
             assert client.response is not None
             text = client.response.headers[tickets.HEADER]
-        assert tickets.read((SECRET,), text, 0.0) is not None, "what is new is signed with the new one"
-        knows(served.gateway)
+        assert tickets.read((SECRET,), text, 0.0) is not None, "new tickets are signed with the new secret"
+        set_other_secrets(served.gateway)
         assert "agent_identity" in await refused(served)
 
 
-async def test_a_ticket_of_the_former_secret_resumes_without_redis(redis_url: str, redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_ticket_of_the_old_secret_resumes_without_redis(redis_url: str, redis_server: RedisServer, tmp_path: Path) -> None:
     async with serve(redis_url, tmp_path) as served, ScriptedAgent(echo, secret=OLD) as agent:
         await served.place("sb-1", agent.endpoint)
         text = tickets.sign(OLD, tickets.Ticket("sb-1", "ada", "1" * 16, agent.endpoint, 2**40))
         redis_server.stop()
         try:
             assert "placement_unavailable" in await refused(served, X_Holdfast_Ticket=text)
-            knows(served.gateway, OLD)
+            set_other_secrets(served.gateway, OLD)
             async with served.attach("sb-1", X_Holdfast_Ticket=text) as client:
                 await client.send(b"\x90")
                 assert await client.recv() == b"\x90"
@@ -66,7 +66,7 @@ async def test_a_ticket_of_the_former_secret_resumes_without_redis(redis_url: st
 
 async def test_new_sandboxes_are_made_with_the_new_secret(redis_url: str, tmp_path: Path) -> None:
     async with serve(redis_url, tmp_path) as served, served.client() as client:
-        knows(served.gateway, OLD)
+        set_other_secrets(served.gateway, OLD)
         await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})
         (order,) = served.runtime.orders
         assert order.token == agent_token(SECRET, "sb-1", order.incarnation)

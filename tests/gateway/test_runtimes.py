@@ -1,4 +1,4 @@
-"""Runtimes: the conformance suite on the real node and on the runtime in memory; a node that is away, lies or comes back."""
+"""Runtimes: the conformance suite on a real node and on the runtime in memory; a node that is down, sends wrong data or returns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def real_node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[N
 @pytest.mark.asyncio(loop_scope="module")
 @requires("namespaces")
 class TestLocalRuntime(RuntimeConformance):
-    """The whole contract, on a real node."""
+    """The complete contract, on a real node."""
 
     @pytest_asyncio.fixture(loop_scope="module")
     async def runtime(self, real_node: Node) -> AsyncIterator[LocalRuntime]:
@@ -43,7 +43,7 @@ class TestLocalRuntime(RuntimeConformance):
             await made.delete(present.sandbox_id)
         await made.aclose()
 
-    async def test_ready_is_told(self, runtime: LocalRuntime) -> None:
+    async def test_the_watch_reports_a_ready_sandbox(self, runtime: LocalRuntime) -> None:
         events = runtime.watch()
         await next_of(events, Synced)
         await runtime.create(order("sb-1"), CREATE_S)
@@ -53,12 +53,12 @@ class TestLocalRuntime(RuntimeConformance):
     async def test_the_agent_proves_itself(self, runtime: LocalRuntime) -> None:
         from holdfast_wire.proof import agent_token
 
-        asked = order("sb-1")
-        token = agent_token(SECRET, "sb-1", asked.incarnation)
+        request = order("sb-1")
+        token = agent_token(SECRET, "sb-1", request.incarnation)
         made = await runtime.create(
-            type(asked)(**{name: getattr(asked, name) for name in type(asked).__dataclass_fields__} | {"token": token}), CREATE_S
+            type(request)(**{name: getattr(request, name) for name in type(request).__dataclass_fields__} | {"token": token}), CREATE_S
         )
-        dialled = await dial(made, (SECRET,), "sb-1", asked.incarnation, 5.0)
+        dialled = await dial(made, (SECRET,), "sb-1", request.incarnation, 5.0)
         dialled.transport.abort()
         with pytest.raises(HoldfastError) as caught:
             await dial(made, (SECRET,), "sb-1", "0" * 16, 5.0)
@@ -66,7 +66,7 @@ class TestLocalRuntime(RuntimeConformance):
 
 
 class TestMemoryRuntime(RuntimeConformance):
-    """The tests' own runtime keeps the contract, so that tests on it mean something."""
+    """The tests' own runtime also fulfils the contract, so that tests which use it are valid."""
 
     @pytest.fixture
     def runtime(self) -> MemoryRuntime:
@@ -76,7 +76,7 @@ class TestMemoryRuntime(RuntimeConformance):
 # The local runtime's connection --------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_is_away_is_unavailable(tmp_path: Path) -> None:
+async def test_a_missing_node_is_unavailable(tmp_path: Path) -> None:
     runtime = LocalRuntime(tmp_path / "node.sock")
     for call in (runtime.list_all(), runtime.stats(), runtime.delete("sb-1"), runtime.create(order("sb-1"), 5.0)):
         with pytest.raises(RuntimeUnavailableError) as unavailable:
@@ -85,7 +85,7 @@ async def test_a_node_that_is_away_is_unavailable(tmp_path: Path) -> None:
     await runtime.aclose()
 
 
-async def test_answers_find_their_requests_and_a_break_ends_them_all(tmp_path: Path) -> None:
+async def test_answers_match_their_requests_and_a_lost_connection_fails_the_rest(tmp_path: Path) -> None:
     requests: list[dict[str, object]] = []
     arrived = asyncio.Event()
 
@@ -109,7 +109,7 @@ async def test_answers_find_their_requests_and_a_break_ends_them_all(tmp_path: P
 @pytest.mark.parametrize(
     "answer", [b"garbage\n", b"{}\n", b'{"id": 1}\n', b'{"id": 1, "ok": true}\n', b'{"id": 1, "ok": false, "error": 7}\n']
 )
-async def test_a_node_that_lies_is_a_typed_error(tmp_path: Path, answer: bytes) -> None:
+async def test_an_invalid_answer_from_the_node_is_a_typed_error(tmp_path: Path, answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(answer)
@@ -123,12 +123,12 @@ async def test_a_node_that_lies_is_a_typed_error(tmp_path: Path, answer: bytes) 
     await runtime.aclose()
 
 
-async def test_a_way_out_that_cannot_be_taken_away_is_not_said_to_be(tmp_path: Path) -> None:
+async def test_a_network_change_that_the_node_cannot_make_is_refused(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there = [{"sandbox_id": f"sb-{network}", "incarnation": "1", "network": network} for network in (True, False)]
+        present = [{"sandbox_id": f"sb-{network}", "incarnation": "1", "network": network} for network in (True, False)]
         with contextlib.closing(writer):
             while line := await reader.readline():
-                writer.write(json.dumps({"id": json.loads(line)["id"], "ok": True, "sandboxes": there}).encode() + b"\n")
+                writer.write(json.dumps({"id": json.loads(line)["id"], "ok": True, "sandboxes": present}).encode() + b"\n")
 
     server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
     runtime = LocalRuntime(tmp_path / "node.sock")
@@ -140,7 +140,7 @@ async def test_a_way_out_that_cannot_be_taken_away_is_not_said_to_be(tmp_path: P
     await server.wait_closed()
 
 
-async def test_a_broken_watch_starts_over_with_everything(tmp_path: Path) -> None:
+async def test_a_broken_watch_restarts_with_a_complete_list(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(b'{"id": 1, "event": {"type": "sync", "sandboxes": []}}\n')

@@ -1,4 +1,4 @@
-"""Small parts by themselves: keys, log lines, metrics, retry detection, settings."""
+"""Unit tests of small parts: keys, log lines, metrics, retry detection, settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def test_keys_are_read_again_and_survive_a_broken_file(tmp_path: Path) -> None:
+def test_a_changed_keys_file_is_read_again_and_a_missing_one_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# people\nada {digest('a')}\n\nnonsense\nbob short\neve {digest('e')}\n")
     keys = Keys(path)
@@ -37,7 +37,7 @@ def test_keys_are_read_again_and_survive_a_broken_file(tmp_path: Path) -> None:
         keys.owner_of("a")
 
 
-def test_where_a_key_may_stand() -> None:
+def test_a_key_is_read_from_two_headers() -> None:
     assert key_of({"x-api-key": "k"}) == "k"
     assert key_of({"authorization": "Bearer k"}) == "k"
     for headers in ({}, {"authorization": "Basic k"}, {"authorization": "Bearer "}, {"authorization": "k"}):
@@ -76,35 +76,35 @@ def test_metrics_are_prometheus_text() -> None:
         metrics.count("requests_total", colour="red")
 
 
-def _there() -> bool:
+def _connected() -> bool:
     return True
 
 
-def _gone() -> bool:
+def _disconnected() -> bool:
     return False
 
 
-def test_reposts_are_joined_only_when_their_client_went_or_fell_back() -> None:
+def test_a_repeated_post_joins_only_if_its_client_disconnected_or_fell_back() -> None:
     reposts = RetryDetection()
-    reposts.note(b"f", PostedExec("c1", True, _there))
+    reposts.note(b"f", PostedExec("c1", True, _connected))
     assert reposts.find(b"f", True) is None
     assert reposts.find(b"g", False) is None
     assert reposts.find(b"f", False) == "c1"
     assert reposts.find(b"f", False) is None
-    reposts.note(b"f", PostedExec("c2", False, _gone))
+    reposts.note(b"f", PostedExec("c2", False, _disconnected))
     assert reposts.find(b"f", False) == "c2"
-    posted = PostedExec("c3", True, _there)
+    posted = PostedExec("c3", True, _connected)
     reposts.note(b"f", posted)
     posted.answered(connected=True)
     assert reposts.find(b"f", True) is None
     assert reposts.find(b"f", False) == "c3"
-    posted = PostedExec("c4", True, _there)
+    posted = PostedExec("c4", True, _connected)
     reposts.note(b"f", posted)
     posted.answered(connected=False)
     assert reposts.find(b"f", True) == "c4"
 
 
-def test_memory_of_posts_is_bounded() -> None:
+def test_the_number_of_remembered_posts_is_bounded() -> None:
     reposts = RetryDetection()
     for number in range(10_000):
         reposts.note(b"%d" % (number % 5000), PostedExec("c", True, None))
@@ -113,8 +113,8 @@ def test_memory_of_posts_is_bounded() -> None:
 
 def test_settings_come_from_the_environment() -> None:
     settings = from_environment({"HOLDFAST_DATA": "/data", "PORT": "99", "HOLDFAST_ALLOWED_ORIGINS": "https://a, https://b"})
-    patient = from_environment({"HOLDFAST_REDIS_TIMEOUT_MS": "3000"}).placement
-    assert (patient.step_timeout_s, patient.connect_timeout_s) == (3.0, 2.0)
+    slow_redis = from_environment({"HOLDFAST_REDIS_TIMEOUT_MS": "3000"}).placement
+    assert (slow_redis.step_timeout_s, slow_redis.connect_timeout_s) == (3.0, 2.0)
     assert settings.placement == PlacementSettings(redis_url="unix:///data/redis.sock")
     assert (settings.port, settings.node_socket, settings.allowed_origins) == (
         99,

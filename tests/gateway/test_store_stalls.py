@@ -1,4 +1,4 @@
-"""A store that does not answer for a while: clients could not send heartbeats or renew leases, so nothing may expire because of that."""
+"""A store that does not answer for a while: clients cannot send heartbeats or renew leases then, so nothing may expire because of it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ AWAY_S = 2.5
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, patience_s: float) -> AsyncIterator[PlacementStore]:
-    made = PlacementStore(PlacementSettings(redis_url=url, step_timeout_s=patience_s, connect_timeout_s=patience_s))
+async def opened(url: str, timeout_s: float) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=url, step_timeout_s=timeout_s, connect_timeout_s=timeout_s))
     try:
         yield made
     finally:
         await made.aclose()
 
 
-async def test_what_is_in_use_outlives_a_store_that_was_away_for_longer_than_its_limits(redis_server: RedisServer, redis_url: str) -> None:
-    """Whoever uses it says so at the same interval as before, which is not the moment in which the store is back."""
+async def test_sandboxes_in_use_outlive_a_store_outage_longer_than_their_limits(redis_server: RedisServer, redis_url: str) -> None:
+    """Clients report use at the same interval as before, so the next report comes some time after the store is back."""
     runtime = MemoryRuntime()
     clock = asyncio.get_running_loop().time
 
@@ -68,11 +68,11 @@ async def test_what_is_in_use_outlives_a_store_that_was_away_for_longer_than_its
         os.kill(redis_server.pid, signal.SIGSTOP)
         try:
             back_at = clock() + AWAY_S
-            await until_async(lambda: clock() > back_at, deadline_s=60, what="the store's limits to be over")
+            await until_async(lambda: clock() > back_at, deadline_s=60, what="the limits to pass during the outage")
         finally:
             os.kill(redis_server.pid, signal.SIGCONT)
-        next_at = clock() + 0.5  # half of the limits: as often as it is said by who uses it
-        await until_async(lambda: clock() > next_at, deadline_s=60, what="the next time of saying so")
+        next_at = clock() + 0.5  # about a third of the limit: the interval at which clients report use
+        await until_async(lambda: clock() > next_at, deadline_s=60, what="the time of the next report")
 
         await use(store, group.lease)
         for id_ in ("sb-1", "sb-2"):
@@ -81,8 +81,8 @@ async def test_what_is_in_use_outlives_a_store_that_was_away_for_longer_than_its
         await becomes(store, "unused", Tombstone, "idle")
 
 
-async def test_a_store_that_runs_somebody_elses_long_script_is_away(redis_url: str) -> None:
-    """It answers, and says BUSY: whoever notes uses or renews a lease must live on."""
+async def test_a_store_that_runs_a_long_script_of_another_client_is_unavailable(redis_url: str) -> None:
+    """A store that answers BUSY does not stop the tasks that record use and renew leases."""
     endless = "while true do end"
     async with opened(redis_url, 20.0) as store, redis.Redis.from_url(redis_url) as client, redis.Redis.from_url(redis_url) as other:
         await client.config_set("lua-time-limit", "10")
@@ -108,7 +108,7 @@ async def test_a_store_that_runs_somebody_elses_long_script_is_away(redis_url: s
         await store.ping()
 
 
-async def test_a_gateway_that_was_too_busy_to_read_an_answer_does_not_report_an_outage(redis_url: str) -> None:
+async def test_a_gateway_too_busy_to_read_an_answer_reports_no_outage(redis_url: str) -> None:
     async def busy() -> None:
         for _ in range(3):
             await asyncio.sleep(0.01)
@@ -135,9 +135,7 @@ async def test_steps_that_wait_for_a_connection_fail_as_soon_as_the_store_is_kno
     assert 0.3 <= spent < 10
 
 
-async def test_a_step_that_finds_no_free_connection_fails_without_calling_the_store_down(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_step_without_a_free_connection_fails_without_reporting_an_outage(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_connection, "_QUEUE_S", 0.2)
     connection = RedisConnection(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connections=1))
     try:

@@ -22,7 +22,7 @@ async def _made(served: Served, key: str = ADA, headers: dict[str, str] | None =
 
 
 @pytest.mark.parametrize("key", [ADA, BOB], ids=["its owner", "another tenant"])
-async def test_a_create_after_a_wipe_takes_no_living_sandbox(served: Served, redis_server: RedisServer, key: str) -> None:
+async def test_a_create_after_a_wipe_does_not_replace_a_living_sandbox(served: Served, redis_server: RedisServer, key: str) -> None:
     incarnation = (await _made(served, sandbox_id="keep")).json()["incarnation"]
     redis_server.flush()
     answer = await _made(served, key, sandbox_id="keep")
@@ -47,7 +47,9 @@ async def test_a_create_after_a_wipe_takes_no_living_sandbox(served: Served, red
         ("DELETE", "/groups/run", None),
     ],
 )
-async def test_what_is_not_known_is_not_denied(served: Served, redis_server: RedisServer, method: str, path: str, body: Any) -> None:
+async def test_requests_during_the_rebuild_get_503_and_not_404(
+    served: Served, redis_server: RedisServer, method: str, path: str, body: Any
+) -> None:
     await _made(served, sandbox_id="keep", group="run")
     redis_server.flush()
     async with served.client() as client:
@@ -58,12 +60,12 @@ async def test_what_is_not_known_is_not_denied(served: Served, redis_server: Red
     assert known.status_code in (200, 404)
 
 
-async def test_a_create_of_a_fresh_id_goes_on_after_a_wipe(served: Served, redis_server: RedisServer) -> None:
+async def test_a_create_with_a_generated_id_works_after_a_wipe(served: Served, redis_server: RedisServer) -> None:
     redis_server.flush()
     assert (await _made(served)).status_code == 200
 
 
-async def test_a_key_finds_its_sandbox_again_after_a_wipe(served: Served, redis_server: RedisServer) -> None:
+async def test_an_idempotency_key_finds_its_sandbox_after_a_wipe(served: Served, redis_server: RedisServer) -> None:
     headers = {"Idempotency-Key": "k1"}
     first = (await _made(served, headers=headers)).json()
     redis_server.flush()
@@ -76,7 +78,7 @@ async def test_a_key_finds_its_sandbox_again_after_a_wipe(served: Served, redis_
     assert (await _made(served, BOB, headers=headers)).json()["sandbox_id"] != first["sandbox_id"]
 
 
-async def test_what_was_being_made_during_a_wipe_is_handed_out_once_it_is_recorded(served: Served, redis_server: RedisServer) -> None:
+async def test_a_sandbox_in_creation_during_a_wipe_is_returned_once_it_is_recorded(served: Served, redis_server: RedisServer) -> None:
     served.runtime.hold = asyncio.Event()
     making = asyncio.create_task(_made(served, sandbox_id="mid"))
     async with asyncio.timeout(DEADLINE_S):
@@ -92,7 +94,7 @@ async def test_what_was_being_made_during_a_wipe_is_handed_out_once_it_is_record
     assert served.runtime.deleted == []
 
 
-async def test_it_is_ready_once_records_are_known(served: Served, redis_server: RedisServer) -> None:
+async def test_readiness_returns_once_the_records_are_complete(served: Served, redis_server: RedisServer) -> None:
     redis_server.flush()
     async with served.client() as client:
         answer = await client.get("/readyz")
