@@ -1,4 +1,4 @@
-"""What every placement store must do: a suite to inherit from, given a `store` fixture on an empty store.
+"""The conformance suite of placement stores. Inherit from it and provide a `store` fixture with an empty store.
 
 Owns the contract of `gateway.placement.store.PlacementStore`. `tests/gateway/test_placement_redis.py` runs it on Redis.
 """
@@ -42,7 +42,7 @@ async def seen(store: PlacementStore) -> set[str]:
 class PlacementConformance:
     """Inherit and provide `store`."""
 
-    # Life of a record
+    # The states of a record
 
     async def test_a_created_sandbox_is_pending_until_ready(self, store: PlacementStore) -> None:
         made = spec(labels={"run": "7"}, lifetime_s=60.0)
@@ -57,7 +57,7 @@ class PlacementConformance:
         assert (entry.status, entry.endpoint) == ("ready", "unix:///a.sock")
         assert entry.expires_at == pytest.approx(entry.created_at + 60.0, abs=0.01)
 
-    async def test_what_it_may_reach_changes_for_its_own_incarnation_only(self, store: PlacementStore) -> None:
+    async def test_network_access_changes_only_for_the_matching_incarnation(self, store: PlacementStore) -> None:
         made = (await ready(store, spec())).spec
         egress = Egress("listed", (AllowedRange("1.1.1.0/24", (Port(443),)),), ("pypi.org",), dns=True)
         assert await store.mark_egress("nobody", "i1", egress) is None
@@ -71,7 +71,7 @@ class PlacementConformance:
         await store.delete("sb-1", DELETED, owner="ada")
         assert isinstance(await store.mark_egress("sb-1", "i1", egress), Tombstone)
 
-    async def test_nothing_is_known_of_an_unknown_id(self, store: PlacementStore) -> None:
+    async def test_an_unknown_id_has_no_record(self, store: PlacementStore) -> None:
         assert await store.get("nobody") is None
         assert await store.heartbeat("nobody", "ada") is None
         assert await store.delete("nobody", DELETED, owner="ada") is None
@@ -97,20 +97,20 @@ class PlacementConformance:
     async def test_delete_leaves_a_tombstone_with_the_cause(self, store: PlacementStore) -> None:
         before = await ready(store, spec())
         assert await store.delete("sb-1", DELETED, owner="ada") == before
-        grave = await store.get("sb-1")
-        assert isinstance(grave, Tombstone)
-        assert (grave.cause, grave.owner, grave.incarnation) == (DELETED, "ada", "i1")
-        assert await store.delete("sb-1", OOM, owner="ada") == grave
-        assert await store.tombstones(["sb-1", "sb-2"]) == {"sb-1": grave}
+        tombstone = await store.get("sb-1")
+        assert isinstance(tombstone, Tombstone)
+        assert (tombstone.cause, tombstone.owner, tombstone.incarnation) == (DELETED, "ada", "i1")
+        assert await store.delete("sb-1", OOM, owner="ada") == tombstone
+        assert await store.tombstones(["sb-1", "sb-2"]) == {"sb-1": tombstone}
 
-    async def test_a_create_that_comes_after_its_cancellation_is_refused(self, store: PlacementStore) -> None:
+    async def test_a_create_that_arrives_after_its_cancellation_is_refused(self, store: PlacementStore) -> None:
         assert await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k1") is None
         with pytest.raises(HoldfastError) as refused:
             await store.create(spec(), fingerprint="f", idempotency_key="k1")
         assert (refused.value.code, refused.value.fault) == ("sandbox_gone", "caller")
         assert await store.get("sb-1") is None
         assert (await store.create(spec(), fingerprint="f", idempotency_key="k2")).fresh, "another request"
-        assert await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k3") is None, "a request that shares it, or found it taken"
+        assert await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k3") is None, "the sandbox belongs to another request"
         assert isinstance(await store.get("sb-1"), Record)
         removed = await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k2")
         assert isinstance(removed, Record)
@@ -118,7 +118,7 @@ class PlacementConformance:
             with pytest.raises(HoldfastError, match="was cancelled"):
                 await store.create(spec(), fingerprint="f", idempotency_key=key)
 
-    async def test_a_create_that_comes_twice_makes_nothing_after_its_cancellation(self, store: PlacementStore) -> None:
+    async def test_a_repeated_create_makes_nothing_after_its_cancellation(self, store: PlacementStore) -> None:
         assert (await store.create(spec(), fingerprint="f", idempotency_key="k1")).fresh
         assert isinstance(await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k1"), Record)
         with pytest.raises(HoldfastError, match="was cancelled"):
@@ -146,12 +146,12 @@ class PlacementConformance:
     async def test_nothing_brings_a_deleted_sandbox_back(self, store: PlacementStore) -> None:
         await ready(store, spec(heartbeat_timeout_s=60.0))
         await store.delete("sb-1", DELETED, owner="ada")
-        grave = await store.get("sb-1")
-        assert await store.heartbeat("sb-1", "ada") == grave
+        tombstone = await store.get("sb-1")
+        assert await store.heartbeat("sb-1", "ada") == tombstone
         await store.touch(["sb-1"])
-        assert await store.mark_ready("sb-1", "i1", "unix:///a.sock") == grave
-        assert await store.mark_failed("sb-1", "i1", OOM) == grave
-        assert await store.get("sb-1") == grave
+        assert await store.mark_ready("sb-1", "i1", "unix:///a.sock") == tombstone
+        assert await store.mark_failed("sb-1", "i1", OOM) == tombstone
+        assert await store.get("sb-1") == tombstone
         assert await seen(store) == set()
         assert (await store.list_owned("ada")).records == []
 
@@ -190,7 +190,7 @@ class PlacementConformance:
             cursor = page.cursor
             if cursor is None:
                 break
-            await store.delete(found[-1], DELETED, owner="ada")  # what has been seen may go meanwhile
+            await store.delete(found[-1], DELETED, owner="ada")  # a listed record may be deleted between pages
         assert sorted(found) == sorted(ids)
 
     @pytest.mark.parametrize("cursor", ["x", "64:a", "-1:a", "é:1"])
@@ -221,7 +221,7 @@ class PlacementConformance:
         assert caught.value.code == "idempotency_conflict"
         assert (await store.create(spec("bobs", owner="bob"), fingerprint="g", idempotency_key="k")).fresh
 
-    async def test_a_replay_after_the_end_answers_the_end(self, store: PlacementStore) -> None:
+    async def test_a_repeated_create_after_the_end_returns_the_tombstone(self, store: PlacementStore) -> None:
         from gateway.placement.store import derived_id
 
         id_ = derived_id("ada", "k")
@@ -248,9 +248,9 @@ class PlacementConformance:
 
     # Expiry
 
-    @pytest.mark.parametrize(("clock", "reason"), [("lifetime_s", "ttl"), ("idle_timeout_s", "idle"), ("heartbeat_timeout_s", "heartbeat")])
-    async def test_clocks_end_a_ready_sandbox(self, store: PlacementStore, clock: str, reason: str) -> None:
-        await ready(store, spec(**cast(dict[str, Any], {clock: 0.05})))
+    @pytest.mark.parametrize(("limit", "reason"), [("lifetime_s", "ttl"), ("idle_timeout_s", "idle"), ("heartbeat_timeout_s", "heartbeat")])
+    async def test_each_time_limit_ends_a_ready_sandbox(self, store: PlacementStore, limit: str, reason: str) -> None:
+        await ready(store, spec(**cast(dict[str, Any], {limit: 0.05})))
         await ready(store, spec("stays", lifetime_s=3600.0, idle_timeout_s=3600.0, heartbeat_timeout_s=3600.0))
         if reason == "heartbeat":
             assert await store.claim_expired(1) == []
@@ -258,19 +258,19 @@ class PlacementConformance:
         await store.heartbeat("stays", "ada")
         expired = await self._expired(store)
         assert [(one.sandbox_id, one.incarnation, one.cause.reason, one.kept) for one in expired] == [("sb-1", "i1", reason, False)]
-        grave = await store.get("sb-1")
-        assert isinstance(grave, Tombstone)
-        assert grave.cause.reason == reason
+        tombstone = await store.get("sb-1")
+        assert isinstance(tombstone, Tombstone)
+        assert tombstone.cause.reason == reason
         assert await seen(store) == {"stays"}
 
-    async def test_without_a_first_heartbeat_there_is_no_heartbeat_clock(self, store: PlacementStore) -> None:
+    async def test_the_heartbeat_limit_starts_with_the_first_heartbeat(self, store: PlacementStore) -> None:
         record = await ready(store, spec(heartbeat_timeout_s=60.0))
         assert record.expires_at is None
         beaten = await store.heartbeat("sb-1", "ada")
         assert isinstance(beaten, Record)
         assert beaten.expires_at is not None
 
-    async def test_use_moves_the_idle_clock_and_never_back(self, store: PlacementStore) -> None:
+    async def test_use_moves_the_idle_deadline_only_forward(self, store: PlacementStore) -> None:
         await ready(store, spec(idle_timeout_s=10.0, heartbeat_timeout_s=3600.0))
 
         async def expires() -> float:
@@ -288,8 +288,8 @@ class PlacementConformance:
             await store.heartbeat("sb-1", "ada")
             return await expires() > before
 
-        await until_async(touched, deadline_s=60, what="its end to be put off")
-        await until_async(beaten, deadline_s=60, what="its end to be put off again")
+        await until_async(touched, deadline_s=60, what="the deadline to move")
+        await until_async(beaten, deadline_s=60, what="the deadline to move again")
         before = await expires()
         await store.touch(["sb-1"], 5.0)
         for _ in range(20):
@@ -317,7 +317,7 @@ class PlacementConformance:
         assert ended == {"unused", "mute"}
         assert await seen(store) == {"used", "silent"}
 
-    async def test_what_never_became_ready_fails_and_stays_readable(self, store: PlacementStore) -> None:
+    async def test_a_sandbox_that_never_became_ready_fails_and_stays_readable(self, store: PlacementStore) -> None:
         await store.create(spec(ready_timeout_s=0.01), fingerprint="f")
         (expired,) = await self._expired(store)
         assert (expired.kept, expired.cause.reason, expired.cause.fault) == (True, "ready-timeout", "infrastructure")
@@ -331,11 +331,11 @@ class PlacementConformance:
     async def _expired(self, store: PlacementStore) -> list[Any]:
         found: list[Any] = []
 
-        async def some() -> bool:
+        async def any_expired() -> bool:
             found.extend(await store.claim_expired(1))
             return bool(found)
 
-        await until_async(some, deadline_s=60, what="a sandbox to expire")
+        await until_async(any_expired, deadline_s=60, what="a sandbox to expire")
         return found
 
     # One controller
@@ -391,7 +391,7 @@ class PlacementConformance:
 
     # Rebuilding
 
-    async def test_a_lost_record_is_rebuilt_and_a_known_or_dead_one_left_alone(self, store: PlacementStore) -> None:
+    async def test_a_lost_record_is_rebuilt_and_a_known_or_ended_one_is_not(self, store: PlacementStore) -> None:
         lost = spec("lost", labels={"run": "7"}, lifetime_s=60.0)
         assert await store.rebuild(lost, "unix:///l.sock", 1_000.0, term=1)
         record = await store.get("lost")
@@ -404,7 +404,7 @@ class PlacementConformance:
         assert not await store.rebuild(lost, "unix:///l.sock", 1_000.0, term=1)
         assert await store.rebuild(spec("lost", incarnation="i2"), "unix:///l.sock", 1_000.0, term=1)
 
-    async def test_a_rebuilt_sandbox_replaces_the_grave_of_an_earlier_one(self, store: PlacementStore) -> None:
+    async def test_a_rebuilt_sandbox_replaces_the_tombstone_of_an_earlier_one(self, store: PlacementStore) -> None:
         await ready(store, spec())
         await store.delete("sb-1", DELETED, owner="ada")
         assert await store.rebuild(spec(incarnation="i2"), "unix:///l.sock", 1_000.0, term=1)
@@ -474,7 +474,7 @@ class PlacementConformance:
         assert (await store.changes(cursor)).lost == [shard]
         cursor = list((await store.changes(cursor)).cursor)
         assert (await store.changes(cursor)).lost == []
-        cursor[shard] = f"{cursor[shard]}1"  # as after a failover to a copy that lacks the latest
+        cursor[shard] = f"{cursor[shard]}1"  # as after a failover to a replica that lacks the latest changes
         assert (await store.changes(cursor)).lost == [shard]
 
     async def test_a_scan_sees_everything(self, store: PlacementStore) -> None:

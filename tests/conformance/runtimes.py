@@ -1,6 +1,6 @@
-"""What every runtime must do: a suite to inherit from, given a `runtime` fixture and what its agents answer to.
+"""The conformance suite of runtimes. Inherit from it and provide a `runtime` fixture.
 
-Owns the contract of `gateway.runtimes.base.Runtime`. Run on the local runtime with a real node, and on the tests' runtime in memory.
+Owns the contract of `gateway.runtimes.base.Runtime`. It runs on the local runtime with a real node and on the tests' runtime in memory.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ async def next_of(events: AsyncIterator[Event], kind: type[Event], sandbox_id: s
 
 
 async def all_ready(runtime: Runtime, deadline_s: float = DEADLINE_S) -> None:
-    """Whoever made a sandbox may know that it is ready before the runtime's own look does; the look has to follow."""
+    """Wait until the runtime lists every sandbox as ready; the list may be older than the answer to a create."""
 
     async def ready() -> bool:
         return {present.state for present in await runtime.list_all()} == {"ready"}
 
-    await until_async(ready, deadline_s=deadline_s, what="a look at which every sandbox is ready")
+    await until_async(ready, deadline_s=deadline_s, what="a list in which every sandbox is ready")
 
 
 async def _none_left(runtime: Runtime) -> bool:
@@ -49,32 +49,32 @@ async def _none_left(runtime: Runtime) -> bool:
 
 
 class RuntimeConformance:
-    """Inherit and provide `runtime`. `image` can be made a sandbox of, `unknown_image` cannot."""
+    """Inherit and provide `runtime`. A sandbox can be created from `image`, but not from `unknown_image`."""
 
     image = "host"
     unknown_image = "unknown-image"
 
-    async def test_a_sandbox_is_made_listed_and_removed(self, runtime: Runtime) -> None:
-        asked = order("sb-1", image=self.image, labels={"run": "7", "holdfast/lifetime_s": "60"})
-        made = await runtime.create(asked, CREATE_S)
+    async def test_a_sandbox_is_created_listed_and_removed(self, runtime: Runtime) -> None:
+        request = order("sb-1", image=self.image, labels={"run": "7", "holdfast/lifetime_s": "60"})
+        made = await runtime.create(request, CREATE_S)
         assert made.startswith(("unix://", "tcp://"))
         await all_ready(runtime)
         (present,) = await runtime.list_all()
         assert await runtime.get("sb-1") == [present]
         assert await runtime.get("sb-2") == []
-        assert (present.sandbox_id, present.incarnation, present.owner) == ("sb-1", asked.incarnation, "ada")
-        assert (present.endpoint, present.image, present.labels) == (made, self.image, asked.labels)
+        assert (present.sandbox_id, present.incarnation, present.owner) == ("sb-1", request.incarnation, "ada")
+        assert (present.endpoint, present.image, present.labels) == (made, self.image, request.labels)
         assert present.created_at > 1_600_000_000
         assert not await runtime.delete("sb-1", "f" * 16)
         assert len(await runtime.list_all()) == 1
-        assert await runtime.delete("sb-1", asked.incarnation)
+        assert await runtime.delete("sb-1", request.incarnation)
         assert not await runtime.delete("sb-1")
         assert await runtime.list_all() == []
 
     async def test_the_same_incarnation_again_is_the_same_sandbox(self, runtime: Runtime) -> None:
-        asked = order("sb-1", image=self.image)
-        first = await runtime.create(asked, CREATE_S)
-        again = await runtime.create(asked, CREATE_S)
+        request = order("sb-1", image=self.image)
+        first = await runtime.create(request, CREATE_S)
+        again = await runtime.create(request, CREATE_S)
         assert again == first
         with pytest.raises(HoldfastError) as caught:
             await runtime.create(order("sb-1", image=self.image), CREATE_S)
@@ -90,7 +90,7 @@ class RuntimeConformance:
         await runtime.delete("sb-1")
         await until_async(lambda: _none_left(runtime), deadline_s=DEADLINE_S, what="nothing to be left")
 
-    async def test_a_watch_begins_with_everything_and_tells_what_happens(self, runtime: Runtime) -> None:
+    async def test_a_watch_begins_with_a_complete_list_and_reports_events(self, runtime: Runtime) -> None:
         await runtime.create(order("sb-1", image=self.image), CREATE_S)
         events = runtime.watch()
         synced = await next_of(events, Synced)
@@ -108,17 +108,17 @@ class RuntimeConformance:
         assert all(await asyncio.gather(*(runtime.delete(id_) for id_ in ids)))
         assert await runtime.list_all() == []
 
-    async def test_what_is_reached_is_changed_for_one_incarnation_only(self, runtime: Runtime) -> None:
-        asked = order("sb-1", image=self.image)
-        await runtime.create(asked, CREATE_S)
-        for sandbox_id, incarnation in (("sb-1", "0" * 16), ("sb-2", asked.incarnation)):
+    async def test_network_access_is_changed_for_one_incarnation_only(self, runtime: Runtime) -> None:
+        request = order("sb-1", image=self.image)
+        await runtime.create(request, CREATE_S)
+        for sandbox_id, incarnation in (("sb-1", "0" * 16), ("sb-2", request.incarnation)):
             with pytest.raises(HoldfastError) as caught:
                 await runtime.allow(sandbox_id, incarnation, Egress())
             assert caught.value.code == "sandbox_not_found"
-        await runtime.allow("sb-1", asked.incarnation, Egress())
+        await runtime.allow("sb-1", request.incarnation, Egress())
         await runtime.delete("sb-1")
 
-    async def test_it_can_be_asked_how_it_is(self, runtime: Runtime) -> None:
+    async def test_ping_stats_spares_and_doctor_answer(self, runtime: Runtime) -> None:
         await runtime.ping()
         assert isinstance(await runtime.stats(), dict)
         assert set(await runtime.spares()) <= {"ready", "wanted", "most"}

@@ -1,6 +1,6 @@
-"""`make fuzz`: the parsers under seeded damage, then every property test of the tree with fresh seeds, for FUZZ_SECONDS (600).
+"""`make fuzz`: parsers with randomly damaged input, then every property test of the tree with new seeds, for FUZZ_SECONDS (600).
 
-Owns the rounds and the words that say how to repeat one. A round runs all tests that draw examples, the models of the store included,
+Owns the rounds and prints how to repeat one. A round runs all tests that draw examples, the models of the store included,
 with one seed and ten times the examples where a test does not say how many. `make fuzz FUZZ_SEED=7` runs the round of seed 7 and no
 other; ARGS narrows it to a test. Called by the Makefile.
 """
@@ -13,7 +13,7 @@ import sys
 import time
 
 _PARSERS = 2
-"""How many parsers `test_fuzz_agent_parsers` has, of which each takes its own time."""
+"""How many parsers `test_fuzz_agent_parsers` has; each one runs for its own share of the time."""
 
 
 def main(arguments: list[str]) -> int:

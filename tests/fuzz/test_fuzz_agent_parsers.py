@@ -1,4 +1,4 @@
-"""Long runs of seeded damage on the agent's parsers. `HOLDFAST_FUZZ_SECONDS` per parser (20), `HOLDFAST_FUZZ_SEED` to repeat one."""
+"""Feeds the agent's parsers randomly damaged input, for `HOLDFAST_FUZZ_SECONDS` each (20); `HOLDFAST_FUZZ_SEED` repeats a run."""
 
 from __future__ import annotations
 
