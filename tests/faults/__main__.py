@@ -1,7 +1,7 @@
-"""``make chaos``: minutes of faults under load, told live, with a report at the end.
+"""``make chaos``: injects faults under load for some minutes, prints progress, and writes a report at the end.
 
 CHAOS_SECONDS bounds the run (default 420), CHAOS_SEED repeats one, CHAOS_FULL=1 runs the full numbers however long they take,
-CHAOS_ONLY names scenarios. Writes ``chaos.txt`` and ``chaos.json``. The exit status is 1 when something was violated.
+CHAOS_ONLY names scenarios. Writes ``chaos.txt`` and ``chaos.json``. The exit status is 1 after a violation.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SHARES: dict[str, tuple[float, Scenario]] = {
 }
 """Each scenario's share of the time."""
 REPLICAS = {"rolling": 3, "redis": 3, "monkey": 2}
-"""How many gateways a scenario wants, where it is not one."""
+"""How many gateways a scenario needs, if more than one."""
 
 
 def main() -> int:
-    argparse.ArgumentParser(prog="make chaos", description=__doc__).parse_args()  # takes no words: what is typed here starts nothing
+    argparse.ArgumentParser(prog="make chaos", description=__doc__).parse_args()  # no arguments: any argument is an error
     for need in ("namespaces", "redis", "root"):
         reason = missing(need)
         if reason is not None:
@@ -48,24 +48,24 @@ def main() -> int:
     seed = int(os.environ.get("CHAOS_SEED") or time.time())
     only = (os.environ.get("CHAOS_ONLY") or ",".join(SHARES)).split(",")
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         print(f"[{time.monotonic() - started:5.0f}] {line}", flush=True)
 
-    context = Context(seed, os.environ.get("CHAOS_FULL", "") not in ("", "0"), say)
-    say(f"chaos: {seconds:.0f} s, CHAOS_SEED={seed}, scenarios {', '.join(only)}")
+    context = Context(seed, os.environ.get("CHAOS_FULL", "") not in ("", "0"), log)
+    log(f"chaos: {seconds:.0f} s, CHAOS_SEED={seed}, scenarios {', '.join(only)}")
     outcomes: list[Outcome] = []
     for name in only:
         share, scenario = SHARES[name]
         outcomes.append(one(context, name, scenario, share * seconds))
         for line in outcomes[-1].lines():
-            say(line)
+            log(line)
         report.write(outcomes, Path.cwd())
     print(f"\n{report.text(outcomes)}", flush=True)
     return 1 if any(outcome.violations for outcome in outcomes) else 0
 
 
 def one(context: Context, name: str, scenario: Scenario, seconds: float) -> Outcome:
-    """Run one scenario. What breaks it off is a violation, and the others still run."""
+    """Run one scenario. An exception that ends it counts as a violation, and the other scenarios still run."""
 
     outcome = Outcome(name, context.seed)
     try:

@@ -1,7 +1,7 @@
 """Chaos scenario: tens of thousands of appends while connections are cut between any two frames, on both sides of the gateway.
 
-Sessions of several sandboxes run through proxies of different weather; two of the sandboxes also have a proxy between gateway and
-agent. At the end the checker: no duplicates, no lost acknowledgements.
+Sessions of several sandboxes run through proxies with different faults; two of the sandboxes also have a proxy between gateway and
+agent. At the end the checker must find no duplicates and no lost acknowledgements.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ WEATHERS = (
     Weather(lose=0.05),
 )
 INSIDE = Weather(cut_every_bytes=20_000, linger=0.3)
-"""The weather between gateway and agent."""
+"""The faults between gateway and agent."""
 
 
 async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: float) -> None:
-    """The scenario: all ``COMMANDS`` when there is time, or in any case when the run is full."""
+    """Run all ``COMMANDS`` if there is time; a full run always completes them."""
     stack = replicas.stack
     started = time.monotonic()
     with contextlib.ExitStack() as stacked:
@@ -79,7 +79,7 @@ async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: f
 
 
 def interposed(context: Context, stack: Stack, sandbox_id: str) -> FaultProxy:
-    """A proxy on the way from the gateways to one agent: the agent goes on listening under another name of its socket."""
+    """A proxy between the gateways and one agent: the agent's socket is renamed, and the proxy listens under its old name."""
     socket = Path(from_environment({"HOLDFAST_DATA": str(stack.data)}).agent_socket(sandbox_id))
     behind = socket.with_suffix(".behind")
     socket.rename(behind)

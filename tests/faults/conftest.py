@@ -1,4 +1,4 @@
-"""Fixtures: a client and a sandbox on the shared stack, and a fault proxy before its gateway."""
+"""Fixtures: a client and a sandbox on the shared stack, and a fault proxy in front of its gateway."""
 
 from __future__ import annotations
 

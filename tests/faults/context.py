@@ -1,4 +1,4 @@
-"""What every chaos scenario is given and does alike: the seed, the time it has, progress, the end of a checked run.
+"""What all chaos scenarios share: the seed, several gateways, progress messages, and the check at the end of a run.
 
 Owns the Procfile with several gateway replicas and the watching of a set of appenders. Scenarios own their faults.
 """
@@ -28,20 +28,20 @@ IMAGE = "python:3.12"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """``full``: the numbers of the promise, however long they take; else what fits into the scenario's seconds."""
+    """``full``: run the complete numbers however long they take; otherwise as many as fit into the scenario's seconds."""
 
     seed: int
     full: bool
-    say: Callable[[str], None]
+    log: Callable[[str], None]
 
     def rng(self, *names: object) -> random.Random:
-        """A source of its own for each part of the run, from the one seed."""
+        """A separate random source for each part of the run, derived from the one seed."""
         return random.Random(":".join(str(name) for name in (self.seed, *names)))
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """A stack with several gateways on ports of their own; ``names`` are those of the Procfile."""
+    """A stack with several gateways, each on its own port; ``names`` are those in the Procfile."""
 
     stack: Stack
     names: tuple[str, ...]
@@ -54,7 +54,7 @@ class Replicas:
 
 @contextlib.contextmanager
 def replicated_stack(count: int = 3, **environment: str) -> Iterator[Replicas]:
-    """`make up` with ``count`` gateways. No disks of sandboxes' own: the checker reads them from outside, also after a death."""
+    """`make up` with ``count`` gateways and without sandbox disks, so that the checker can read files from outside, even after a crash."""
     top = Path(__file__).resolve().parents[2]
     lines = (top / "Procfile").read_text().splitlines()
     gateway = next(line.partition(":")[2].strip() for line in lines if line.startswith("gateway:"))
@@ -68,7 +68,7 @@ def replicated_stack(count: int = 3, **environment: str) -> Iterator[Replicas]:
 
 @contextlib.contextmanager
 def scratch_file(name: str, content: str) -> Iterator[Path]:
-    """A file for the length of the block."""
+    """A temporary file for the duration of the block."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="hf-chaos-") as folder:
@@ -80,7 +80,7 @@ def scratch_file(name: str, content: str) -> Iterator[Path]:
 async def watch(
     context: Context, name: str, tasks: Sequence[asyncio.Task[None]], appenders: Sequence[Appender], proxies: Sequence[FaultProxy]
 ) -> None:
-    """Say how far it is until all ``tasks`` are done; raises what one of them raised."""
+    """Log progress until all ``tasks`` are done; raise what one of them raised."""
     started = time.monotonic()
     pending: set[asyncio.Task[None]] = set(tasks)
     while pending:
@@ -88,13 +88,13 @@ async def watch(
         for task in done:
             task.result()
         commands, cuts = sum(appender.done for appender in appenders), sum(proxy.faults.total for proxy in proxies)
-        context.say(
+        context.log(
             f"{name:8} {time.monotonic() - started:4.0f} s  {commands} commands, {cuts} faults, {len(pending)} of {len(tasks)} busy"
         )
 
 
 def settle(outcome: Outcome, appenders: Sequence[Appender], proxies: Sequence[FaultProxy]) -> None:
-    """Add what the appenders saw and the proxies did."""
+    """Add the results of the appenders and the faults of the proxies to ``outcome``."""
     for appender in appenders:
         outcome.reasons += appender.reasons
         outcome.violations += appender.violations
@@ -106,7 +106,7 @@ def settle(outcome: Outcome, appenders: Sequence[Appender], proxies: Sequence[Fa
 
 
 def check_all(outcome: Outcome, data: Path, histories: dict[str, History]) -> None:
-    """Hold each sandbox's history against its file."""
+    """Check each sandbox's history against its file."""
     for sandbox_id, history in histories.items():
         path = history_path(data, sandbox_id)
         outcome.add(check(history, path.read_text().splitlines() if path.exists() else []))

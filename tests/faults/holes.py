@@ -1,8 +1,8 @@
 """Chaos scenario: black holes, cuts during the resume, and new connections while the old ones still look alive.
 
-A connection that falls silent without closing is noticed by the pings after 20 s (PROTOCOL §6.2), not earlier and not much later; the
-session resumes on another, and the old one, when it comes back, is fenced. Connections that are cut again within the greeting
-delay the resume and harm nothing.
+The pings detect a connection that falls silent without closing after 20 s (PROTOCOL §6.2), not earlier and not much later; the
+session resumes on a new connection, and the old one is fenced when it works again. A cut during the greeting delays the resume and
+has no other effect.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .report import Outcome
 
 SESSIONS = 16
 STORM = Weather(cut_every_bytes=700, linger=0.3)
-"""Most connections end before their greeting is over."""
-NOTICED_S = Timing().silence_limit_s + Timing().ping_interval_s + 5.0
+"""Most connections are cut before their greeting is complete."""
+DETECTED_S = Timing().silence_limit_s + Timing().ping_interval_s + 5.0
 
 
 async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: float) -> None:
-    """One black hole with a storm before and after it takes half a minute, however little time there is."""
+    """Run at least one black hole, with a storm of cuts before it; that takes half a minute, however little time there is."""
     started, running, stack = time.monotonic(), [True], replicas.stack
     with FaultProxy(*replicas.targets, seed=context.seed) as proxy:
         client = AsyncSandboxClient(proxy.url, stack.key)
@@ -67,34 +67,34 @@ async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: f
 
 
 async def _progress(appenders: list[Appender], what: str, deadline_s: float) -> None:
-    """Wait until every session has had an answer to a command it asked from now on."""
+    """Wait until every session has got the answer to a command that it sent after this call."""
     before = [appender.done for appender in appenders]
     await until_async(lambda: all(a.done > b + 1 for a, b in zip(appenders, before, strict=True)), deadline_s=deadline_s, what=what)
 
 
 async def _storm(proxy: FaultProxy, appenders: list[Appender]) -> None:
-    """Three seconds in which most resumes are cut in the middle."""
+    """For three seconds, cut most resumes before they are complete."""
     proxy.weather = STORM
     proxy.cut_all()
-    await asyncio.sleep(3)  # the storm itself: faults come by the clock
+    await asyncio.sleep(3)  # the duration of the storm
     proxy.weather = Weather()
     await _progress(appenders, "every session to come out of the storm", 40)
 
 
 async def _black_hole(proxy: FaultProxy, appenders: list[Appender], outcome: Outcome) -> None:
-    """All connections fall silent at once; the old ones come back when their sessions are on new ones."""
+    """All connections fall silent at once; the old ones work again after their sessions moved to new ones."""
     began = time.monotonic()
     proxy.freeze()
-    await _progress(appenders, "every session to come out of the black hole", NOTICED_S)
+    await _progress(appenders, "every session to come out of the black hole", DETECTED_S)
     took_s = time.monotonic() - began
     outcome.notes["seconds in the black hole"] = round(took_s, 1)
-    outcome.expect(took_s > Timing().silence_limit_s - Timing().ping_interval_s, f"silence was declared death after {took_s:.1f} s")
+    outcome.expect(took_s > Timing().silence_limit_s - Timing().ping_interval_s, f"silence was taken for death after {took_s:.1f} s")
     proxy.thaw()
     await _progress(appenders, "every session to survive the old connections' return", 20)
 
 
 async def _both_alive(proxy: FaultProxy, handles: list[AsyncSandbox], appenders: list[Appender], outcome: Outcome) -> None:
-    """The client leaves while gateway and agent believe in the old connection, which then comes back."""
+    """The client drops its connection while gateway and agent still consider it alive; then it works again."""
     proxy.freeze()
     for handle in handles:
         assert handle._driver is not None

@@ -1,6 +1,6 @@
-"""Sessions under load: each appends its commands' ids to one file of its sandbox and notes what it was told.
+"""Sessions under load: each appends its commands' ids to one file of its sandbox and records the outcome of each command.
 
-Owns the appending loop, the reading of errors as "failed" or "unknown", and the stop-watch of resumes. Used by every scenario that
+Owns the appending loop, the classification of errors as "failed" or "unknown", and the timing of resumes. Used by every scenario that
 ends with the history checker, in this process and in ``worker``.
 """
 
@@ -18,24 +18,24 @@ from holdfast import AsyncSandbox, AsyncShell, HoldfastError, SandboxLostError, 
 
 from session_agent.node.settings import NodeSettings
 
-from .history import Told
+from .history import Reported
 
 HISTORY = "/tmp/history"
-PATIENCE_S = 150.0
-"""A command that has no outcome by then hangs, which is a violation of its own; the SDK gives up a lost connection after 120 s."""
+HANG_S = 150.0
+"""A command without an outcome after this time hangs, which is a violation; the SDK gives up a lost connection after 120 s."""
 
 
 class Notes(Protocol):
-    """Where asked and told go: a ``History``, or the log of a worker."""
+    """Where requests and outcomes are recorded: a ``History``, or the log of a worker."""
 
     def asked(self, session: str, command: str) -> None: ...
-    def answer(self, command: str, told: Told) -> None: ...
+    def answer(self, command: str, reported: Reported) -> None: ...
 
 
 def history_path(data: Path, sandbox_id: str) -> Path:
-    """The file of ``HISTORY`` as the machine sees it: it can be read when nothing in the sandbox answers any more.
+    """The path of ``HISTORY`` on the machine, so that it can be read after the sandbox has ended.
 
-    The node's state file of the sandbox names its folder. Without one, as after a sandbox has ended, the path does not exist.
+    The node's state file of the sandbox names its folder. Without a state file, as after the end of the sandbox, the path does not exist.
     """
     state = Path(NodeSettings(str(data), "").state_file(sandbox_id))
     folder = json.loads(state.read_text())["folder"] if state.exists() else str(data / "sandboxes" / sandbox_id)
@@ -43,26 +43,26 @@ def history_path(data: Path, sandbox_id: str) -> Path:
 
 
 def script(command_id: str) -> str:
-    """What a command does: leave its one trace, and answer with it."""
+    """The script of a command: append its id to the file, and print it."""
     return f"echo {command_id} >> {HISTORY}; echo {command_id}"
 
 
-def read_told(error: HoldfastError) -> Told:
-    """An error that says the command did not start, or that is of no command yet, is a definite failure; any other leaves it open."""
+def classify_error(error: HoldfastError) -> Reported:
+    """ "failed" if the error states that the command did not start or precedes any command; otherwise "unknown"."""
     facts = error.detail
     return "failed" if facts.get("started", None if "command_id" in facts else False) is False else "unknown"
 
 
-def story(command: str, told: Told, error: HoldfastError, *, asked_before: bool = False) -> str:
-    """The line of a report that explains why ``command`` was not acknowledged."""
+def story(command: str, reported: Reported, error: HoldfastError, *, asked_before: bool = False) -> str:
+    """The line of the report that explains why ``command`` was not acknowledged."""
     code = f"{error.code}/{error.reason}" if error.reason else error.code
     facts = ", ".join(f"{name}={error.detail[name]}" for name in ("accepted", "started", "received") if name in error.detail)
     again = ", asked again" if asked_before else ""
-    return f"{told:7} {code:24} {command}{again}: {error.message} ({facts or 'no facts of a command'})"
+    return f"{reported:7} {code:24} {command}{again}: {error.message} ({facts or 'no facts of a command'})"
 
 
 class Appender:
-    """One session: one command after the other, on a named shell or by itself, until ``run``'s condition says stop."""
+    """One session: runs one command after the other, in a named shell or as one-offs, while ``run``'s condition holds."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class Appender:
         pause_s: float = 0.0,
         by_rest: bool = False,
     ) -> None:
-        """``by_rest``: the output that went with a lost answer may be missing, as long as the result says so."""
+        """``by_rest``: output that was lost with an answer may be missing if the result is marked truncated."""
         self.name = name
         self._by_rest = by_rest
         self.done = 0
         self.ended_by: str = ""
         self.reasons: Counter[str] = Counter()
         self.stories: list[str] = []
-        """One line for each command that was not acknowledged: what it was told, word for word."""
+        """One line for each command that was not acknowledged, with the text of its error."""
         self.violations: list[str] = []
         self.resumes: list[float] = []
         self._sandbox = sandbox
@@ -94,7 +94,7 @@ class Appender:
         self._watched: Any = None
 
     async def run(self, more: Callable[[], bool], first: int = 0, again: str = "") -> None:
-        """Append while ``more()``. ``again`` is a command asked for before whose outcome is still open: the same id once more."""
+        """Append while ``more()``. ``again`` is an earlier command whose outcome is still open; it is sent again with the same id."""
         number = first
         if again:
             await self._one(again, asked_before=True)
@@ -108,20 +108,20 @@ class Appender:
 
     async def _one(self, command: str, *, asked_before: bool = False) -> None:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(HANG_S):
                 result = await self._perform(command)
         except HoldfastError as error:
             self.reasons[f"{error.code}/{error.reason}" if error.reason else error.code] += 1
-            # that this process never got to ask says nothing of the one before it, which was killed while it waited
-            told: Told = "unknown" if asked_before else read_told(error)
-            self.stories.append(story(command, told, error, asked_before=asked_before))
-            self._notes.answer(command, told)
+            # an earlier process, killed while it waited, may have started the command, whatever this error states
+            reported: Reported = "unknown" if asked_before else classify_error(error)
+            self.stories.append(story(command, reported, error, asked_before=asked_before))
+            self._notes.answer(command, reported)
             self._shell = None
             if isinstance(error, SandboxLostError | SandboxNotFoundError):
                 self.ended_by = error.reason or error.code
             return
         except TimeoutError:
-            self.violations.append(f"{command} had no outcome after {PATIENCE_S:g} s")
+            self.violations.append(f"{command} had no outcome after {HANG_S:g} s")
             self.ended_by = "hung"
             return
         finally:
@@ -141,7 +141,7 @@ class Appender:
         return await self._shell.run(script(command), command_id=command)
 
     def watch(self) -> None:
-        """Time the resumes of the driver in use now."""
+        """Measure the resumes of the driver that is in use now."""
         driver = self._sandbox._driver
         if driver is not None and driver is not self._watched:
             self._watched = driver

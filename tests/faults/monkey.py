@@ -1,8 +1,8 @@
-"""Chaos scenario: kill -9 of anything at random: gateways, controller, Redis, the client's process, and in the end the node.
+"""Chaos scenario: kill -9 of random processes: gateways, controller, Redis, the client's process, and at the end the node.
 
-Rounds: some sandboxes, each with a client process of its own; kills every second or so; then the node, and with it every sandbox.
-The history file of each sandbox is held open from outside, so that what was acknowledged is checked even though the sandbox is
-gone. A command that was under way when the node died has a typed error, nothing hangs, and the machine takes new sandboxes.
+Each round creates some sandboxes, each with its own client process, kills something about every second, and then kills the node and
+with it every sandbox. The history file of each sandbox is held open from outside, so that acknowledged commands can be checked after
+the sandbox is gone. A command that was running when the node died gets a typed error, nothing hangs, and new sandboxes can be created.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ WORKERS = 4
 SESSIONS = 4
 ROUND_S = 22.0
 PARTS = ("gateway", "gateway", "gateway2", "gateway2", "controller", "redis", "worker", "worker", "cut")
-"""What a kill may meet, the likelier named twice."""
+"""What a kill may hit; an entry that is listed twice is twice as likely."""
 EXPLAINED = frozenset({"sandbox_gone/node-lost"})
-"""What a command may be told instead of its result: nothing but the node is ever lost for good."""
+"""The only errors that a command may get instead of its result: only the node is lost permanently."""
 END_S = 60.0
-"""How long a client may take to hear that its sandbox is lost."""
+"""How long a client may take until it knows that its sandbox is lost."""
 
 
 class Worker:
-    """One client process and its sandbox, which is watched from outside."""
+    """One client process and its sandbox, whose history file is read from outside."""
 
     def __init__(self, url: str, key: str, folder: Path, name: str, sandbox_id: str, data: Path) -> None:
         self.log = folder / f"{name}.log"
@@ -65,7 +65,7 @@ class Worker:
         self.start()
 
     def finish(self, outcome: Outcome) -> Read:
-        """The process has ended, or is ended now; hold what it noted against what is in the file."""
+        """Wait for the process to end, or kill it; then check its log against the history file."""
         try:
             status: int | None = self.process.wait(timeout=END_S)
         except subprocess.TimeoutExpired:
@@ -92,7 +92,7 @@ class Worker:
 
 
 async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: float) -> None:
-    """Rounds of ``ROUND_S`` while there is time, at least one."""
+    """Run rounds of ``ROUND_S`` while there is time, at least one."""
     started, rng, rounds = time.monotonic(), context.rng("monkey"), 0
     weather = Weather(cut_every_bytes=200_000, linger=0.3)
     with (
@@ -118,7 +118,7 @@ async def _round(
         workers = [Worker(proxy.url, stack.key, folder, f"r{number}w{n}", sandbox_id, stack.data) for n, sandbox_id in enumerate(made)]
         end = time.monotonic() + ROUND_S
         while time.monotonic() < end:
-            await asyncio.sleep(rng.uniform(0.2, 1.2))  # between faults; their times are drawn from the seed
+            await asyncio.sleep(rng.uniform(0.2, 1.2))  # the pause between faults, drawn from the seed
             part = rng.choice(PARTS)
             if part == "worker":
                 rng.choice(workers).kill_and_restart()
@@ -128,18 +128,18 @@ async def _round(
             else:
                 await asyncio.to_thread(stack.kill_process, part)
             outcome.faults[f"kill -9 {part}"] += 1
-        done = sum(len(read_log(worker.log).history.told) for worker in workers)
+        done = sum(len(read_log(worker.log).history.reported) for worker in workers)
         await asyncio.to_thread(_kill_node, replicas)
         outcome.faults["kill -9 node"] += 1
-        context.say(
+        context.log(
             f"monkey   round {number}: {done} commands, {sum(outcome.faults.values())} kills, {proxy.faults.total} cuts; node killed"
         )
         killed = time.monotonic()
         reads = [await asyncio.to_thread(worker.finish, outcome) for worker in workers]
-        heard = "slowest, from the node's death until every client heard that its sandbox is lost, in seconds"
-        outcome.notes[heard] = round(max(float(outcome.notes.get(heard, 0)), time.monotonic() - killed), 1)
+        note = "slowest, from the node's death until every client heard that its sandbox is lost, in seconds"
+        outcome.notes[note] = round(max(float(outcome.notes.get(note, 0)), time.monotonic() - killed), 1)
         ended = [value for read in reads for kind, value in read.notes if kind == "ended"]
-        outcome.expect(len(ended) == WORKERS * SESSIONS, f"{len(ended)} of {WORKERS * SESSIONS} sessions heard that their sandbox is lost")
+        outcome.expect(len(ended) == WORKERS * SESSIONS, f"{len(ended)} of {WORKERS * SESSIONS} sessions learnt that their sandbox is lost")
         for value in ended:
             outcome.expect(value not in ("", "hung"), f"a session ended by {value!r}, not by the loss of its sandbox")
 

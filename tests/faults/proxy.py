@@ -1,8 +1,8 @@
-"""A fault proxy: stands between any two parts and delays, splits, cuts or swallows what passes, from a seed.
+"""A fault proxy: forwards between any two parts and delays, splits, cuts or drops the traffic, driven by a seed.
 
-Owns a thread with a loop of its own, so that it disturbs synchronous and asynchronous clients alike and is not disturbed by
+Owns a thread with its own event loop, so that it works for synchronous and asynchronous clients alike and is not affected by
 them. Endpoints are ``tcp://host:port`` or ``unix:///path`` on either side; with several targets it is a plain balancer, round
-robin. Every fault is counted in ``faults``; the seed is printed by whoever fails.
+robin. Every fault is counted in ``faults``; a test that fails prints the seed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What happens to traffic. ``cut_every_bytes`` is the mean distance between cuts of one connection (0: none).
+    """The faults that are injected. ``cut_every_bytes`` is the mean number of bytes between cuts of one connection (0: none).
 
     ``split`` sends every chunk in small pieces, ``delay_s`` is the longest pause before a piece, ``rate_bytes_s`` a ceiling (0: none).
-    ``linger`` is the share of cuts that the far side hears of late (it sees silence first). ``lose`` is the share of chunks from the
-    far side that are lost together with their connection: what was answered there never arrives here.
+    ``linger`` is the share of cuts that the far side notices late (it sees silence first). ``lose`` is the share of chunks from the
+    far side that are lost together with their connection, so that an answer never arrives at the near side.
     """
 
     cut_every_bytes: int = 0
@@ -39,7 +39,7 @@ class Weather:
 
 @dataclass
 class Faults:
-    """What was done so far."""
+    """How many faults were injected so far."""
 
     connections: int = 0
     cuts: int = 0
@@ -83,7 +83,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where clients connect instead."""
+        """The URL that clients use instead of the target's."""
         return f"unix://{self._listen_unix}" if self._listen_unix else f"http://127.0.0.1:{self.port}"
 
     def cut_all(self) -> int:
@@ -106,7 +106,7 @@ class FaultProxy:
         self._call(switch)
 
     def freeze(self) -> int:
-        """A black hole: connections that are there now let nothing through any more and are not closed. New ones work."""
+        """A black hole: existing connections transmit nothing any more and are not closed. New ones work."""
 
         async def freeze() -> int:
             count = len(self._pairs)
@@ -118,7 +118,7 @@ class FaultProxy:
         return int(self._call(freeze))
 
     def thaw(self) -> None:
-        """The black hole gives everything back."""
+        """End the black hole: frozen connections transmit again, including the data that was held back."""
 
         async def thaw() -> None:
             for pair in self._pairs:
@@ -135,7 +135,7 @@ class FaultProxy:
         self._call(plan)
 
     def retarget(self, *targets: str) -> None:
-        """New connections go elsewhere."""
+        """Send new connections to other targets."""
         self.targets = targets
 
     # Inside the loop --------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class FaultProxy:
             pair.abort()
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """The next target that answers, None when none does."""
+        """Connect to the next target that accepts; None if no target does."""
         targets = self.targets
         for _ in targets:
             scheme, _, rest = targets[self._turn % len(targets)].partition("://")
@@ -231,7 +231,7 @@ class FaultProxy:
             if writer.can_write_eof():
                 writer.write_eof()
         except (OSError, asyncio.IncompleteReadError):
-            pair.abort()  # reset on one side: so is the other, as by any balancer
+            pair.abort()  # a reset on one side resets the other, as in any balancer
 
     def _pieces(self, data: bytes) -> list[bytes]:
         if not self.weather.split:
@@ -249,7 +249,7 @@ class FaultProxy:
         self._pairs.discard(pair)
         self.faults.cuts += 1
         if self._rng.random() < self.weather.linger:
-            pair.near.transport.abort()  # the far side hears nothing for a while
+            pair.near.transport.abort()  # the far side sees silence for a while
             self._loop.call_later(self._rng.random() * 2, pair.abort)
         else:
             pair.abort()

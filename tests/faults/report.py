@@ -1,7 +1,7 @@
 """What a chaos run found: counts per scenario, as text for people and as JSON for programs.
 
-Owns the numbers and their wording, the honest reading of a zero included. Scenarios fill an ``Outcome`` each; ``__main__`` prints
-and writes the whole.
+Owns the numbers and their wording, including what a run without failures proves. Each scenario fills an ``Outcome``; ``__main__``
+prints and writes all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outcome:
     reasons: Counter[str] = field(default_factory=Counter)
     """Why a command failed or its outcome is unknown, by code and reason of the typed error."""
     stories: list[str] = field(default_factory=list)
-    """One line for each of those commands, with the error's own words."""
+    """One line for each of those commands, with the text of the error."""
     resumes: list[float] = field(default_factory=list)
     notes: dict[str, float | str] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
@@ -45,12 +45,12 @@ class Outcome:
         self.violations.extend(verdict.violations)
 
     def expect(self, holds: bool, otherwise: str) -> None:
-        """Note a violation unless ``holds``."""
+        """Record a violation unless ``holds``."""
         if not holds:
             self.violations.append(otherwise)
 
     def conclude(self) -> None:
-        """A scenario that disturbed nothing, or in which nothing was answered, has shown nothing."""
+        """Record a violation if no fault happened or no command was acknowledged: such a run proves nothing."""
         self.expect(sum(self.faults.values()) > 0, "no fault happened")
         self.expect(self.acknowledged > 0, "no command was acknowledged")
 
@@ -91,7 +91,7 @@ def total(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def reading(whole: Outcome) -> str:
-    """What the zero, or the lack of one, says."""
+    """What the number of violations proves."""
     count = sum(whole.faults.values())
     if whole.violations:
         return f"{len(whole.violations)} violations in {count} faults; repeat with CHAOS_SEED={whole.seed}"
@@ -106,7 +106,7 @@ def text(outcomes: Sequence[Outcome]) -> str:
 
 
 def stories(outcomes: Sequence[Outcome]) -> str:
-    """Each command that was not acknowledged, and what was said of it."""
+    """Each command that was not acknowledged, with its error."""
     return "".join(f"\n{outcome.name}:\n" + "".join(f"  {line}\n" for line in outcome.stories) for outcome in outcomes if outcome.stories)
 
 

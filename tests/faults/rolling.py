@@ -1,8 +1,8 @@
-"""Chaos scenarios with three gateway replicas behind a plain TCP balancer: rollouts under load, and Redis away.
+"""Chaos scenarios with three gateway replicas behind a plain TCP balancer: rollouts under load, and an outage of Redis.
 
 `rolling` sends SIGTERM to one replica after the other, ten times, under 200 active sessions: no command fails, resume p99 ≤ 3 s.
-`redis` stops Redis for a minute: sessions do not notice, creates are refused at once with a time to come back, and a session that
-is cut finds its sandbox through another replica by its ticket.
+`redis` stops Redis for a minute: sessions continue, creates are refused at once with `Retry-After`, and a session whose connection
+is cut resumes through another replica with its ticket.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CREATE_ANSWER_S = 1.0
 async def loaded(
     context: Context, replicas: Replicas, outcome: Outcome, *, sessions: int, sandboxes: int, pause_s: float
 ) -> AsyncIterator[tuple[FaultProxy, AsyncSandboxClient, list[Appender]]]:
-    """``sessions`` that append for the length of the block, through a balancer; checked at its end."""
+    """Run ``sessions`` that append through a balancer for the duration of the block; check them at its end."""
     stack, running = replicas.stack, [True]
     with FaultProxy(*replicas.targets, seed=context.seed) as balancer:
         client = AsyncSandboxClient(balancer.url, stack.key)
@@ -70,22 +70,22 @@ async def loaded(
 
 
 async def rolling(context: Context, replicas: Replicas, outcome: Outcome, seconds: float) -> None:
-    """Ten rollouts of three replicas; fewer only in a run that was asked to be short, or on a machine that takes four times as long."""
+    """Ten rollouts of three replicas; fewer only in a run with little time, or on a machine that takes four times as long."""
     started = time.monotonic()
-    patience_s = seconds if seconds < SHORT_S else 4 * seconds
+    limit_s = seconds if seconds < SHORT_S else 4 * seconds
     rollouts = 0
     async with loaded(context, replicas, outcome, sessions=SESSIONS, sandboxes=SANDBOXES, pause_s=1.0):
-        while rollouts < ROLLOUTS and (context.full or time.monotonic() - started < patience_s):
+        while rollouts < ROLLOUTS and (context.full or time.monotonic() - started < limit_s):
             for name, port in zip(replicas.names, replicas.ports, strict=True):
                 await asyncio.to_thread(_roll, replicas, name, port)
                 outcome.faults["rolled"] += 1
             rollouts += 1
-            context.say(f"rolling  rollout {rollouts} done")
+            context.log(f"rolling  rollout {rollouts} done")
     p99 = percentile(outcome.resumes, 99)
     outcome.expect(p99 <= RESUME_P99_S, f"resume p99 is {p99:.2f} s, over {RESUME_P99_S:g} s")
     outcome.expect(len(outcome.resumes) >= rollouts * SESSIONS, f"only {len(outcome.resumes)} resumes")
     outcome.notes.update({"active sessions": SESSIONS, "rollouts of 3 replicas": rollouts})
-    outcome.expect(rollouts == ROLLOUTS or seconds < SHORT_S, f"only {rollouts} rollouts of {ROLLOUTS} in {patience_s:.0f} s")
+    outcome.expect(rollouts == ROLLOUTS or seconds < SHORT_S, f"only {rollouts} rollouts of {ROLLOUTS} in {limit_s:.0f} s")
     outcome.seconds = time.monotonic() - started
 
 
@@ -96,13 +96,13 @@ def _roll(replicas: Replicas, name: str, port: int) -> None:
 
 
 async def redis_away(context: Context, replicas: Replicas, outcome: Outcome, seconds: float) -> None:
-    """Redis stopped (SIGSTOP) for a minute, or the time there is."""
+    """Stop Redis (SIGSTOP) for a minute, or for the time that is left."""
     started = time.monotonic()
     away_s = REDIS_AWAY_S if context.full else min(REDIS_AWAY_S, seconds)
     stack, slowest, refused = replicas.stack, 0.0, 0
     async with loaded(context, replicas, outcome, sessions=40, sandboxes=8, pause_s=0.1) as (balancer, client, appenders):
         await _move(balancer, replicas.targets[0], appenders)
-        moves, there = 0, sum(len(appender.resumes) for appender in appenders)
+        moves, resumed = 0, sum(len(appender.resumes) for appender in appenders)
         pid = stack.pid("redis")
         os.kill(pid, signal.SIGSTOP)
         outcome.faults["redis stopped"] += 1
@@ -120,7 +120,7 @@ async def redis_away(context: Context, replicas: Replicas, outcome: Outcome, sec
                 await asyncio.sleep(min(4.0, max(end - time.monotonic(), 0)))
             stuck = sum(appender.done <= done for appender, done in zip(appenders, before, strict=True))
             outcome.expect(stuck == 0, f"{stuck} sessions made no progress without Redis")
-            outcome.notes["sessions resumed through another replica without Redis"] = sum(len(a.resumes) for a in appenders) - there
+            outcome.notes["sessions resumed through another replica without Redis"] = sum(len(a.resumes) for a in appenders) - resumed
         finally:
             os.kill(pid, signal.SIGCONT)
             balancer.retarget(*replicas.targets)
@@ -133,7 +133,7 @@ async def redis_away(context: Context, replicas: Replicas, outcome: Outcome, sec
 
 
 async def _move(balancer: FaultProxy, target: str, appenders: list[Appender]) -> None:
-    """Cut every session off and let it come back through the replica at ``target`` alone."""
+    """Cut every session's connection and let it resume through the replica at ``target`` only."""
     resumed = sum(len(appender.resumes) for appender in appenders)
     balancer.retarget(target)
     balancer.cut_all()
@@ -145,7 +145,7 @@ def _all_resumed(appenders: list[Appender], count: int) -> None:
 
 
 def try_create(port: int, key: str) -> tuple[int, dict[str, str], float, str]:
-    """One bare create: status, headers, seconds (of a machine that was there for us), code."""
+    """Send one create without the SDK. Returns status, headers, seconds (without the time that the machine was busy), and code."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         with Stopwatch() as watch:

@@ -1,8 +1,8 @@
-"""A seeded world in which any process may die at any step: the SDK's engine and the agent's sessions, records and spools, and nothing else.
+"""A seeded simulation in which any process may die at any step. It runs the SDK's engine and the agent's sessions, records and spools.
 
-All of it is pure, so time, network and death are the world's own: connections are cut at any message, clients are killed and followed by
-others that ask for the same commands again (by taking the session over, or on a new one), and the agent dies with its sandbox. What
-each caller was told is held against what really ran. A failing seed repeats the run exactly.
+These parts are pure, so the simulation controls time, network and crashes: connections are cut at any message, killed clients are
+replaced by others that send the same commands again (in a take-over, or in a new session), and the agent dies with its sandbox. The
+outcome that each caller got is compared with what really ran. A failing seed repeats the run exactly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from session_agent.agent.session.delivery import CommandHandler
 from session_agent.agent.session.sessions import HeldSession
 
 from .history import History, check
-from .load import read_told
+from .load import classify_error
 
 OPTIONS = Options("http://simulated", "k", resume_timeout_s=1e9, connect_timeout_s=1e9)
 PIECES = (1, 300, 20_000, 120_000)
@@ -51,7 +51,7 @@ class Event:
 
 @dataclass(eq=False)
 class Wire:
-    """One connection: messages on their way, whether the agent still takes them, and whose session it carries there."""
+    """One connection: messages in transit, whether the agent still accepts them, and the agent's session on it."""
 
     up: deque[bytes] = field(default_factory=deque)
     down: deque[bytes] = field(default_factory=deque)
@@ -59,7 +59,7 @@ class Wire:
     held: HeldSession | None = None
 
     def wake(self, *, now: bool) -> None:
-        """The world asks by itself."""
+        """Not needed: the simulation polls."""
 
     def fence(self) -> None:
         """A later connection has the session."""
@@ -68,7 +68,7 @@ class Wire:
 
 
 class Job:
-    """A command as it runs: leaves its one trace first, then writes its output as its spool allows, then ends."""
+    """A running command: it adds its id to the trace, writes its output as far as its spool allows, then ends."""
 
     def __init__(self, sandbox: Sandbox, record: Record, size_bytes: int) -> None:
         self.record = record
@@ -103,7 +103,7 @@ class Job:
 
 
 class Sandbox:
-    """One incarnation: an agent with its sessions, and the trace its commands left, which outlives it."""
+    """One incarnation: an agent with its sessions, and the trace of its commands, which is kept after its death."""
 
     def __init__(self, world: World, number: int) -> None:
         self.epoch = f"epoch-{number}"
@@ -111,8 +111,8 @@ class Sandbox:
         self.history = History()
         self.jobs: list[Job] = []
         self.held: dict[str, HeldSession] = {}
-        self.roomy = world.rng.random() < 0.5
-        self._budget = Budget() if self.roomy else Budget(limit_bytes=3_000_000)
+        self.large_spool = world.rng.random() < 0.5
+        self._budget = Budget() if self.large_spool else Budget(limit_bytes=3_000_000)
         timing = Timing(record_ttl_s=30.0)
         self.context = cast(AgentContext, SimpleNamespace(records=Records(timing, most=8), now=lambda: world.now, used=lambda: None))
 
@@ -145,7 +145,7 @@ class Sandbox:
 
 
 class Client:
-    """One client process: an engine, and the commands whose outcome it waits for."""
+    """One client process: an engine, and the commands that it waits for."""
 
     def __init__(self, world: World, token: SessionToken | None) -> None:
         self.engine = Engine(OPTIONS, "sb", Event, world.rng, token=token)
@@ -167,12 +167,12 @@ class World:
         self.ended: list[Sandbox] = []
         self.stale: list[Wire] = []
         self.client = Client(self, None)
-        self.before: set[str] = set()
-        """What a process asked for that was killed: that its successor never got to ask says nothing of it."""
+        self.sent_before: set[str] = set()
+        """Commands that a killed client sent: an error that its successor gets does not prove that they did not start."""
         self.open: dict[str, dict[str, Any]] = {}
-        """What was asked of this sandbox and has no outcome yet, by any process that may be dead by now."""
+        """Commands sent to this sandbox that have no outcome yet, also those of clients that are dead."""
 
-    # What the caller does -------------------------------------------------------------------------------------------
+    # The caller --- ----------------------------------------------------------------------------------------
 
     def ask(self) -> None:
         command_id = f"c{self.commands}"
@@ -189,17 +189,17 @@ class World:
             open_command(self.client.engine, call, "command", params)
             self.client.calls[command_id] = call
         except HoldfastError as why:
-            self._told(command_id, why)
+            self._record_error(command_id, why)
 
-    def _told(self, command_id: str, why: HoldfastError) -> None:
+    def _record_error(self, command_id: str, why: HoldfastError) -> None:
         if why.code == "protocol_error":
             raise AssertionError(f"{command_id}: {why}")
         self.unknown += 1
         del self.open[command_id]
-        self.sandbox.history.answer(command_id, "unknown" if command_id in self.before else read_told(why))
+        self.sandbox.history.answer(command_id, "unknown" if command_id in self.sent_before else classify_error(why))
 
-    def look(self) -> None:
-        """Take the outcomes that have come."""
+    def collect_outcomes(self) -> None:
+        """Record the outcomes that have arrived."""
         for command_id, call in list(self.client.calls.items()):
             if not call.done:
                 continue
@@ -208,21 +208,21 @@ class World:
             try:
                 result = call.result()
             except HoldfastError as why:
-                self._told(command_id, why)
+                self._record_error(command_id, why)
                 continue
             del self.open[command_id]
             count = result.streams[1]
             assert result.exit_code == 0, f"{command_id} ended with {result.exit_code}"
             assert count.seen == params["size"] == len(result.stdout_bytes) + count.dropped, f"{command_id}: {count}"
             assert result.truncated == (count.dropped > 0), f"{command_id} is short and does not say so"
-            keeps = not params["tail"] and params["size"] <= WINDOW_BYTES and self.sandbox.roomy
-            assert not (keeps and result.truncated), f"{command_id} lost {count.dropped} bytes that there was room for"
+            keeps = not params["tail"] and params["size"] <= WINDOW_BYTES and self.sandbox.large_spool
+            assert not (keeps and result.truncated), f"{command_id} lost {count.dropped} bytes although the spool had room"
             self.sandbox.history.answer(command_id, "acknowledged")
 
-    # What dies ------------------------------------------------------------------------------------------------------
+    # Faults --- ---------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """The connection breaks at any message; the agent hears of it now, later or never."""
+        """The connection breaks at any message; the agent notices it now, later or never."""
         client, wire = self.client, self.client.wire
         if wire is None:
             return
@@ -236,11 +236,11 @@ class World:
     def _leave(self, wire: Wire) -> None:
         wire.down.clear()
         if self.rng.random() < 0.5:
-            self._hear_of(wire)
+            self._notice_close(wire)
         else:
             self.stale.append(wire)
 
-    def _hear_of(self, wire: Wire) -> None:
+    def _notice_close(self, wire: Wire) -> None:
         wire.open = False
         held, wire.held = wire.held, None
         if held is not None and held.connection is wire:
@@ -248,7 +248,7 @@ class World:
             held.detached()
 
     def kill_client(self) -> None:
-        """kill -9; the next process knows what was asked for, and perhaps the session."""
+        """kill -9 of the client; the next one knows the open commands, and perhaps the session."""
         self.faults += 1
         before, session = self.client, self.client.engine.session
         if before.wire is not None:
@@ -257,12 +257,12 @@ class World:
         if session.agent_epoch and before.engine.error is None and self.rng.random() < 0.5:
             token = SessionToken("sb", session.session_id, session.secret, session.agent_epoch)
         self.client = Client(self, token)
-        self.before.update(self.open)
+        self.sent_before.update(self.open)
         for params in list(self.open.values()):
             self._call(params)
 
     def kill_sandbox(self) -> None:
-        """The agent dies, and with it all it knew; its trace stays. The service says so, or another agent answers."""
+        """The agent dies with its state; its trace stays. The service reports the loss, or another agent answers."""
         self.faults += 1
         old = self.sandbox
         client = self.client
@@ -280,20 +280,20 @@ class World:
             for _ in range(200):
                 if client.engine.error is not None:
                     break
-                self.carry(whole=True)
+                self.transfer(whole=True)
             assert client.engine.error is not None, "another agent was taken for the one that died"
             assert not self.sandbox.trace, "a command of the agent that died ran in the next"
             self.sandbox = old
-        self.look()
+        self.collect_outcomes()
         assert not self.client.calls, "a command waits for a sandbox that is gone"
         self.ended.append(old)
         self.sandbox = Sandbox(self, len(self.ended))
         self.open.clear()
         self.client = Client(self, None)
 
-    # What carries on ------------------------------------------------------------------------------------------------
+    # Normal operation --- ---------------------------------------------------------------------------------------------
 
-    def carry(self, *, whole: bool = False) -> None:
+    def transfer(self, *, whole: bool = False) -> None:
         client, engine = self.client, self.client.engine
         if engine.error is not None:
             return
@@ -321,7 +321,7 @@ class World:
         frame, _ = decode(message)
         if isinstance(frame, Hello):
             if frame.take_over and wire is not self.client.wire:
-                wire.open = False  # of two that take over, the one that is read last would hold it (PROTOCOL §3.7): not our subject
+                wire.open = False  # of two take-overs the last one read would win (PROTOCOL §3.7), which is not tested here
                 return
             try:
                 self.sandbox.attach(frame, wire, self.now)
@@ -339,7 +339,7 @@ class World:
         rng, chance = self.rng, self.rng.random()
         self.now += rng.choice([0.0, 0.01, 0.3])
         if chance < 0.6:
-            self.carry()
+            self.transfer()
         elif chance < 0.85:
             for job in self.sandbox.jobs:
                 job.step(rng.choice(PIECES))
@@ -359,11 +359,11 @@ class World:
                 self.up(wire)  # late, from a client that may be dead
             else:
                 self.stale.remove(wire)
-                self._hear_of(wire)
-        self.look()
+                self._notice_close(wire)
+        self.collect_outcomes()
 
     def run(self, steps: int = 250) -> None:
-        """Act under faults, let everything settle, then hold what was told against what ran."""
+        """Run under faults, then without them until all commands have outcomes; then compare the outcomes with what ran."""
         for number in range(steps):
             if number % 8 == 0:
                 self.ask()

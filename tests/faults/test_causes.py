@@ -1,4 +1,4 @@
-"""Why a sandbox ended and whose fault it was, told to who was attached, to who asks over REST, and to who comes later."""
+"""Why a sandbox ended and whose fault it was, as reported to attached clients, over REST, and to clients that attach later."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .context import IMAGE, replicated_stack
 
 pytestmark = requires("namespaces", "redis")
 
-TOLD_S = 60.0
+REPORT_S = 60.0
 End = Callable[[Stack, AsyncSandboxClient, AsyncSandbox], Coroutine[None, None, None]]
 
 
 async def _wait(stack: Stack, client: AsyncSandboxClient, sandbox: AsyncSandbox) -> None:
-    """It ends by itself."""
+    """Do nothing: the sandbox ends by itself."""
 
 
 async def _delete(stack: Stack, client: AsyncSandboxClient, sandbox: AsyncSandbox) -> None:
@@ -32,21 +32,21 @@ async def _kill_node(stack: Stack, client: AsyncSandboxClient, sandbox: AsyncSan
     await asyncio.to_thread(stack.kill_process, "node")
 
 
-async def _told(stack: Stack, limits: dict[str, float], end: End, reason: str, fault: str) -> None:
+async def _check_cause(stack: Stack, limits: dict[str, float], end: End, reason: str, fault: str) -> None:
     async with AsyncSandboxClient(stack.url, stack.key) as client, AsyncSandboxClient(stack.url, stack.key) as other:
         made = await client.create_sandbox(IMAGE, **limits)  # type: ignore[arg-type]
         await made.keep_alive()
-        await made.close()  # and with it its heartbeats
+        await made.close()  # which also stops its heartbeats
         held = other.get_sandbox(made.id)
         process: AsyncProcess = await held.start("echo begun; sleep 600", command_id="one")
-        chunk = await process.read(TOLD_S)
+        chunk = await process.read(REPORT_S)
         assert chunk is not None
         shell = await held.shell()
         waiting = asyncio.create_task(shell.run("sleep 600", command_id="two"))
         await end(stack, client, held)
         outcomes: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
-            lambda: process.wait(TOLD_S),
-            lambda: asyncio.wait_for(waiting, TOLD_S),
+            lambda: process.wait(REPORT_S),
+            lambda: asyncio.wait_for(waiting, REPORT_S),
         )
         for number, outcome in enumerate(outcomes):
             with pytest.raises(SandboxLostError) as lost:
@@ -69,7 +69,7 @@ async def _told(stack: Stack, limits: dict[str, float], end: End, reason: str, f
                 with pytest.raises(SandboxLostError) as lost:
                     await use()
                 assert (lost.value.reason, lost.value.fault) == (reason, fault)
-                assert lost.value.started in (False, None), "nothing that came later can have begun"
+                assert lost.value.started in (False, None), "no later command can have started"
         await held.close()
 
 
@@ -82,10 +82,10 @@ async def _told(stack: Stack, limits: dict[str, float], end: End, reason: str, f
     ],
     ids=["deleted", "ttl", "heartbeat"],
 )
-async def test_a_sandbox_that_was_ended(stack: Stack, limits: dict[str, float], end: End, reason: str, fault: str) -> None:
-    await _told(stack, limits, end, reason, fault)
+async def test_the_cause_of_an_ended_sandbox_is_reported(stack: Stack, limits: dict[str, float], end: End, reason: str, fault: str) -> None:
+    await _check_cause(stack, limits, end, reason, fault)
 
 
-async def test_a_sandbox_whose_node_died() -> None:
+async def test_the_cause_of_a_dead_node_is_reported() -> None:
     with replicated_stack(1) as replicas:
-        await _told(replicas.stack, {}, _kill_node, "node-lost", "infrastructure")
+        await _check_cause(replicas.stack, {}, _kill_node, "node-lost", "infrastructure")

@@ -1,4 +1,4 @@
-"""How long the control plane is away when parts of it are killed, on a whole stack: the leader, the node, both at once."""
+"""How long the control plane is unavailable after a kill of the leader, the node, or both, on a complete stack."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def create(client: httpx.Client, **more: object) -> str:
 
 
 def until_signal(client: httpx.Client, sandbox_id: str, reason: str, deadline_s: float) -> float:
-    """Seconds until the service says why the sandbox ended."""
+    """Seconds until the service reports why the sandbox ended."""
 
-    def told() -> bool:
+    def reported() -> bool:
         return bool(client.get(f"/sandboxes/{sandbox_id}").json().get("reason") == reason)
 
     with Stopwatch() as watch:
-        until(told, deadline_s=deadline_s, what=f"{sandbox_id} to have ended: {reason}")
+        until(reported, deadline_s=deadline_s, what=f"{sandbox_id} to have ended: {reason}")
         return watch.elapsed_s
 
 
 @pytest.mark.parametrize(("victims", "bar_s"), [(("controller",), LEADER_S), (("node",), NODE_S), (("controller", "node"), NODE_S)])
-def test_what_ends_is_told_within_seconds_of_a_kill(victims: tuple[str, ...], bar_s: float) -> None:
+def test_an_end_is_reported_within_seconds_of_a_kill(victims: tuple[str, ...], bar_s: float) -> None:
     with (
         running_stack() as stack,
         httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=30, trust_env=False) as client,

@@ -1,4 +1,4 @@
-"""What a cut connection must not change: the end of input, and the results of commands that end while it is cut."""
+"""A cut connection must not change the end of input, nor the results of commands that end during the cut."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ async def test_exit_records_survive_a_cut_in_the_exit_window(
     async with asyncio.timeout(120):
         right = await asyncio.gather(*[session(number) for number in range(SESSIONS)])
     assert sum(right) == COMMANDS
-    assert proxy.faults.cuts > COMMANDS // 40, "the weather was too good"
+    assert proxy.faults.cuts > COMMANDS // 40, "too few faults were injected"
     assert len(resumes) > COMMANDS // 80

@@ -1,15 +1,15 @@
-"""The checker must see what it is there to see."""
+"""The history checker must detect every kind of violation."""
 
 from __future__ import annotations
 
 import pytest
 
-from .history import History, Told, check
+from .history import History, Reported, check
 
 
-def _history(**told: Told) -> History:
+def _history(**reported: Reported) -> History:
     history = History()
-    for command, outcome in told.items():
+    for command, outcome in reported.items():
         history.asked("s", command)
         if outcome != "unknown":
             history.answer(command, outcome)
@@ -23,7 +23,7 @@ def test_a_clean_history() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "lines", "word"),
+    ("reported", "lines", "word"),
     [
         ({"a": "acknowledged"}, ["a", "a"], "ran 2 times"),
         ({"a": "unknown"}, ["a", "a"], "ran 2 times"),
@@ -33,8 +33,8 @@ def test_a_clean_history() -> None:
         ({}, ["a"], "never asked"),
     ],
 )
-def test_a_violation_is_seen(told: dict[str, Told], lines: list[str], word: str) -> None:
-    verdict = check(_history(**told), lines)
+def test_a_violation_is_detected(reported: dict[str, Reported], lines: list[str], word: str) -> None:
+    verdict = check(_history(**reported), lines)
     assert not verdict.clean
     assert word in verdict.violations[0]
 

@@ -1,4 +1,4 @@
-"""The gateway's connection to the node: the first request on it, and the first after it broke, are answered too."""
+"""The gateway's connection to the node: the first request is answered, also on a new connection after the old one broke."""
 
 from __future__ import annotations
 

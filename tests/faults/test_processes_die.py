@@ -1,4 +1,4 @@
-"""Processes die, sessions do not: a gateway and a client are killed, and the work goes on or is found again."""
+"""Sessions survive the death of processes: a gateway or a client is killed, and the work continues or is found again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_gateway_killed_in_the_middle_of_an_episode_loses_nothing(stack:
     assert (await process.wait()).stdout == "before after"
 
 
-def test_the_synchronous_face_survives_the_kill_of_a_gateway(stack: Stack) -> None:
+def test_the_synchronous_client_survives_the_kill_of_a_gateway(stack: Stack) -> None:
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("python:3.12") as sandbox:
         shell = sandbox.shell()
         assert shell.run("x=1").ok
@@ -60,7 +60,7 @@ KILLED_CLIENT = """
 """
 
 
-async def test_a_killed_client_is_succeeded_by_another(stack: Stack, sandbox: AsyncSandbox) -> None:
+async def test_another_client_continues_the_work_of_a_killed_one(stack: Stack, sandbox: AsyncSandbox) -> None:
     """kill -9 of the SDK's process: another one finds the command by its id and the shell by its name."""
     script = textwrap.dedent(KILLED_CLIENT)
     killed = subprocess.Popen([sys.executable, "-c", script, sandbox.id], env=stack.environment(), stdout=subprocess.PIPE)
@@ -140,12 +140,12 @@ async def test_a_client_that_knows_the_secret_takes_a_session_over(client: Async
     follower = await other.follow("taken")
     assert (await (await other.shell("mine")).run("echo $mark")).stdout == "1\n"
     await other.exec(": > /tmp/go")
-    assert (await follower.wait()).stdout == "went on\n", "what ran, runs on"
+    assert (await follower.wait()).stdout == "went on\n", "running commands continue"
     await other.close()
 
 
-def test_the_history_a_chaos_run_reads_from_outside_is_the_sandbox_s() -> None:
-    """The checker reads the file as the machine sees it; were that another file, it could not fail."""
+def test_the_history_file_read_from_outside_is_that_of_the_sandbox() -> None:
+    """The checker reads the file from the machine; with a wrong path it could never fail."""
     from .context import replicated_stack
     from .load import HISTORY, history_path
 

@@ -1,6 +1,6 @@
-"""Redis away: live sessions do not notice, creates are refused at once, a session resumes on another replica by its ticket.
+"""A Redis outage: live sessions continue, creates are refused at once, a session resumes at another replica with its ticket.
 
-`make chaos` does the same for a minute under load; here are the steps, one by one.
+`make chaos` does the same for a minute under load; this test takes the steps one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def replicas() -> Iterator[Replicas]:
         yield replicas
 
 
-async def test_redis_stopped(replicas: Replicas) -> None:
+async def test_sessions_continue_while_redis_is_stopped(replicas: Replicas) -> None:
     stack = replicas.stack
     pid = stack.pid("redis")
     with FaultProxy(replicas.targets[0]) as first:

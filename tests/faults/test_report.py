@@ -1,4 +1,4 @@
-"""The parts of a chaos run that turn what happened into words: they must not flatter."""
+"""The parts of a chaos run that summarise its results must not make them look better than they are."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from holdfast import HoldfastError
 
 from .history import check
-from .load import read_told, story
+from .load import classify_error, story
 from .report import Outcome, percentile, reading, text, total, write
 from .worker import Log, read_log
 
 
 @pytest.mark.parametrize(
-    ("detail", "told"),
+    ("detail", "expected"),
     [
         ({}, "failed"),
         ({"command_id": "c"}, "unknown"),
@@ -24,8 +24,8 @@ from .worker import Log, read_log
         ({"command_id": "c", "started": False}, "failed"),
     ],
 )
-def test_only_an_error_that_says_so_is_a_definite_failure(detail: dict[str, object], told: str) -> None:
-    assert read_told(HoldfastError("internal", "x", detail=detail)) == told
+def test_only_an_error_that_excludes_a_start_is_a_definite_failure(detail: dict[str, object], expected: str) -> None:
+    assert classify_error(HoldfastError("internal", "x", detail=detail)) == expected
 
 
 def test_percentiles_are_values_that_occurred() -> None:
@@ -35,7 +35,7 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert percentile([1.0, 9.0], 99) == 9.0
 
 
-def test_a_zero_is_read_honestly_and_a_violation_is_loud(tmp_path: Path) -> None:
+def test_a_run_without_failures_is_bounded_and_a_violation_is_shown(tmp_path: Path) -> None:
     clean = Outcome("a", 7)
     clean.faults["cut"] = 300
     assert reading(total([clean])) == "zero failures in 300 faults says only: fewer than 3/300"
@@ -56,7 +56,7 @@ def test_a_run_in_which_nothing_happened_is_not_clean(faults: int, acknowledged:
     assert len(outcome.violations) == violations
 
 
-def test_a_killed_worker_s_log_names_what_is_open(tmp_path: Path) -> None:
+def test_the_log_of_a_killed_worker_names_its_open_commands(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.asked("w-0", "w-0.0")
     log.answer("w-0.0", "acknowledged")
@@ -68,7 +68,7 @@ def test_a_killed_worker_s_log_names_what_is_open(tmp_path: Path) -> None:
     assert check(read.history, ["w-0.0", "w-0.1", "w-0.1"]).duplicates == 1
 
 
-def test_each_command_without_a_result_has_its_line(tmp_path: Path) -> None:
+def test_each_command_without_a_result_has_a_line_in_the_report(tmp_path: Path) -> None:
     lost = HoldfastError("sandbox_gone", "the node died\nwith it", reason="node-lost", detail={"command_id": "w-0.1", "started": True})
     log = Log(tmp_path / "log")
     log.asked("w-0", "w-0.1")
@@ -77,7 +77,7 @@ def test_each_command_without_a_result_has_its_line(tmp_path: Path) -> None:
     line = json.loads(value)
     assert (kind, line.split()[:2]) == ("story", ["unknown", "sandbox_gone/node-lost"])
     assert line.endswith("w-0.1, asked again: the node died\nwith it (started=True)")
-    told = Outcome("monkey", 7, stories=[line])
-    write([told], tmp_path)
+    outcome = Outcome("monkey", 7, stories=[line])
+    write([outcome], tmp_path)
     assert line in (tmp_path / "chaos.txt").read_text()
     assert json.loads((tmp_path / "chaos.json").read_text())["scenarios"][0]["stories"] == [line]

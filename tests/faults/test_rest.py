@@ -1,6 +1,6 @@
-"""Commands over REST while answers are lost: the service knows a command again by its key, so it runs once and is answered.
+"""Commands over REST while answers are lost: the service recognises a repeated command by its key, so it runs once.
 
-And the choice of REST itself: made where only REST gets through, not because the service was away for a while.
+Also the choice of REST: the client falls back to it only if nothing else works, not because of an outage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMMANDS = 200
 AT_ONCE = 8
 
 
-async def test_commands_over_rest_run_once_though_their_answers_are_lost(stack: Stack, sandbox: AsyncSandbox, proxy: FaultProxy) -> None:
+async def test_commands_over_rest_run_once_although_answers_are_lost(stack: Stack, sandbox: AsyncSandbox, proxy: FaultProxy) -> None:
     async with AsyncSandboxClient(proxy.url, stack.key, transport="rest") as client:
         near = client.get_sandbox(sandbox.id)
 
@@ -26,14 +26,14 @@ async def test_commands_over_rest_run_once_though_their_answers_are_lost(stack: 
             for number in range(first, COMMANDS, AT_ONCE):
                 result = await near.exec(f"echo {number} >> /tmp/once; echo {number}; exit {number % 7}")
                 assert result.exit_code == number % 7
-                assert result.stdout == f"{number}\n", "a lost answer is given again, whole"
+                assert result.stdout == f"{number}\n", "a lost answer is repeated completely"
 
         proxy.weather = Weather(lose=0.3)
         await asyncio.gather(*[some(first) for first in range(AT_ONCE)])
         proxy.weather = Weather()
-    assert proxy.faults.cuts > COMMANDS // 5, "the weather was too good"
+    assert proxy.faults.cuts > COMMANDS // 5, "too few faults were injected"
     lines = (await sandbox.exec("cat /tmp/once")).stdout.split()
-    assert sorted(map(int, lines)) == list(range(COMMANDS)), "each once, none lost"
+    assert sorted(map(int, lines)) == list(range(COMMANDS)), "each command runs once"
 
 
 async def test_an_outage_is_no_reason_to_give_up_sessions(stack: Stack, sandbox: AsyncSandbox, proxy: FaultProxy) -> None:

@@ -1,4 +1,4 @@
-"""At most once and exactly one outcome, whatever dies at whichever step; and proof that this suite would notice if it were otherwise."""
+"""At most once and exactly one outcome, whichever process dies at any step; and planted bugs that the simulation must detect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 125
 
 
 @pytest.mark.parametrize("first", range(0, WORLDS, BATCH))
-def test_at_most_once_whatever_dies(first: int) -> None:
+def test_commands_run_at_most_once_whichever_process_dies(first: int) -> None:
     faults = commands = unknown = 0
     for seed in range(first, first + BATCH):
         world = World(seed)
@@ -40,14 +40,14 @@ def test_at_most_once_whatever_dies(first: int) -> None:
     assert 0 < unknown < commands / 2
 
 
-# Bugs that one process can have and only the death of another shows. Each must be caught within the seeds of one batch. ---------------
+# Bugs of one process that only the death of another reveals. Each must be detected within the seeds of one batch. ---------------
 
 
-def _an_id_runs_again(patch: pytest.MonkeyPatch) -> None:
+def _a_repeated_id_runs_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Records, "find", lambda self, command_id, fingerprint: None)
 
 
-def _the_record_goes_with_the_process(patch: pytest.MonkeyPatch) -> None:
+def _a_record_is_removed_at_the_exit(patch: pytest.MonkeyPatch) -> None:
     original = Records.finish
 
     def finish(self: Records, record: Record, ending: Ending, now: float) -> None:
@@ -69,14 +69,14 @@ def _a_pruned_id_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Records, "prune", prune)
 
 
-def _what_was_sent_did_not_start(patch: pytest.MonkeyPatch) -> None:
+def _sent_commands_are_reported_as_not_started(patch: pytest.MonkeyPatch) -> None:
     def facts(self: Call) -> dict[str, Any]:
         return {"command_id": self.command_id, "accepted": self.started, "started": self.started, "received": {}}
 
     patch.setattr(Call, "facts", facts)
 
 
-def _what_was_sent_is_not_noted(patch: pytest.MonkeyPatch) -> None:
+def _sent_commands_are_not_marked_as_sent(patch: pytest.MonkeyPatch) -> None:
     def fail(self: CommandSink, why: HoldfastError) -> None:
         self.call.lose(why)
         self.end(why)
@@ -84,7 +84,7 @@ def _what_was_sent_is_not_noted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommandSink, "fail", fail)
 
 
-def _another_agent_takes_up_the_session(patch: pytest.MonkeyPatch) -> None:
+def _a_new_agent_accepts_the_old_session(patch: pytest.MonkeyPatch) -> None:
     original = Sandbox.attach
 
     def attach(self: Sandbox, hello: Hello, wire: Wire, now: float) -> None:
@@ -93,7 +93,7 @@ def _another_agent_takes_up_the_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sandbox, "attach", attach)
 
 
-def _gaps_are_told_without_credit(patch: pytest.MonkeyPatch) -> None:
+def _gaps_are_sent_without_credit(patch: pytest.MonkeyPatch) -> None:
     original = Presenter.pump
     patch.setattr("holdfast_wire.halves.CONTROL_SLACK", 8)  # a world is too short for the 4 096 there are
 
@@ -106,7 +106,7 @@ def _gaps_are_told_without_credit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Presenter, "pump", pump)
 
 
-def _gaps_are_not_told(patch: pytest.MonkeyPatch) -> None:
+def _gaps_are_not_sent(patch: pytest.MonkeyPatch) -> None:
     original = SpoolReader.gap
 
     def gap(self: SpoolReader) -> None:
@@ -116,7 +116,7 @@ def _gaps_are_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SpoolReader, "gap", gap)
 
 
-def _output_goes_when_it_was_sent(patch: pytest.MonkeyPatch) -> None:
+def _output_is_dropped_once_it_is_sent(patch: pytest.MonkeyPatch) -> None:
     original = Spool.taken
 
     def taken(self: Spool) -> None:
@@ -126,21 +126,21 @@ def _output_goes_when_it_was_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Spool, "taken", taken)
 
 
-def _the_dead_hold_up_the_living(patch: pytest.MonkeyPatch) -> None:
+def _disconnected_readers_block_the_spool(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Spool, "_present", lambda self: self.readers)
 
 
 PLANTED = [
-    _an_id_runs_again,
-    _the_record_goes_with_the_process,
+    _a_repeated_id_runs_again,
+    _a_record_is_removed_at_the_exit,
     _a_pruned_id_is_forgotten,
-    _what_was_sent_did_not_start,
-    _what_was_sent_is_not_noted,
-    _another_agent_takes_up_the_session,
-    _gaps_are_told_without_credit,
-    _gaps_are_not_told,
-    _output_goes_when_it_was_sent,
-    _the_dead_hold_up_the_living,
+    _sent_commands_are_reported_as_not_started,
+    _sent_commands_are_not_marked_as_sent,
+    _a_new_agent_accepts_the_old_session,
+    _gaps_are_sent_without_credit,
+    _gaps_are_not_sent,
+    _output_is_dropped_once_it_is_sent,
+    _disconnected_readers_block_the_spool,
 ]
 
 

@@ -1,4 +1,4 @@
-"""A slow or dead reader harms nobody: its own command waits, memory stays within its window, other sessions keep their pace."""
+"""A slow or dead reader affects no other session: its own command waits, memory stays bounded, other sessions keep their speed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DETACHED_AGENT_MIB = 32 + 2 * 16
 """A quarter of the sandbox's memory for what is kept, and for each of sixteen commands a window that was under way, twice."""
 DETACHED_TAIL = 4 * MIB
 SLOWEST_P99_S = 5.0
-"""Far from what a session that waits for another's reader would take, which is for ever; how fast they are `make bench` says."""
+"""A session that waited for another's reader would never end, so any bound detects it; `make bench` measures the speed."""
 
 
 def resident_mib(pid: int | str) -> float:
@@ -39,7 +39,7 @@ async def agent_mib(sandbox: AsyncSandbox) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-async def paces(sandbox: AsyncSandbox, count: int = 200) -> float:
+async def p99_of_short_commands(sandbox: AsyncSandbox, count: int = 200) -> float:
     """The p99 of short commands on a session of its own, seconds."""
     shell = await sandbox.shell()
     times = []
@@ -57,7 +57,7 @@ async def test_readers_that_stop_or_die_while_yes_runs(
     """One reader stops taking chunks, another's connection becomes a black hole, a third takes a little now and then."""
     gateway = stack.pid("gateway")
     calm = client.get_sandbox(sandbox.id)
-    await paces(calm, 50)
+    await p99_of_short_commands(calm, 50)
     before = (resident_mib(gateway), await agent_mib(calm), resident_mib("self"))
     stopped, dead, slow = client.get_sandbox(sandbox.id), cut_client.get_sandbox(sandbox.id), client.get_sandbox(sandbox.id)
     processes: list[AsyncProcess] = [await reader.start("yes", stdin=False) for reader in (stopped, dead, slow)]
@@ -66,7 +66,7 @@ async def test_readers_that_stop_or_die_while_yes_runs(
     proxy.freeze()
     reading = asyncio.create_task(_take_a_little(processes[2]))
     await _stands_still(lambda: processes[0]._call.received[1], "the command of the reader that stopped to wait")
-    p99 = await paces(calm)
+    p99 = await p99_of_short_commands(calm)
     after = (resident_mib(gateway), await agent_mib(calm), resident_mib("self"))
     grown = [now - then for now, then in zip(after, before, strict=True)]
     assert grown[0] < GATEWAY_MIB, f"the gateway grew by {grown[0]:.0f} MiB"
@@ -88,7 +88,7 @@ async def test_readers_that_stop_or_die_while_yes_runs(
 async def test_floods_of_detached_sessions_fit_the_sandbox(
     stack: Stack, client: AsyncSandboxClient, cut_client: AsyncSandboxClient, proxy: FaultProxy
 ) -> None:
-    """Nobody is connected, sixteen commands write without end, and the sandbox has 128 MiB: what is kept for later fits in."""
+    """No client is connected, sixteen commands write without end, and the sandbox has 128 MiB: the stored output must fit."""
     async with await client.create_sandbox("python:3.12", memory="128Mi") as sandbox:
         gateway = stack.pid("gateway")
         handles = [cut_client.get_sandbox(sandbox.id) for _ in range(8)]
@@ -113,7 +113,7 @@ async def test_floods_of_detached_sessions_fit_the_sandbox(
 
         await until_async(seen_enough, deadline_s=60, what="50 looks at the agent's memory")
         highest = max(seen)
-        p99 = await paces(sandbox)
+        p99 = await p99_of_short_commands(sandbox)
         after = (resident_mib(gateway), max(highest, await agent_mib(sandbox)), resident_mib("self"))
         grown = [now - then for now, then in zip(after, before, strict=True)]
         print(f"grown by MiB: gateway {grown[0]:.1f}, agent {grown[1]:.1f}, client {grown[2]:.1f}; p99 {p99 * 1000:.1f} ms")

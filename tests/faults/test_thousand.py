@@ -1,4 +1,4 @@
-"""Clean teardown: a thousand sandboxes come and go on a whole stack, half of them by a delete, half by their time running out."""
+"""Clean teardown: a thousand sandboxes on a complete stack, half of them ended by a delete, half by their lifetime."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = [requires("namespaces", "redis"), pytest.mark.timeout(600)]
 COUNT = 1000
 AT_ONCE = 12
 KEPT = ("tombstone", "idempotency", "claim")
-"""What is remembered of the dead, each for its time: why they ended, and which requests made them."""
+"""Keys about ended sandboxes that expire by themselves: why they ended, and which requests created them."""
 
 
-async def test_a_thousand_come_and_go_and_leave_nothing() -> None:
+async def test_a_thousand_sandboxes_leave_nothing_behind() -> None:
     with running_stack({"HOLDFAST_NODE_SPARES": "0"}) as stack:
         before = census(stack.data)
         gate = asyncio.Semaphore(AT_ONCE)

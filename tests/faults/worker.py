@@ -1,7 +1,7 @@
-"""A process full of appending sessions that may be killed at any moment: ``python -m tests.faults.worker``.
+"""A process with appending sessions that may be killed at any moment: ``python -m tests.faults.worker``.
 
-It writes what it asks before it asks and what it was told after it was told, one line each, so that whoever starts it again knows
-which outcomes are still open; the new process asks for those once more, under the same ids. Started by the monkey.
+It logs each command before it sends it and each outcome after it got it, one line each, so that a restarted process knows which
+outcomes are still open; it sends those commands again with the same ids. Started by ``monkey``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast import AsyncSandboxClient
 
-from .history import History, Told
+from .history import History, Reported
 from .load import Appender
 
 ATTACH_S = 45.0
@@ -24,7 +24,7 @@ ATTACH_S = 45.0
 
 
 class Log:
-    """The notes of a worker, each written with one system call. A line that was cut short by a kill was not written."""
+    """The log of a worker, each line written with one system call, so that a kill leaves no partial line."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -32,14 +32,14 @@ class Log:
     def asked(self, session: str, command: str) -> None:
         self._write("asked", session, command)
 
-    def answer(self, command: str, told: Told) -> None:
-        self._write("told", command, told)
+    def answer(self, command: str, reported: Reported) -> None:
+        self._write("told", command, reported)
 
     def note(self, kind: str, value: str) -> None:
         self._write("note", kind, value)
 
-    def _write(self, *words: str) -> None:
-        os.write(self._file, (" ".join(words) + "\n").encode())
+    def _write(self, *fields: str) -> None:
+        os.write(self._file, (" ".join(fields) + "\n").encode())
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Read:
 
 
 def read_log(path: Path) -> Read:
-    """What the log at ``path`` says."""
+    """Read the log at ``path``."""
     read = Read()
     for line in path.read_text().splitlines() if path.exists() else []:
         match line.split(" ", 2):
@@ -61,8 +61,8 @@ def read_log(path: Path) -> Read:
                 read.history.asked(session, command)
                 read.next_number[session] = int(command.rpartition(".")[2]) + 1
                 read.open_command[session] = command
-            case ["told", command, told]:
-                read.history.answer(command, told)  # type: ignore[arg-type]
+            case ["told", command, reported]:
+                read.history.answer(command, reported)  # type: ignore[arg-type]
                 read.open_command.pop(command.rpartition(".")[0], None)
             case ["note", kind, value]:
                 read.notes.append((kind, value))
@@ -79,7 +79,7 @@ async def work(url: str, key: str, path: Path, sandbox_id: str, name: str, sessi
         names = [f"{name}-{n}" for n in range(sessions)]
         rng = random.Random(name)
         appenders = []
-        for n, one in enumerate(names):  # by turns in a shell, by itself, in a shell, and without a session
+        for n, one in enumerate(names):  # in turn: in a shell, as a one-off, in a shell, and over REST
             by_rest = n % 4 == 3
             sandbox = (rest if by_rest else client).get_sandbox(sandbox_id)
             appenders.append(Appender(one, sandbox, log, by_exec=n % 2 == 1, rng=rng, by_rest=by_rest))
@@ -87,7 +87,7 @@ async def work(url: str, key: str, path: Path, sandbox_id: str, name: str, sessi
         reporting = asyncio.create_task(_report(log, appenders))
         await asyncio.gather(*runs)
         reporting.cancel()
-        _tell(log, appenders)
+        _log_results(log, appenders)
         for appender in appenders:
             log.note("ended", appender.ended_by)
 
@@ -95,10 +95,10 @@ async def work(url: str, key: str, path: Path, sandbox_id: str, name: str, sessi
 async def _report(log: Log, appenders: list[Appender]) -> None:
     while True:
         await asyncio.sleep(0.2)  # a report five times a second, until it is cancelled
-        _tell(log, appenders)
+        _log_results(log, appenders)
 
 
-def _tell(log: Log, appenders: list[Appender]) -> None:
+def _log_results(log: Log, appenders: list[Appender]) -> None:
     for appender in appenders:
         while appender.resumes:
             log.note("resume", f"{appender.resumes.pop():.6f}")
