@@ -16,12 +16,12 @@ import pytest
 from holdfast_wire.frames import Resize
 
 from tests.cli.test_cli import environment
-from tests.sdk.support.fake_agent import FakeAgent, Held
+from tests.sdk.support.fake_agent import FakeAgent, HeldSession
 from tests.support.until import until
 
 
 class Terminal:
-    """The user's side of a terminal with the command line on it."""
+    """The user's side of a terminal in which the command line runs."""
 
     def __init__(self, agent: FakeAgent, *words: str) -> None:
         self.master, slave = pty.openpty()
@@ -64,7 +64,7 @@ def resizes(agent: FakeAgent) -> list[tuple[int, int]]:
 def test_a_shell_on_a_terminal(agent: FakeAgent) -> None:
     typed = bytearray()
 
-    def write(held: Held, data: bytes) -> None:
+    def write(held: HeldSession, data: bytes) -> None:
         typed.extend(data)
 
     agent.typed = write
@@ -81,12 +81,12 @@ def test_a_shell_on_a_terminal(agent: FakeAgent) -> None:
         until(lambda: resizes(agent) == [(40, 120)], deadline_s=60, what="the new size")
         agent.finish(agent.ran[0], 3)
         assert terminal.process.wait(60) == 3
-        assert termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is put back"
+        assert termios.tcgetattr(terminal.slave) == terminal.before, "the terminal's modes are restored"
     finally:
         terminal.close()
 
 
-def test_detaching_leaves_it_running(agent: FakeAgent) -> None:
+def test_detaching_does_not_end_the_remote_terminal(agent: FakeAgent) -> None:
     terminal = Terminal(agent, "sb", "--attach", "work")
     try:
         until(lambda: len(agent.ran) == 1, deadline_s=60, what="the terminal to open")

@@ -1,4 +1,4 @@
-"""Streams that are left half-way, and what becomes of them when only the garbage collector finds them."""
+"""Streams that are dropped before their end and finalized by the garbage collector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast import AsyncCommandStream, CommandStream, SandboxClient
 from holdfast._transport.session.command_call import Call
 from holdfast_wire.frames import Open, Opened, Output
 
-from tests.sdk.support.fake_agent import FakeAgent, Held
+from tests.sdk.support.fake_agent import FakeAgent, HeldSession
 from tests.support.until import until
 
 
@@ -23,14 +23,14 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
-def endless(held: Held, opened: Open) -> None:
-    """A file that goes on."""
+def endless(held: HeldSession, opened: Open) -> None:
+    """A file transfer that never ends."""
     held.session.send(Opened(opened.channel, {}))
     held.session.send(Output(opened.channel, 1, b"x" * 1000))
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_commands_that_ended_leave_nothing_to_the_collector(agent: FakeAgent) -> None:
+def test_ended_commands_leave_no_reference_cycles(agent: FakeAgent) -> None:
     gc.collect()
     with SandboxClient(agent.url, "key") as client:
         sandbox = client.get_sandbox("sb")
@@ -43,12 +43,12 @@ def test_commands_that_ended_leave_nothing_to_the_collector(agent: FakeAgent) ->
 
 
 def kept() -> list[object]:
-    """Calls that are referenced, be it by a cycle."""
+    """Calls that are still allocated, also those that only a reference cycle keeps."""
     return [each for each in gc.get_objects() if type(each) is Call]
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_a_stream_that_is_collected_within_a_step_ends_after_it(agent: FakeAgent) -> None:
+def test_a_stream_collected_during_an_engine_step_is_closed_after_the_step(agent: FakeAgent) -> None:
     agent.transfer = endless
     with SandboxClient(agent.url, "key") as client:
         sandbox = client.get_sandbox("sb")
@@ -68,5 +68,5 @@ def test_a_stream_that_is_collected_within_a_step_ends_after_it(agent: FakeAgent
 
 
 @pytest.mark.parametrize("stream", [AsyncCommandStream, CommandStream])
-def test_a_stream_that_was_interrupted_as_it_began_is_finalized_quietly(stream: Any) -> None:
+def test_a_stream_interrupted_in_its_constructor_is_finalized_without_an_error(stream: Any) -> None:
     stream.__new__(stream).__del__()

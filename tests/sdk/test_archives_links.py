@@ -1,4 +1,4 @@
-"""Directories with links that lead out can be brought home: everything but those links arrives, and nothing is followed."""
+"""Downloading directories with links that point outside: everything but those links is unpacked, and no link is followed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast import ArchiveError
 from holdfast._archives import pack, unpack
 
 
-def test_links_that_lead_out_are_left_out(tmp_path: Path) -> None:
+def test_links_that_point_outside_are_left_out(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "absolute").symlink_to("/etc")
@@ -22,9 +22,9 @@ def test_links_that_lead_out_are_left_out(tmp_path: Path) -> None:
     (tree / "inside").symlink_to("file")
     (tree / "file").write_text("x")
     data = io.BytesIO(b"".join(pack(tree)))
-    home = tmp_path / "home"
-    unpack(data, home)
-    assert sorted(path.name for path in home.iterdir()) == ["file", "inside"]
+    target = tmp_path / "home"
+    unpack(data, target)
+    assert sorted(path.name for path in target.iterdir()) == ["file", "inside"]
 
 
 def test_nothing_is_written_through_a_link_that_was_left_out(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_nothing_is_written_through_a_link_that_was_left_out(tmp_path: Path) -> 
     assert (tmp_path / "home" / "d" / "evil").exists()
 
 
-def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tree/sub").mkdir(parents=True)
 
     listdir = os.listdir
@@ -56,14 +56,14 @@ def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: py
         list(pack(tmp_path / "tree"))
 
 
-def test_a_tree_is_packed_however_deep_it_is_and_in_few_pieces(tmp_path: Path) -> None:
-    here = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(1010):  # Python's recursion goes to 1000
-        os.mkdir("d", dir_fd=here)
-        inner = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
+def test_a_tree_of_any_depth_is_packed_and_in_few_pieces(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1010):  # Python's recursion limit is 1000
+        os.mkdir("d", dir_fd=directory)
+        inner = os.open("d", os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = inner
+    os.close(directory)
     try:
         pieces = list(pack(tmp_path))
     finally:
@@ -74,8 +74,8 @@ def test_a_tree_is_packed_however_deep_it_is_and_in_few_pieces(tmp_path: Path) -
 
 
 def test_directories_keep_their_modes_as_files_do(tmp_path: Path) -> None:
-    """A private one must not be open to all here. What was here before keeps its own."""
-    tree, home = tmp_path / "tree", tmp_path / "home"
+    """A private directory must not become readable to all. Directories that existed before keep their modes."""
+    tree, target = tmp_path / "tree", tmp_path / "home"
     (tree / "private").mkdir(parents=True)
     (tree / "there").mkdir(mode=0o700)
     (tree / "private/file").write_text("x")
@@ -83,16 +83,16 @@ def test_directories_keep_their_modes_as_files_do(tmp_path: Path) -> None:
     (tree / "open").mkdir()
     (tree / "open").chmod(0o777)
     tree.chmod(0o700)
-    (home / "there").mkdir(parents=True, mode=0o755)
+    (target / "there").mkdir(parents=True, mode=0o755)
     data = io.BytesIO(b"".join(pack(tree)))
     for _ in range(2):
         data.seek(0)
-        unpack(data, home)
-        modes = {path.name: path.stat().st_mode & 0o7777 for path in (home, *home.iterdir())}
+        unpack(data, target)
+        modes = {path.name: path.stat().st_mode & 0o7777 for path in (target, *target.iterdir())}
         assert modes == {"home": 0o755, "private": 0o700, "open": 0o755, "there": 0o755}
 
 
-def test_a_directory_that_becomes_a_link_has_no_say_over_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_directory_replaced_by_a_link_does_not_change_the_mode_of_the_target(tmp_path: Path) -> None:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         for name, kind, mode in (("d", tarfile.DIRTYPE, 0o777), ("d", tarfile.SYMTYPE, 0o777), ("inside", tarfile.DIRTYPE, 0o700)):
@@ -103,6 +103,6 @@ def test_a_directory_that_becomes_a_link_has_no_say_over_what_it_leads_to(tmp_pa
     try:
         unpack(data, tmp_path)
     except (OSError, ArchiveError):
-        pass  # a directory in the way of a link may also be refused
+        pass  # a link where a directory exists may also be refused
     if (tmp_path / "inside").exists():
         assert (tmp_path / "inside").stat().st_mode & 0o777 == 0o700

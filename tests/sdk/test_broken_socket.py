@@ -1,4 +1,4 @@
-"""A socket that broke is given nothing more: asyncio complains of each write, on the caller's standard error."""
+"""Nothing is written to a broken socket: asyncio logs a warning on the caller's standard error for each such write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast._transport.session.websocket import WebSocket
 
 
 class Broken(asyncio.Transport):
-    """What asyncio makes of a transport whose socket failed, until its loop comes round."""
+    """The state of an asyncio transport between the failure of its socket and the next turn of the loop."""
 
     def is_closing(self) -> bool:
         return True
@@ -28,7 +28,7 @@ class Engine:
         return messages
 
 
-async def test_what_waits_stays_with_the_session() -> None:
+async def test_pending_messages_stay_with_the_session() -> None:
     driver: Any = None
     engine: Any = Engine()
     wire = _Wire(driver, WebSocket("ws://localhost/", {}))

@@ -1,4 +1,4 @@
-"""Cancelling a local wait cancels the remote command, waits a bounded time, and re-raises (rule 5 of the house)."""
+"""Cancelling a local wait cancels the remote command, waits a bounded time, and re-raises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast import AsyncSandboxClient, SandboxClient, SessionLostError
 from holdfast_wire.codec import encode
 from holdfast_wire.frames import Ping
 
-from tests.sdk.support.fake_agent import FakeAgent, Held
+from tests.sdk.support.fake_agent import FakeAgent, HeldSession
 from tests.support.until import until
 
 
@@ -42,26 +42,26 @@ async def test_task_cancellation_ends_the_remote_command(agent: FakeAgent, how: 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert "h" in agent.records, "its end was waited for"
+    assert "h" in agent.records, "the client waited for its end"
     assert agent.signals == ([] if how == "exec" else ["INT"])
     assert (await sandbox.exec("echo on")).stdout == "on\n"
     await sandbox.close()
 
 
 async def test_a_command_that_ignores_the_interrupt_is_killed(agent: FakeAgent) -> None:
-    agent.deaf_to = {"INT"}
+    agent.ignored_signals = {"INT"}
     sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
     sandbox._options = replace(sandbox._options, cancel_timeout_s=0.2)
     task = await _begin(sandbox, agent, "run")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.to_thread(until, lambda: agent.signals == ["INT", "KILL"], deadline_s=60, what="the kill")  # not waited for without end
+    await asyncio.to_thread(until, lambda: agent.signals == ["INT", "KILL"], deadline_s=60, what="the kill")  # the wait is bounded
     await sandbox.close()
 
 
-async def test_a_command_that_will_not_die_is_not_waited_for_without_end(agent: FakeAgent) -> None:
-    agent.deaf_to = {"INT", "KILL"}
+async def test_the_wait_for_a_command_that_cannot_be_killed_is_bounded(agent: FakeAgent) -> None:
+    agent.ignored_signals = {"INT", "KILL"}
     sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
     sandbox._options = replace(sandbox._options, cancel_timeout_s=0.2)
     task = await _begin(sandbox, agent, "run")
@@ -72,7 +72,7 @@ async def test_a_command_that_will_not_die_is_not_waited_for_without_end(agent: 
     await sandbox.close()
 
 
-async def test_cancelling_what_still_waits_its_turn_touches_nothing_else(agent: FakeAgent) -> None:
+async def test_cancelling_a_queued_command_does_not_affect_the_running_one(agent: FakeAgent) -> None:
     sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
     shell = await sandbox.shell()
     first = asyncio.create_task(shell.run("hang", command_id="first"))
@@ -89,7 +89,7 @@ async def test_cancelling_what_still_waits_its_turn_touches_nothing_else(agent: 
     await sandbox.close()
 
 
-async def test_a_stream_that_is_broken_off_is_cancelled(agent: FakeAgent) -> None:
+async def test_a_stream_whose_loop_is_left_is_cancelled(agent: FakeAgent) -> None:
     sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
     shell = await sandbox.shell()
     async for _ in shell.stream("flood 50000000", command_id="f"):
@@ -99,7 +99,7 @@ async def test_a_stream_that_is_broken_off_is_cancelled(agent: FakeAgent) -> Non
     await sandbox.close()
 
 
-def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_api(agent: FakeAgent) -> None:
+def test_a_stream_whose_loop_is_left_is_cancelled_in_the_synchronous_api(agent: FakeAgent) -> None:
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     shell = sandbox.shell()
     for _ in shell.stream("flood 50000000", command_id="f"):
@@ -109,8 +109,8 @@ def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_api(agent: 
     sandbox.close()
 
 
-async def test_a_stream_that_is_held_is_cancelled_when_its_loop_is_left(agent: FakeAgent) -> None:
-    """A caller that wants the result afterwards keeps the stream in a variable: the next command must not wait for a flood without end."""
+async def test_a_referenced_stream_is_cancelled_when_its_loop_is_left(agent: FakeAgent) -> None:
+    """A caller that wants the result keeps the stream in a variable: the next command must not wait for endless output."""
     sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
     shell = await sandbox.shell()
     stream = shell.stream("flood 50000000", command_id="f")
@@ -122,7 +122,7 @@ async def test_a_stream_that_is_held_is_cancelled_when_its_loop_is_left(agent: F
     await sandbox.close()
 
 
-def test_a_stream_that_is_held_is_cancelled_in_the_synchronous_api(agent: FakeAgent) -> None:
+def test_a_referenced_stream_is_cancelled_in_the_synchronous_api(agent: FakeAgent) -> None:
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     shell = sandbox.shell()
     stream = shell.stream("flood 50000000", command_id="f")
@@ -152,12 +152,12 @@ def test_ctrl_c_ends_the_remote_command(agent: FakeAgent, how: str) -> None:
     command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED), agent.url, how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         until(lambda: agent.ran == ["h"], deadline_s=60, what="the command to start")
-        until(lambda: process.poll() is not None or _sleeping(process.pid), deadline_s=60, what="it to wait")
+        until(lambda: process.poll() is not None or _sleeping(process.pid), deadline_s=60, what="the client to block")
         os.kill(process.pid, signal.SIGINT)
         out, _ = process.communicate(timeout=10)
     assert out == "interrupted\n"
     assert "h" in agent.records
-    # A second one follows where the start had not been reported yet: the first may have found another client's command.
+    # A second SIGINT follows if the start was not reported yet: the first may have reached another client's command.
     assert agent.signals in ([["INT"], ["INT", "INT"]] if how == "run" else [[]])
 
 
@@ -183,13 +183,13 @@ print("whole")
 """
 
 
-def test_ctrl_c_in_the_middle_of_a_flood_leaves_the_session_whole(agent: FakeAgent) -> None:
-    """Both threads are nearly always inside a step of the engine here: the interrupt must wait for its end."""
+def test_ctrl_c_during_endless_output_leaves_the_session_usable(agent: FakeAgent) -> None:
+    """Both threads are nearly always inside a step of the engine here: the interrupt must wait for the end of that step."""
     command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED_FLOOD), agent.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("whole\n", "")
-    assert agent.attaches == 1, "one session went through it all"
-    assert {f"f{n}" for n in range(1, 8, 2)} <= agent.records.keys(), "commands that were waited for have ended"
+    assert agent.attaches == 1, "one session served all commands"
+    assert {f"f{n}" for n in range(1, 8, 2)} <= agent.records.keys(), "commands that the client waited for have ended"
 
 
 _INTERRUPTED_START = """
@@ -216,8 +216,8 @@ print("ended")
 """
 
 
-def test_ctrl_c_while_a_command_is_sent_ends_it_too(agent: FakeAgent) -> None:
-    """The step goes on to its end, so that there is a command to cancel; the wait for its outcome is what is interrupted."""
+def test_ctrl_c_while_a_command_is_sent_ends_the_command(agent: FakeAgent) -> None:
+    """The step that sends the command is completed, so that there is a command to cancel; the wait for its outcome is interrupted."""
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED_START, agent.url], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("ended\n", "")
     assert {"h0", "h1"} <= agent.records.keys()
@@ -239,7 +239,7 @@ print("raised")
 """
 
 
-def test_a_fork_in_the_middle_of_a_step_is_interrupted_at_once() -> None:
+def test_a_process_forked_during_a_step_is_interrupted_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", _INHERITED], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("raised\n", "")
 
@@ -283,11 +283,11 @@ print("whole")
 """
 
 
-def test_ctrl_c_at_any_line_leaves_the_session_whole(agent: FakeAgent) -> None:
-    """A step that it meets goes on to its end; everywhere else it is raised at once."""
+def test_ctrl_c_at_any_line_leaves_the_session_usable(agent: FakeAgent) -> None:
+    """An interrupt during a step is raised after the step; everywhere else it is raised at once."""
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED_ANYWHERE, agent.url], capture_output=True, text=True, timeout=120)
     assert done.stdout == "whole\n", done.stderr  # an interrupt in a finalizer is printed, not raised
-    assert agent.attaches == 1, "one session went through it all"
+    assert agent.attaches == 1, "one session served all commands"
 
 
 _TIMED_OUT_ANYWHERE = """
@@ -324,14 +324,14 @@ print("whole")
 """
 
 
-def test_what_a_handler_raises_ends_the_session_at_most(agent: FakeAgent) -> None:
-    """A step that was interrupted half-way is never trusted: the session ends with a typed error, and the next call makes another."""
+def test_an_exception_of_a_signal_handler_at_worst_ends_the_session(agent: FakeAgent) -> None:
+    """A session is not used after an incomplete step: it ends with a typed error, and the next call opens another session."""
     done = subprocess.run([sys.executable, "-c", _TIMED_OUT_ANYWHERE, agent.url], capture_output=True, text=True, timeout=120)
     assert done.stdout == "whole\n", done.stderr
 
 
 class _Alarmed:
-    """A socket in whose ``send`` a signal handler raises, after some of the frame has left."""
+    """A socket in whose ``send`` a signal handler raises, after part of the frame was sent."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -348,7 +348,7 @@ class _Alarmed:
         return getattr(self._inner, name)
 
 
-def test_a_time_out_of_the_program_in_a_write_is_not_taken_for_the_sockets(agent: FakeAgent) -> None:
+def test_a_timeout_error_of_the_program_in_a_write_is_not_taken_for_the_sockets(agent: FakeAgent) -> None:
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     assert sandbox.exec("echo on").stdout == "on\n"
     driver: Any = sandbox._driver
@@ -366,21 +366,21 @@ def _sleeping(pid: int) -> bool:
         return file.read().rpartition(b")")[2].split()[0] == b"S"
 
 
-def _heard_since(held: Held, before: float) -> bool:
+def _received_since(held: HeldSession, before: float) -> bool:
     return held.session._heard > before
 
 
-def test_threads_share_a_sandbox(agent: FakeAgent) -> None:
-    """Many threads wait on one connection, each for its own answer, through cuts."""
+def test_threads_share_a_sandbox_while_its_connection_is_cut(agent: FakeAgent) -> None:
+    """Many threads wait on one connection that is cut again and again, and each gets its own result."""
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
-    wrong: list[str] = []
+    wrong_answers: list[str] = []
 
     def work(number: int) -> None:
         shell = sandbox.shell(f"s{number}")
         for turn in range(60):
             text = f"{number}-{turn}"
             if shell.run(f"echo {text}").stdout != text + "\n":
-                wrong.append(text)
+                wrong_answers.append(text)
         done.append(number)
 
     done: list[int] = []
@@ -390,17 +390,17 @@ def test_threads_share_a_sandbox(agent: FakeAgent) -> None:
     for _ in range(20):
         ran = len(agent.ran)
         agent.cut()
-        until(lambda ran=ran: len(agent.ran) > ran or len(done) == 8, deadline_s=60, what="a command to get through")  # type: ignore[misc]
+        until(lambda ran=ran: len(agent.ran) > ran or len(done) == 8, deadline_s=60, what="a command to be executed")  # type: ignore[misc]
     for thread in threads:
         thread.join(20)
-    assert wrong == []
+    assert wrong_answers == []
     assert sorted(done) == list(range(8))
     assert len(agent.ran) == len(set(agent.ran)) == 8 * 60
     sandbox.close()
 
 
 def test_an_idle_connection_answers_pings(agent: FakeAgent) -> None:
-    """No caller waits: the driver's thread serves the socket, and the first call afterwards finds it alive."""
+    """While no caller waits, the driver's thread serves the socket, so that the next call can use it."""
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     assert sandbox.exec("true").ok
     (held,) = agent.sessions.values()
@@ -408,7 +408,7 @@ def test_an_idle_connection_answers_pings(agent: FakeAgent) -> None:
     for number in (7, 8):
         before = held.session._heard
         agent.call(partial(held.connection.send, encode(Ping(number))))
-        until(partial(_heard_since, held, before), deadline_s=60, what="a pong")
+        until(partial(_received_since, held, before), deadline_s=60, what="a pong")
     assert agent.attaches == 1
     assert sandbox.exec("echo x").stdout == "x\n"
     sandbox.close()

@@ -1,4 +1,4 @@
-"""A client that was closed says so: it opens no new connections, and neither do its sandboxes, groups and images."""
+"""A closed client raises an error that names the cause; neither it nor its sandboxes, groups and images open new connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def service() -> Iterator[Service]:
         yield service
 
 
-async def test_every_request_says_that_the_client_is_closed(service: Service, face: Any) -> None:
+async def test_every_request_of_a_closed_client_raises_client_closed_error(service: Service, face: Any) -> None:
     client = face.client(service.url, "k")
     sandbox, group = client.get_sandbox("sb"), client.group("run")
     assert await client.list_sandboxes() == []
@@ -71,7 +71,7 @@ async def test_a_session_that_was_attached_is_not_attached_again(agent: FakeAgen
         await sandbox.exec("echo here")
 
 
-async def test_a_create_that_the_close_interrupts_leaves_no_sandbox(service: Service, face: Any) -> None:
+async def test_a_create_interrupted_by_close_leaves_no_sandbox(service: Service, face: Any) -> None:
     service.answers = [(503, {"code": "no_capacity", "detail": "full", "hint": "", "retryable": True}), (200, {"existed": True})]
     client = face.client(service.url, "k")
     create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
@@ -82,8 +82,8 @@ async def test_a_create_that_the_close_interrupts_leaves_no_sandbox(service: Ser
     assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
 
 
-async def test_a_create_that_is_answered_after_the_close_leaves_no_sandbox(service: Service, face: Any) -> None:
-    service.late_s = 0.5
+async def test_a_create_answered_after_close_leaves_no_sandbox(service: Service, face: Any) -> None:
+    service.delay_s = 0.5
     client = face.client(service.url, "k")
     create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
@@ -94,7 +94,7 @@ async def test_a_create_that_is_answered_after_the_close_leaves_no_sandbox(servi
 
 
 async def test_a_group_that_begins_while_its_client_closes_sends_no_heartbeats(service: Service, face: Any) -> None:
-    service.answers, service.late_s = [(200, {"lease": "l"})], 0.5
+    service.answers, service.delay_s = [(200, {"lease": "l"})], 0.5
     client = face.client(service.url, "k")
     begin = asyncio.ensure_future(client.group("run", ttl_s=1).begin())
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the first heartbeat")
@@ -105,7 +105,7 @@ async def test_a_group_that_begins_while_its_client_closes_sends_no_heartbeats(s
     assert "holdfast-group-run" not in running
 
 
-async def test_a_block_that_ends_after_its_client_deletes_its_sandbox(service: Service, face: Any) -> None:
+async def test_a_with_block_that_ends_after_its_client_was_closed_deletes_its_sandbox(service: Service, face: Any) -> None:
     client = face.client(service.url, "k")
     async with await client.create_sandbox("host", sandbox_id="sb"):
         await client.close()

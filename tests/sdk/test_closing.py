@@ -1,4 +1,4 @@
-"""Letting go of a sandbox while its agent takes its time."""
+"""Closing a sandbox object while its agent is slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast_wire.frames import Close
 from tests.sdk.support.fake_agent import FakeAgent
 
 
-async def test_shells_are_closed_side_by_side(sandbox: Any, agent: FakeAgent) -> None:
+async def test_shells_are_closed_concurrently(sandbox: Any, agent: FakeAgent) -> None:
     inner = getattr(sandbox, "inner", sandbox)
     inner._options = dataclasses.replace(inner._options, cancel_timeout_s=60.0)
     for _ in range(3):
@@ -28,7 +28,7 @@ async def test_shells_are_closed_side_by_side(sandbox: Any, agent: FakeAgent) ->
             handle(event)
             return
         closes.append(event)
-        if len(closes) == 3:  # none is answered before the last was asked for
+        if len(closes) == 3:  # no close is answered before all were sent
             for close in closes:
                 handle(close)
 
@@ -37,7 +37,7 @@ async def test_shells_are_closed_side_by_side(sandbox: Any, agent: FakeAgent) ->
     assert len(closes) == 3
 
 
-async def test_connections_that_take_their_time_do_so_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_connections_are_closed_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "CLOSE_S", 0.2)
     driver = aio.SessionDriver(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
     driver._wires = {aio._Wire(driver, WebSocket("ws://localhost/", {})) for _ in range(5)}

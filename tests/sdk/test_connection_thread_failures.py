@@ -1,4 +1,4 @@
-"""The thread of a session survives failures around it; where it cannot, its callers get the error."""
+"""The thread of a session survives failures of its environment; where it cannot, its callers get the error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast._transport.threads.driver import SessionDriver
 from tests.sdk.support.fake_agent import FakeAgent
 
 
-async def test_a_host_that_cannot_be_a_name_is_reported(face: Any) -> None:
+async def test_an_invalid_host_name_is_reported(face: Any) -> None:
     client = face.client(f"http://{'a' * 70}.example:99", "key", connect_timeout_s=0.2, transport="session")
     with pytest.raises(ServiceUnavailableError, match="cannot connect"):
         await asyncio.wait_for(client.get_sandbox("sb").exec("true"), 20)
@@ -22,7 +22,7 @@ async def test_a_host_that_cannot_be_a_name_is_reported(face: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_link_thread_that_fails_ends_the_waits(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_the_session_thread_ends_the_waits(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(driver: SessionDriver, *args: object) -> None:
         raise ZeroDivisionError
 
@@ -35,25 +35,25 @@ def test_a_link_thread_that_fails_ends_the_waits(agent: FakeAgent, monkeypatch: 
             process.wait(20)
 
 
-def test_a_thread_with_the_number_of_one_that_has_ended_may_use_the_session() -> None:
-    """Threads of a pool begin and end all the time, and the system gives their numbers again."""
+def test_a_thread_that_reuses_the_id_of_the_ended_session_thread_may_use_the_session() -> None:
+    """Threads of a pool start and end all the time, and the system reuses their ids."""
     driver = SessionDriver(Options(url="http://127.0.0.1:1", api_key="key", transport="session", connect_timeout_s=0.1), "sb")
     with pytest.raises(HoldfastError):
         driver.start()
     driver._thread.join(60)
-    seen: dict[int, str] = {}
+    outcomes: dict[int, str] = {}
 
     def use() -> None:
         try:
             driver.perform(bool)
-            seen[threading.get_ident()] = "served"
+            outcomes[threading.get_ident()] = "served"
         except RuntimeError as error:
-            seen[threading.get_ident()] = str(error)
+            outcomes[threading.get_ident()] = str(error)
 
     for _ in range(1000):
         thread = threading.Thread(target=use)
         thread.start()
         thread.join(60)
-        if driver._thread.ident in seen:
+        if driver._thread.ident in outcomes:
             break
-    assert seen.get(driver._thread.ident or 0) == "served"
+    assert outcomes.get(driver._thread.ident or 0) == "served"

@@ -1,4 +1,4 @@
-"""Commands, shells, processes and terminals through the whole chain: SDK, gateway, agent, and a real bash; on both APIs."""
+"""Commands, shells, processes and terminals through the whole chain of SDK, gateway, agent and a real bash, on both APIs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def gone(sandbox: Any, pid: object) -> bool:
     return bool((await sandbox.exec(f"p={pid}; test ! -e /proc/$p || grep -q '^State:.Z' /proc/$p/status")).ok)
 
 
-async def test_state_lives_in_a_shell(live: Any) -> None:
+async def test_a_shell_keeps_its_state_between_commands(live: Any) -> None:
     shell = await live.shell()
     await shell.run("cd /tmp && export N=41; f() { echo f$N; }")
     result = await shell.run("echo $((N + 1)); pwd >&2; f", timeout=30)
@@ -33,7 +33,7 @@ async def test_state_lives_in_a_shell(live: Any) -> None:
     await shell.close()
 
 
-async def test_shells_stand_side_by_side(live: Any) -> None:
+async def test_shells_are_independent(live: Any) -> None:
     first, second = await live.shell(), await live.shell(cwd="/", env={"WHO": "second"})
     await first.run("cd /usr")
     assert (await second.run("pwd; echo $WHO")).stdout == "/\nsecond\n"
@@ -55,7 +55,7 @@ async def test_a_named_shell_is_found_again(live: Any, client: Any) -> None:
     await other.close()
 
 
-async def test_live_output_comes_while_the_command_runs(live: Any) -> None:
+async def test_a_stream_delivers_output_while_the_command_runs(live: Any) -> None:
     shell = await live.shell()
     stream = shell.stream("echo one; echo two >&2; sleep 0.2; echo three")
     seen = [(chunk.stream, chunk.text) async for chunk in stream]
@@ -64,7 +64,7 @@ async def test_live_output_comes_while_the_command_runs(live: Any) -> None:
     assert stream.result.stdout == "one\nthree\n"
 
 
-async def test_a_list_is_not_reparsed_and_a_string_is(live: Any) -> None:
+async def test_a_string_is_parsed_by_the_shell_and_a_list_is_not(live: Any) -> None:
     assert (await live.exec(["printf", "%s|", "a b", "$HOME", "*"])).stdout == "a b|$HOME|*|"
     assert (await live.exec("echo $((6*7)) | tr 2 3", cwd="/tmp")).stdout == "43\n"
     result = await live.exec(["python3", "-c", "print('hi')"], cwd="/tmp", env={"A": "1"}, input=b"", timeout=10)
@@ -72,7 +72,7 @@ async def test_a_list_is_not_reparsed_and_a_string_is(live: Any) -> None:
     assert (await live.exec("pwd; echo $A", cwd="/tmp", env={"A": "1"})).stdout == "/tmp\n1\n"
 
 
-async def test_what_cannot_be_found_is_127(live: Any) -> None:
+async def test_the_exit_code_of_an_unknown_program_is_127(live: Any) -> None:
     for command in (["no-such-program"], "no-such-program"):
         result = await live.exec(command)
         assert (result.exit_code, result.ok) == (127, False)
@@ -80,7 +80,7 @@ async def test_what_cannot_be_found_is_127(live: Any) -> None:
     assert (await live.exec(["/etc/passwd"])).exit_code == 126
 
 
-async def test_input_ends_where_it_ends(live: Any) -> None:
+async def test_input_is_complete_and_followed_by_end_of_file(live: Any) -> None:
     data = bytes(range(256)) * 20_000
     result = await live.exec(["sha256sum"], input=data)
     assert result.stdout.split()[0] == hashlib.sha256(data).hexdigest()
@@ -118,7 +118,7 @@ async def test_the_same_id_runs_once(live: Any) -> None:
     assert (await live.exec("wc -l < /tmp/once")).stdout.strip() == "1"
 
 
-async def test_a_process_talks(live: Any) -> None:
+async def test_a_process_reads_input_and_writes_output(live: Any) -> None:
     async with await live.start("cat; echo bye >&2; exit 4") as process:
         await process.write(b"ping")
         assert (await process.read()).data == b"ping"
@@ -127,7 +127,7 @@ async def test_a_process_talks(live: Any) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (4, "ping", "bye\n")
 
 
-async def test_a_process_is_signalled_killed_and_left(live: Any) -> None:
+async def test_a_process_is_signalled_killed_and_ended_with_its_block(live: Any) -> None:
     process = await live.start("trap 'echo caught; exit 9' TERM; echo up; while :; do sleep 0.05; done")
     assert (await process.read()).text == "up\n"
     await process.terminate()
@@ -139,10 +139,10 @@ async def test_a_process_is_signalled_killed_and_left(live: Any) -> None:
     assert (await process.wait()).signal == "KILL"
     async with await live.start(["sleep", "60"]) as process:
         pid = process.pid
-    assert await gone(live, pid), "leaving the block ended it"
+    assert await gone(live, pid), "leaving the block ends the process"
 
 
-async def test_a_wait_that_runs_out_leaves_the_process(live: Any) -> None:
+async def test_the_time_out_of_a_wait_does_not_end_the_process(live: Any) -> None:
     process = await live.start("read word; echo $word")
     with pytest.raises(WaitTimeoutError):
         await process.wait(timeout=0.05)
@@ -163,7 +163,7 @@ async def test_a_command_is_followed_from_another_client(live: Any, client: Any)
     await other.close()
 
 
-async def test_a_terminal_is_a_terminal(live: Any) -> None:
+async def test_a_terminal_has_a_tty_and_a_size(live: Any) -> None:
     async with await live.terminal("bash --norc", rows=24, cols=80, env={"PS1": "$ "}) as terminal:
         await terminal.write("tty; stty size\n")
         text = await _read_until(terminal, "24 80")
@@ -197,8 +197,8 @@ async def test_a_terminal_is_found_again_by_name(live: Any, client: Any) -> None
     await other.close()
 
 
-async def there(live: Any, condition: str) -> None:
-    """Wait until `test` says so in the sandbox."""
+async def until_test(live: Any, condition: str) -> None:
+    """Wait until `test` succeeds with this condition in the sandbox."""
 
     async def is_so() -> bool:
         return bool((await live.exec(f"test {condition}")).ok)
@@ -206,18 +206,18 @@ async def there(live: Any, condition: str) -> None:
     await until_async(is_so, deadline_s=60, what=condition)
 
 
-async def test_cancelling_ends_what_runs_there(live: Any, face: Any) -> None:
+async def test_cancelling_ends_the_remote_command(live: Any, face: Any) -> None:
     if face.name == "sync":
         pytest.skip("Ctrl-C is tested with a process of its own")
     task = asyncio.create_task(live.exec("echo $$ > /tmp/pid; exec sleep 60"))
-    await there(live, "-s /tmp/pid")
+    await until_test(live, "-s /tmp/pid")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await gone(live, "$(cat /tmp/pid)")
     shell = await live.shell()
     task = asyncio.create_task(shell.run("echo > /tmp/flag; sleep 60"))
-    await there(live, "-e /tmp/flag")
+    await until_test(live, "-e /tmp/flag")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

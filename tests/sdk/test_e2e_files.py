@@ -1,4 +1,4 @@
-"""Files, trees, patches and tunnels of a real sandbox, on both APIs."""
+"""Files, directories, patches and tunnels of a real sandbox, on both APIs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.sdk.support.requirements import STACK
 pytestmark = STACK
 
 
-async def test_what_is_written_is_read(live: Any) -> None:
+async def test_written_content_is_read_back(live: Any) -> None:
     files = live.files
     for data in (b"", b"x", bytes(range(256)) * 8192):
         written = await files.write("/tmp/a", data)
@@ -57,7 +57,7 @@ async def test_search(live: Any) -> None:
     assert len(await live.files.search("/tmp/s", limit=1)) == 1
 
 
-async def test_names(live: Any) -> None:
+async def test_listing_moving_and_removing(live: Any) -> None:
     files = live.files
     await files.mkdir("/tmp/d/e")
     await files.write("/tmp/d/f", b"12345")
@@ -78,7 +78,7 @@ async def test_names(live: Any) -> None:
     assert not await files.exists("/tmp/d")
 
 
-async def test_names_that_are_no_text(live: Any) -> None:
+async def test_names_that_are_not_valid_utf8(live: Any) -> None:
     await live.exec(["python3", "-c", r"open(b'/tmp/odd-\xff', 'w').write('x')"])
     (entry,) = [e for e in await live.files.list("/tmp") if e.name.startswith("odd")]
     assert entry.raw_path == b"/tmp/odd-\xff"
@@ -86,7 +86,7 @@ async def test_names_that_are_no_text(live: Any) -> None:
     assert await live.files.read(os.fsdecode(entry.raw_path)) == b"x"
 
 
-async def test_errors_are_the_builtin_ones_too(live: Any) -> None:
+async def test_errors_are_also_builtin_exceptions(live: Any) -> None:
     files = live.files
     for wrong in (files.read("/tmp/none"), files.stat("/tmp/none"), files.remove("/tmp/none"), files.move("/tmp/none", "/tmp/x")):
         with pytest.raises(FileNotFoundError) as missing:
@@ -102,10 +102,10 @@ async def test_errors_are_the_builtin_ones_too(live: Any) -> None:
     await files.write("/tmp/bin", b"\xff")
     with pytest.raises(UnicodeDecodeError):
         await files.read_text("/tmp/bin")
-    assert (await live.exec("true")).ok, "an error of one channel is not an error of the session"
+    assert (await live.exec("true")).ok, "an error of one channel does not end the session"
 
 
-async def test_files_travel_both_ways(live: Any, tmp_path: Path) -> None:
+async def test_files_are_uploaded_and_downloaded(live: Any, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(5_000_000))
     source.chmod(0o750)
@@ -120,10 +120,10 @@ async def test_files_travel_both_ways(live: Any, tmp_path: Path) -> None:
     assert (folder / "there").stat().st_size == 5_000_000
     with pytest.raises(RemoteFileNotFoundError):
         await live.files.download("/tmp/none", tmp_path / "none")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["back", "folder", "source"], "nothing half done is left"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["back", "folder", "source"], "no partial file is left"
 
 
-async def test_trees_travel_both_ways(live: Any, tmp_path: Path) -> None:
+async def test_directories_are_uploaded_and_downloaded(live: Any, tmp_path: Path) -> None:
     source = tmp_path / "tree"
     (source / "sub" / "empty").mkdir(parents=True)
     (source / "a.txt").write_text("a")
@@ -144,7 +144,7 @@ async def test_trees_travel_both_ways(live: Any, tmp_path: Path) -> None:
     assert (target / "sub" / "empty").is_dir()
 
 
-async def test_a_hostile_tree_stays_inside(live: Any, tmp_path: Path) -> None:
+async def test_links_of_a_hostile_tree_lead_nowhere_outside_the_target(live: Any, tmp_path: Path) -> None:
     await live.exec("mkdir /tmp/h && cd /tmp/h && ln -s /etc/passwd abs && ln -s ../../../x up && echo ok > fine")
     target = tmp_path / "in"
     try:
@@ -195,7 +195,7 @@ async def test_a_tunnel_reaches_a_port(live: Any) -> None:
             await asyncio.open_connection(*address)
 
 
-async def test_a_tunnel_to_nothing_says_so(live: Any) -> None:
+async def test_a_tunnel_to_a_closed_port_reports_port_unreachable(live: Any) -> None:
     tunnel = await live.tunnel(9)
     reader, writer = await asyncio.open_connection(*tunnel.address)
     assert await asyncio.wait_for(reader.read(-1), 60) == b""

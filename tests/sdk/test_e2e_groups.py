@@ -1,4 +1,4 @@
-"""Groups on a whole stack, on both APIs; and creates that wait for a full service."""
+"""Groups on the whole stack, on both APIs; and creates that wait while the service is full."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_group_ends_with_its_block(stack: Stack) -> None:
                     return lost.reason == "deleted"
                 return False
 
-            await until_async(gone, deadline_s=60, what="the sandbox to go")
+            await until_async(gone, deadline_s=60, what="the sandbox to be deleted")
             await sandbox.close()
         with pytest.raises(InvalidArgumentError):
             client.group("a/b")
@@ -60,7 +60,7 @@ WORKER = """
 """
 
 
-def test_the_sandboxes_of_a_killed_worker_are_freed(stack: Stack) -> None:
+def test_the_sandboxes_of_a_killed_worker_are_deleted(stack: Stack) -> None:
     worker = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WORKER)], env=stack.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -69,9 +69,9 @@ def test_the_sandboxes_of_a_killed_worker_are_freed(stack: Stack) -> None:
     sandbox_id = worker.stdout.readline().strip()
     with SandboxClient(stack.url, stack.key) as client:
         sandbox = client.get_sandbox(sandbox_id)
-        beaten_until = time.monotonic() + 4
-        until(lambda: time.monotonic() > beaten_until, deadline_s=60, what="two leases' time")
-        assert sandbox.refresh().ready, "the worker's heartbeats keep it"
+        two_leases_later = time.monotonic() + 4
+        until(lambda: time.monotonic() > two_leases_later, deadline_s=60, what="the time of two leases")
+        assert sandbox.refresh().ready, "the worker's heartbeats keep the sandbox"
         worker.kill()
         worker.wait()
         worker.stdin.close()
@@ -85,12 +85,12 @@ def test_the_sandboxes_of_a_killed_worker_are_freed(stack: Stack) -> None:
                 reasons.append(why.reason)
             return bool(reasons)
 
-        until(lost, deadline_s=60, what="its sandbox to go")
+        until(lost, deadline_s=60, what="its sandbox to be deleted")
         assert reasons == ["group-lease"]
 
 
 @requires("redis")
-async def test_who_lost_the_lease_is_told(redis_url: str, tmp_path: Path) -> None:
+async def test_the_holder_of_a_lost_lease_gets_an_error(redis_url: str, tmp_path: Path) -> None:
     async with (
         serve(redis_url, tmp_path) as served,
         AsyncSandboxClient(served.url, ADA) as client,
@@ -105,7 +105,7 @@ async def test_who_lost_the_lease_is_told(redis_url: str, tmp_path: Path) -> Non
 
 
 @requires("redis")
-async def test_a_create_waits_for_its_quota_as_long_as_its_caller_does(redis_url: str, tmp_path: Path) -> None:
+async def test_a_create_waits_for_quota_until_ready_timeout_s(redis_url: str, tmp_path: Path) -> None:
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=1))
     async with serve(redis_url, tmp_path, admission=limits) as served, AsyncSandboxClient(served.url, ADA) as client:
         first = await client.create_sandbox("host")
@@ -121,7 +121,7 @@ async def test_a_create_waits_for_its_quota_as_long_as_its_caller_does(redis_url
 
 
 @requires("redis")
-async def test_a_sandbox_that_is_leaving_says_so(redis_url: str, tmp_path: Path) -> None:
+async def test_the_record_of_a_sandbox_about_to_be_evicted_says_so(redis_url: str, tmp_path: Path) -> None:
     async with serve(redis_url, tmp_path) as served, AsyncSandboxClient(served.url, ADA) as client:
         sandbox = await client.create_sandbox("host")
         info = await sandbox.info()

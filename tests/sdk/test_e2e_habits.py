@@ -1,4 +1,4 @@
-"""What users of subprocess, docker, Modal and E2B type, on the real stack and both APIs."""
+"""Calls and argument names that users of subprocess, docker, Modal and E2B are used to, on the real stack and both APIs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.sdk.support.requirements import STACK
 pytestmark = STACK
 
 
-async def test_a_command_is_a_string_a_list_or_words_one_by_one(live: Any) -> None:
+async def test_a_command_is_a_string_a_list_or_separate_arguments(live: Any) -> None:
     for words in (("printf '%s|' 'a b' c",), (["printf", "%s|", "a b", "c"],), ("printf", "%s|", "a b", "c")):
         assert (await live.exec(*words)).stdout == "a b|c|"
     process = await live.start("printf", "%s|", "a b", "$c")
@@ -36,7 +36,7 @@ async def test_a_command_is_a_string_a_list_or_words_one_by_one(live: Any) -> No
             await live.exec(*wrong)
 
 
-async def test_one_stream_in_the_order_of_writing(live: Any) -> None:
+async def test_merged_streams_keep_the_order_of_writing(live: Any) -> None:
     script = "for n in 1 2 3; do echo out $n; echo err $n >&2; done"
     result = await live.exec(script, stderr="stdout")
     assert result.output == result.stdout == "".join(f"out {n}\nerr {n}\n" for n in (1, 2, 3))
@@ -51,7 +51,7 @@ async def test_one_stream_in_the_order_of_writing(live: Any) -> None:
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("head", "0001\n0002\n0"), ("tail", "9\n2000\n"), ("both", "0001\n")])
-async def test_what_is_kept_of_much_output(live: Any, keep: str, kept: str) -> None:
+async def test_keep_selects_which_output_is_kept(live: Any, keep: str, kept: str) -> None:
     script = "seq -w 1 2000"
     for result in (
         await live.exec(script, max_output_bytes=11, keep=keep),
@@ -79,7 +79,7 @@ async def test_what_is_kept_of_much_output(live: Any, keep: str, kept: str) -> N
     [("workdir", "cwd"), ("environment", "env"), ("envs", "env"), ("check", "result.check()"), ("stdin", "input"), ("tty", "terminal()"),
      ("background", "start()"), ("timeuot", "timeout")],
 )  # fmt: skip
-async def test_an_argument_of_another_name_is_answered_with_its_name_here(live: Any, habit: str, says: str) -> None:
+async def test_an_argument_name_of_another_library_gets_an_error_with_our_name(live: Any, habit: str, says: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         await live.exec("true", **{habit: "x"})
     assert says in refused.value.message, refused.value
@@ -87,7 +87,7 @@ async def test_an_argument_of_another_name_is_answered_with_its_name_here(live: 
         assert name in refused.value.hint
 
 
-async def test_a_time_out_for_all_commands(face: Any, stack: Any, live: Any) -> None:
+async def test_a_client_sets_the_time_out_of_all_commands(face: Any, stack: Any, live: Any) -> None:
     client = face.client(stack.url, stack.key, command_timeout_s=0.3)
     sandbox = client.get_sandbox(live.id)
     for run in (sandbox.exec, (await sandbox.shell()).run):
@@ -97,12 +97,12 @@ async def test_a_time_out_for_all_commands(face: Any, stack: Any, live: Any) -> 
     await client.close()
 
 
-async def test_a_sandbox_knows_its_client(client: Any, live: Any) -> None:
+async def test_a_sandbox_refers_to_its_client(client: Any, live: Any) -> None:
     assert getattr(live.client, "inner", live.client) is getattr(client, "inner", client)
 
 
-async def test_what_never_ran_has_no_result(live: Any) -> None:
-    """An exit code is a number whenever a process ran; where none did, there is an exception."""
+async def test_a_command_that_never_ran_raises(live: Any) -> None:
+    """A result always has a numeric exit code; where no process ran, the call raises instead."""
     shell = await live.shell("one")
     running = await live.start("sleep 60")
     await running.kill()
@@ -118,7 +118,7 @@ async def test_what_never_ran_has_no_result(live: Any) -> None:
     del iterator
 
 
-async def test_a_sandbox_of_its_own(face: Any, stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sandbox_with_its_own_client(face: Any, stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", stack.url)
     monkeypatch.setenv("HOLDFAST_API_KEY", stack.key)
     if face.name == "async":
@@ -183,10 +183,10 @@ def test_the_blocking_client_in_a_running_loop_warns_once(stack: Any) -> None:
     assert before == ""
     assert after.count("RuntimeWarning") == 1, after
     assert "AsyncSandboxClient" in after
-    assert after.startswith("<string>:4: "), "it points at the caller"
+    assert after.startswith("<string>:4: "), "the warning names the caller's line"
 
 
-async def test_a_tunnel_waits_for_what_will_listen(live: Any) -> None:
+async def test_a_tunnel_waits_for_a_listener(live: Any) -> None:
     with pytest.raises(PortUnreachableError) as refused:
         await live.tunnel(8123, wait_s=0)
     assert refused.value.fault == "workload"
@@ -202,7 +202,7 @@ async def test_a_tunnel_waits_for_what_will_listen(live: Any) -> None:
     await tunnel.close()
 
 
-async def test_a_map_keeps_order_bound_and_exceptions(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_map_keeps_the_order_the_concurrency_limit_and_exceptions(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
     running = most = 0
     is_async = isinstance(client, AsyncSandboxClient)
 
@@ -239,7 +239,7 @@ async def test_a_map_keeps_order_bound_and_exceptions(client: Any, capsys: pytes
             return asyncio.run(odd_fails(number))
 
         assert await client.map(use, range(6), concurrency=3) == [0, 2, 4, 6, 8, 10]
-        assert capsys.readouterr().err == "", "no terminal, no line"
+        assert capsys.readouterr().err == "", "without a terminal, no progress is printed"
         kept = await client.map(failing, range(4), return_exceptions=True)
         with pytest.raises((SandboxLostError, ValueError)):
             await client.map(failing, range(4))

@@ -1,4 +1,4 @@
-"""Lifecycle, REST and faults of the real stack, on both APIs."""
+"""Lifecycle, REST and failures of the real stack, on both APIs."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ async def test_create_list_refresh_delete(client: Any) -> None:
         await sandbox.exec("true")
 
 
-async def test_leaving_the_block_deletes(client: Any) -> None:
+async def test_leaving_the_block_deletes_the_sandbox(client: Any) -> None:
     async with await client.create_sandbox("host", memory="256Mi") as sandbox:
         assert (await sandbox.exec("true")).ok
     assert sandbox.id not in {i.sandbox_id for i in await client.list_sandboxes()}
 
 
-async def test_another_process_uses_the_same_sandbox(live: Any, client: Any) -> None:
+async def test_another_client_object_uses_the_same_sandbox(live: Any, client: Any) -> None:
     await live.exec("echo kept > /tmp/kept")
     other = client.get_sandbox(live.id)
     assert await other.files.read_text("/tmp/kept") == "kept\n"
@@ -59,7 +59,7 @@ async def test_another_process_uses_the_same_sandbox(live: Any, client: Any) -> 
     assert (await live.exec("cat /tmp/kept")).stdout == "kept\n"
 
 
-async def test_bad_input_is_typed(client: Any, face: Any, stack: Any) -> None:
+async def test_bad_input_raises_typed_errors(client: Any, face: Any, stack: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         await client.create_sandbox("host", cpu="many")
     with pytest.raises(InvalidArgumentError):
@@ -78,7 +78,7 @@ async def test_bad_input_is_typed(client: Any, face: Any, stack: Any) -> None:
             await client.create_sandbox("host", sandbox_id="sb-mine", memory="300Mi")
 
 
-async def test_rest_does_without_websockets(stack: Any, face: Any) -> None:
+async def test_rest_works_without_websockets(stack: Any, face: Any) -> None:
     client = face.client(stack.url, stack.key, transport="rest")
     async with await client.create_sandbox("host", memory="256Mi") as sandbox:
         result = await sandbox.exec("echo out; echo err >&2; exit 3", cwd="/tmp", env={"A": "1"})
@@ -98,8 +98,8 @@ async def test_rest_does_without_websockets(stack: Any, face: Any) -> None:
     await client.close()
 
 
-async def test_websockets_that_do_not_pass_fall_back_to_rest(live: Any, stack: Any, face: Any) -> None:
-    """A proxy that answers upgrades with a page of its own: commands and files go on over REST."""
+async def test_the_client_falls_back_to_rest_where_websockets_are_blocked(live: Any, stack: Any, face: Any) -> None:
+    """Behind a proxy that answers upgrades with its own page, commands and files go over REST."""
     from tests.sdk.support.blocking_proxy import BlockingProxy
 
     with BlockingProxy(stack.url) as proxy:
@@ -114,7 +114,7 @@ async def test_websockets_that_do_not_pass_fall_back_to_rest(live: Any, stack: A
     assert proxy.upgrades == 1
 
 
-async def test_killing_the_gateway_loses_nothing(live: Any, stack: Any) -> None:
+async def test_killing_the_gateway_loses_no_output(live: Any, stack: Any) -> None:
     shell = await live.shell()
     await shell.run("X=41; cd /tmp; : > log")
     running = asyncio.create_task(shell.run("for i in $(seq 30); do echo $i | tee -a log; sleep 0.1; done; echo $((X+1))"))
@@ -130,7 +130,7 @@ async def test_killing_the_gateway_loses_nothing(live: Any, stack: Any) -> None:
     await asyncio.to_thread(stack.wait_ready)
 
 
-async def test_a_deleted_sandbox_ends_what_waits(client: Any) -> None:
+async def test_deleting_a_sandbox_ends_waiting_calls(client: Any) -> None:
     sandbox = await client.create_sandbox("host", memory="256Mi")
     shell = await sandbox.shell()
     await shell.run("true")
@@ -144,13 +144,13 @@ async def test_a_deleted_sandbox_ends_what_waits(client: Any) -> None:
     await sandbox.close()
 
 
-async def test_the_service_checks_itself(client: Any) -> None:
+async def test_doctor_and_the_list_of_images(client: Any) -> None:
     checks = await client.doctor()
     assert {"name", "ok"} <= checks[0].keys()
     assert "host" in {image.name for image in await client.images.list()}
 
 
-async def test_images_come_and_go(client: Any, tmp_path: Any) -> None:
+async def test_an_image_is_imported_used_and_removed(client: Any, tmp_path: Any) -> None:
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
     (root / "etc" / "marker").write_text("mine")
@@ -184,8 +184,8 @@ async def test_an_id_in_use_is_a_conflict_unless_it_may_exist(client: Any, face:
     await other.close()
 
 
-async def test_a_create_whose_answer_was_lost_is_no_conflict_with_itself(stack: Any) -> None:
-    """The same Idempotency-Key is the same request, also where the id must be free."""
+async def test_a_repeated_create_does_not_conflict_with_itself(stack: Any) -> None:
+    """A request with the same Idempotency-Key is the same request, also where the id must not be in use."""
     name = f"mine-{secrets.token_hex(4)}"
     body = {"image": "host", "sandbox_id": name, "exist_ok": False, "wait": True}
     async with httpx.AsyncClient(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60) as rest:
@@ -198,11 +198,11 @@ async def test_a_create_whose_answer_was_lost_is_no_conflict_with_itself(stack: 
     assert [(answer.status_code, answer.json()["code"]) for answer in (other, twice)] == [(409, "sandbox_exists")] * 2
 
 
-async def test_a_create_that_fails_leaves_its_name_free(client: Any) -> None:
+async def test_a_failed_create_leaves_its_name_free(client: Any) -> None:
     with pytest.raises((InvalidArgumentError, UnsupportedError), match=r"(?i)entrypoint"):
         await client.create_sandbox("host", sandbox_id="typed-wrong", entrypoint=True)
     assert "typed-wrong" not in [record.sandbox_id for record in await client.list_sandboxes()]
     async with await client.create_sandbox("host", sandbox_id="typed-wrong") as sandbox:
-        with pytest.raises(ConflictError):  # the name is another's: that one is left alone
+        with pytest.raises(ConflictError):  # the name belongs to another sandbox, which must not be deleted
             await client.create_sandbox("host", sandbox_id="typed-wrong", entrypoint=True)
         assert (await sandbox.exec("true")).ok

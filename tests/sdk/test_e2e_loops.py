@@ -1,4 +1,4 @@
-"""The asynchronous API on event loops other than asyncio's own default: a trainer brings its own."""
+"""The asynchronous API on event loops other than asyncio's default, as trainers use them."""
 
 from __future__ import annotations
 

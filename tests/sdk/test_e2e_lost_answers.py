@@ -1,4 +1,4 @@
-"""Requests and answers of REST that get lost or late: a command ran once, its result is whole, a cancelled create makes nothing."""
+"""REST requests and answers that are lost or late: a command runs once, its result is complete, a cancelled create makes no sandbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast import AsyncSandboxClient, NotFoundError
 from tests.sdk.support.blocking_proxy import BlockingProxy
 
 
-async def test_a_result_whose_answer_was_lost_is_whole(stack: Any, live: Any, face: Any) -> None:
+async def test_a_result_is_complete_although_its_first_answers_were_lost(stack: Any, live: Any, face: Any) -> None:
     with BlockingProxy(stack.url) as proxy:
         handler: Any = proxy._server.RequestHandlerClass
         answer = handler._answer
@@ -35,29 +35,29 @@ async def test_a_result_whose_answer_was_lost_is_whole(stack: Any, live: Any, fa
         await client.close()
 
 
-async def test_a_create_that_arrives_after_its_cancellation_makes_nothing(stack: Any) -> None:
+async def test_a_create_that_arrives_after_its_cancellation_makes_no_sandbox(stack: Any) -> None:
     with BlockingProxy(stack.url) as proxy:
         handler: Any = proxy._server.RequestHandlerClass
-        pass_on, answer = handler.do_POST, handler._answer
-        waits, go_on, refused = threading.Event(), threading.Event(), threading.Event()
+        forward, answer = handler.do_POST, handler._answer
+        arrived, go_on, refused = threading.Event(), threading.Event(), threading.Event()
         bodies: list[bytes] = []
 
         def late(self: Any) -> None:
-            waits.set()
+            arrived.set()
             assert go_on.wait(60)
-            pass_on(self)
+            forward(self)
 
-        def read(self: Any, status: int, kind: str, body: bytes) -> None:
+        def record(self: Any, status: int, kind: str, body: bytes) -> None:
             if self.command == "POST":
                 bodies.append(body)
                 refused.set()
             else:
                 answer(self, status, kind, body)
 
-        handler.do_POST, handler._answer = late, read
+        handler.do_POST, handler._answer = late, record
         async with AsyncSandboxClient(proxy.url, stack.key) as client:
             creation = asyncio.create_task(client.create_sandbox("host", sandbox_id="late-1"))
-            assert await asyncio.to_thread(waits.wait, 60)
+            assert await asyncio.to_thread(arrived.wait, 60)
             creation.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await creation
@@ -66,12 +66,12 @@ async def test_a_create_that_arrives_after_its_cancellation_makes_nothing(stack:
             assert b"cancelled" in bodies[0]
             with pytest.raises(NotFoundError):
                 await client.get_sandbox("late-1").info()
-        handler.do_POST, handler._answer = pass_on, answer
+        handler.do_POST, handler._answer = forward, answer
         async with AsyncSandboxClient(proxy.url, stack.key) as client, await client.create_sandbox("host", sandbox_id="late-1") as again:
             assert (await again.exec("echo hi")).stdout == "hi\n"
 
 
-async def test_a_cancelled_create_leaves_the_sandbox_that_has_its_name(stack: Any) -> None:
+async def test_a_cancelled_create_does_not_delete_another_sandbox_of_its_name(stack: Any) -> None:
     with BlockingProxy(stack.url) as proxy:
         handler: Any = proxy._server.RequestHandlerClass
         answer, refused, go_on = handler._answer, threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""A map that ends early: an exception of one, or Ctrl-C, ends the waits of the others, and what they made is deleted."""
+"""A map that ends early: an exception of one rollout, or Ctrl-C, ends the waits of the others, and their sandboxes are deleted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ with SandboxClient(sys.argv[1], sys.argv[2]) as client, client.group(sys.argv[3]
 
 
 @pytest.mark.parametrize("failure", [ValueError("mine"), KeyboardInterrupt("pressed")])
-def test_an_exception_of_one_cancels_the_others(stack: Any, failure: BaseException) -> None:
+def test_an_exception_of_one_rollout_cancels_the_others(stack: Any, failure: BaseException) -> None:
     at_work = threading.Barrier(3)
     begun: list[int] = []
     results: list[object] = []
@@ -45,7 +45,7 @@ def test_an_exception_of_one_cancels_the_others(stack: Any, failure: BaseExcepti
             if number == 2:
                 at_work.wait(60)
                 raise failure
-            stream = sandbox.exec(["true"]) if number else None  # one waits in a shell, one for a process
+            stream = sandbox.exec(["true"]) if number else None  # one rollout waits for a shell, one for a process
             with sandbox.shell() as shell:
                 at_work.wait(60)
                 results.append(shell.run("sleep 170") if stream is None else sandbox.exec(["sleep", "170"]))
@@ -57,8 +57,8 @@ def test_an_exception_of_one_cancels_the_others(stack: Any, failure: BaseExcepti
     assert (sorted(begun), results) == ([0, 1, 2], [])
 
 
-def test_a_cancelled_map_does_not_wait_for_room(stack: Any) -> None:
-    """A pause between two requests ends too."""
+def test_a_cancelled_map_does_not_finish_its_pauses(stack: Any) -> None:
+    """A pause between two requests is also interrupted."""
     from holdfast._transport.threads.stops import sleep
 
     with SandboxClient(stack.url, stack.key) as client, pytest.raises(ZeroDivisionError):
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_a_map(stack: Any) -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_function_of_the_other_api_is_refused(keep: bool) -> None:
-    """Its coroutines would be results that are never awaited; and a plain function would block the loop."""
+    """Coroutines as results would never be awaited, and a plain function would block the loop."""
 
     async def waits(number: int) -> int:
         return number

@@ -1,4 +1,4 @@
-"""``sandbox.reset()`` on the real stack and both APIs: the image's state again, and handles from before that say so."""
+"""``sandbox.reset()`` on the real stack and both APIs: the image's original state, and errors of handles from before the reset."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.sdk.support.requirements import STACK
 pytestmark = STACK
 
 
-async def made(client: Any, **options: Any) -> Any:
+async def create(client: Any, **options: Any) -> Any:
     return await client.create_sandbox("host", cpu="1", memory="512Mi", ready_timeout_s=60, **options)
 
 
-async def test_it_is_as_it_was_made(client: Any) -> None:
-    async with await made(client, env={"KEPT": "yes"}, labels={"run": "7"}, lifetime_s=1000) as sandbox:
+async def test_a_reset_restores_the_state_after_creation(client: Any) -> None:
+    async with await create(client, env={"KEPT": "yes"}, labels={"run": "7"}, lifetime_s=1000) as sandbox:
         before = await sandbox.info()
         await sandbox.exec("touch /tmp/left /workspace/left; sleep 600 & sleep 601 &")
         await sandbox.set_lifetime(50)
@@ -33,8 +33,8 @@ async def test_it_is_as_it_was_made(client: Any) -> None:
     assert await sandbox.delete() is False
 
 
-async def test_handles_from_before_say_that_it_was_reset(client: Any) -> None:
-    async with await made(client) as sandbox:
+async def test_handles_from_before_a_reset_raise_session_lost_error(client: Any) -> None:
+    async with await create(client) as sandbox:
         shell, named = await sandbox.shell(), await sandbox.shell("named")
         await named.run("X=1")
         process = await sandbox.start("cat")
@@ -54,8 +54,8 @@ async def test_handles_from_before_say_that_it_was_reset(client: Any) -> None:
         assert (await (await sandbox.shell("named")).run("echo ${X-none}")).stdout == "none\n"
 
 
-async def test_what_is_asked_meanwhile_finds_the_new_one(client: Any) -> None:
-    async with await made(client) as sandbox:
+async def test_a_request_after_a_reset_reaches_the_new_sandbox(client: Any) -> None:
+    async with await create(client) as sandbox:
         await sandbox.files.write("/tmp/left", b"x")
         resetting = asyncio.create_task(sandbox.reset())
         await asyncio.sleep(0)
@@ -63,16 +63,16 @@ async def test_what_is_asked_meanwhile_finds_the_new_one(client: Any) -> None:
         assert await sandbox.files.exists("/tmp/left") is False
 
 
-async def test_a_sandbox_that_another_made_is_not_reset(client: Any) -> None:
-    async with await made(client) as sandbox:
+async def test_a_sandbox_that_another_client_created_is_not_reset(client: Any) -> None:
+    async with await create(client) as sandbox:
         other = client.get_sandbox(sandbox.id)
         with pytest.raises(UnsupportedError, match="not made by this client"):
             await other.reset()
         assert (await sandbox.exec("true")).ok
 
 
-async def test_one_that_was_deleted_is_made_again(client: Any) -> None:
-    async with await made(client) as sandbox:
+async def test_a_sandbox_that_another_client_deleted_is_created_again(client: Any) -> None:
+    async with await create(client) as sandbox:
         await client.get_sandbox(sandbox.id).delete()
         with pytest.raises((SandboxNotFoundError, SandboxLostError)):
             await client.get_sandbox(sandbox.id).refresh()
@@ -80,14 +80,14 @@ async def test_one_that_was_deleted_is_made_again(client: Any) -> None:
         assert (await sandbox.exec("echo here")).stdout == "here\n"
 
 
-async def test_heartbeats_go_on(client: Any) -> None:
-    async with await made(client, heartbeat_timeout_s=3) as sandbox:
+async def test_heartbeats_continue_after_a_reset(client: Any) -> None:
+    async with await create(client, heartbeat_timeout_s=3) as sandbox:
         await sandbox.reset()
         assert (await sandbox.exec("sleep 6; echo lives", timeout=30)).stdout == "lives\n"
 
 
-async def test_what_was_deleted_is_not_made_again(client: Any) -> None:
-    sandbox = await made(client)
+async def test_a_sandbox_that_its_own_client_deleted_is_not_created_again(client: Any) -> None:
+    sandbox = await create(client)
     await sandbox.delete()
     with pytest.raises(SandboxLostError, match="was deleted: it cannot be reset"):
         await sandbox.reset()

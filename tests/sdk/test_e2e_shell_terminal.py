@@ -14,7 +14,7 @@ from tests.sdk.support.requirements import STACK
 pytestmark = STACK
 
 
-async def typed(shell: Any, keys: str) -> None:
+async def write_keys(shell: Any, keys: str) -> None:
     await shell.write(keys)
 
 
@@ -38,7 +38,7 @@ async def test_run_write_and_resize(live: Any) -> None:
     assert (await shell.run("sleep 60", timeout=0.3)).timed_out
     assert (await shell.run("echo $X")).stdout == "kept\r\n"
     await shell.close()
-    for call in (lambda: typed(shell, "x"), lambda: shell.resize(24, 80), lambda: shell.run("true")):
+    for call in (lambda: write_keys(shell, "x"), lambda: shell.resize(24, 80), lambda: shell.run("true")):
         with pytest.raises(ShellLostError):
             await call()
 
@@ -62,7 +62,7 @@ async def test_ctrl_c_and_a_lost_connection(live: Any) -> None:
     assert (await again.run("test -t 0")).ok
 
 
-async def test_what_is_refused(live: Any) -> None:
+async def test_invalid_calls_on_shells_and_terminals_are_refused(live: Any) -> None:
     plain = await live.shell("plain")
     assert not plain.tty
     with pytest.raises(UnsupportedError, match="no terminal"):

@@ -1,4 +1,4 @@
-"""What a spool drops is reported exactly, on the real stack and with both APIs: received + dropped == seen, per stream."""
+"""A spool counts dropped bytes exactly, on the real stack and with both APIs: received + dropped == seen, per stream."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FLOOD = f"seq 1 {LINES}; seq 1 1000 >&2; : > /tmp/over"
 WHOLE = "".join(f"{n}\n" for n in range(1, LINES + 1)).encode()
 
 
-async def test_a_reader_who_does_not_read_gets_the_tail(live: Any) -> None:
-    """The command does not wait for its reader; the reader learns exactly what it missed, and where."""
+async def test_a_client_that_does_not_read_gets_the_tail(live: Any) -> None:
+    """The command does not wait for its reader; the reader gets the exact number of missed bytes, and where they were."""
     process = await live.start(FLOOD, spool="tail", spool_bytes=100_000)
     assert (await live.exec("until test -e /tmp/over; do sleep 0.05; done", timeout=20)).ok, "the command waited for its reader"
     result = await process.wait(20)
@@ -29,10 +29,10 @@ async def test_a_reader_who_does_not_read_gets_the_tail(live: Any) -> None:
     assert out.dropped > 0
     assert len(result.stdout_bytes) + out.dropped == out.seen
     assert len(result.stderr_bytes) + err.dropped == err.seen == len("".join(f"{n}\n" for n in range(1, 1001)))
-    assert WHOLE.endswith(result.stdout_bytes[-25_000:]), "the tail goes in pieces of up to 64 KiB"
+    assert WHOLE.endswith(result.stdout_bytes[-25_000:]), "the tail is sent in pieces of up to 64 KiB"
 
 
-async def test_who_comes_late_learns_what_is_gone(live: Any) -> None:
+async def test_a_late_follower_gets_the_count_of_dropped_bytes(live: Any) -> None:
     process = await live.start(FLOOD, spool="tail", spool_bytes=65_536, detached=True)
     await process.detach()
     assert (await live.exec("until test -e /tmp/over; do sleep 0.05; done", timeout=20)).ok
@@ -44,14 +44,14 @@ async def test_who_comes_late_learns_what_is_gone(live: Any) -> None:
     assert len(result.stdout_bytes) + len(result.stderr_bytes) <= 65_536 + 16_384
 
 
-async def test_who_reads_along_misses_nothing(live: Any) -> None:
-    """Bytes that were taken before they went are not lost."""
+async def test_a_client_that_reads_in_time_misses_no_output(live: Any) -> None:
+    """Bytes that were read before the spool dropped them are not lost."""
     pace = "for i in $(seq 40); do head -c 5000 /dev/zero; sleep 0.01; done"
     result = await live.exec(pace, spool="tail", spool_bytes=60_000)
     assert (len(result.stdout_bytes), result.streams[STDOUT].dropped, result.truncated) == (200_000, 0, False)
 
 
-async def test_what_a_small_block_spool_holds_is_whole(live: Any) -> None:
+async def test_a_small_spool_that_blocks_loses_no_output(live: Any) -> None:
     result = await live.exec(f"seq 1 {LINES}", spool_bytes=4096)
     assert (result.stdout_bytes == WHOLE, result.streams[STDOUT].dropped, result.truncated) == (True, 0, False)
 

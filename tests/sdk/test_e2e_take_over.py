@@ -1,4 +1,4 @@
-"""A session changes hands on the real stack, on both APIs: the old holder is fenced, what runs goes on."""
+"""Taking over a session on the real stack, on both APIs: the old client is fenced, running commands continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sdk.support.requirements import STACK
 pytestmark = STACK
 
 
-async def test_work_goes_on_with_the_new_holder(live: Any, stack: Any, face: Any) -> None:
+async def test_commands_and_shells_continue_with_the_new_client(live: Any, stack: Any, face: Any) -> None:
     shell = await live.shell("work")
     await shell.run("X=kept; cd /tmp")
     waiting = asyncio.create_task(shell.run("until test -e /tmp/go; do sleep 0.05; done; echo in-shell", command_id="in-shell"))
@@ -42,13 +42,13 @@ async def test_work_goes_on_with_the_new_holder(live: Any, stack: Any, face: Any
     again = await taken.shell("work")
     assert not again.created
     assert (await again.run("echo $X; pwd")).stdout == "kept\n/tmp\n"
-    with pytest.raises(SessionFencedError):  # it never comes back by itself: the newer one is still attached
+    with pytest.raises(SessionFencedError):  # the old client does not attach again by itself: the newer one is still attached
         await live.exec("true")
     assert (await taken.exec("echo mine")).stdout == "mine\n"
     await other.close()
 
 
-async def test_a_session_can_be_handed_back(live: Any, client: Any, stack: Any, face: Any) -> None:
+async def test_a_session_can_be_taken_over_and_back(live: Any, client: Any, stack: Any, face: Any) -> None:
     token = await live.session_token()
     other = face.client(stack.url, stack.key)
     taken = await other.take_over(token)
@@ -60,7 +60,7 @@ async def test_a_session_can_be_handed_back(live: Any, client: Any, stack: Any, 
     await other.close()
 
 
-async def test_the_old_holder_does_not_delete_what_is_no_longer_its_own(client: Any, stack: Any, face: Any) -> None:
+async def test_the_old_client_does_not_delete_a_sandbox_that_was_taken_over(client: Any, stack: Any, face: Any) -> None:
     other = face.client(stack.url, stack.key)
     async with await client.create_sandbox("host", memory="256Mi") as sandbox:
         taken = await other.take_over(await sandbox.session_token())
@@ -74,7 +74,7 @@ async def test_the_old_holder_does_not_delete_what_is_no_longer_its_own(client: 
     await other.close()
 
 
-async def test_heartbeats_change_hands(client: Any, stack: Any, face: Any) -> None:
+async def test_the_new_client_sends_the_heartbeats(client: Any, stack: Any, face: Any) -> None:
     other = face.client(stack.url, stack.key)
     async with await client.create_sandbox("host", memory="256Mi", heartbeat_timeout_s=60) as sandbox:
         token = await sandbox.session_token()
@@ -107,7 +107,7 @@ async def test_bad_tokens(live: Any, client: Any) -> None:
 
 
 async def test_a_terminal_that_was_replayed_ends_with_a_result(live: Any) -> None:
-    """What a second client gets begins with a picture of the past, so its bytes are not those that the agent counted."""
+    """A second client first gets a redrawn screen, so its bytes are not those that the agent counted."""
     command = ["sh", "-c", "seq 100000; echo shown; read line; echo bye; exit 3"]
     first = await live.terminal(command, name="screen", max_output_bytes=0)
     seen = b""

@@ -1,4 +1,4 @@
-"""``files.watch`` on the real stack and both APIs: events, their end, and what becomes of them when a connection is lost."""
+"""``files.watch`` on the real stack and both APIs: events, their end, and lost connections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def drain(watch: Any) -> None:
         await watch.read(timeout=0.3)
 
 
-async def test_what_commands_and_files_change(live: Any) -> None:
+async def test_changes_by_commands_and_by_the_files_api_are_reported(live: Any) -> None:
     await live.exec("mkdir -p /tmp/w/sub")
     async with await live.files.watch("/tmp/w", recursive=True) as watch:
         assert "/tmp/w" in repr(inner(watch))
@@ -60,7 +60,7 @@ async def test_what_commands_and_files_change(live: Any) -> None:
     assert await watch.read() is None
 
 
-async def test_it_ends_with_its_block_and_wakes_who_waits(live: Any) -> None:
+async def test_a_watch_ends_with_its_block_and_wakes_its_readers(live: Any) -> None:
     async with await live.files.watch("/tmp") as watch:
         waiting = asyncio.create_task(watch.read())
         await live.exec("true")
@@ -70,7 +70,7 @@ async def test_it_ends_with_its_block_and_wakes_who_waits(live: Any) -> None:
     assert "ended" in repr(inner(watch))
 
 
-async def test_what_cannot_be_watched(live: Any) -> None:
+async def test_paths_that_cannot_be_watched_are_refused(live: Any) -> None:
     with pytest.raises(RemoteFileNotFoundError) as refused:
         await live.files.watch("/no/such")
     assert refused.value.filename == "/no/such"
@@ -97,7 +97,7 @@ async def test_a_lost_connection_loses_no_event(live: Any) -> None:
     await watch.close()
 
 
-async def test_every_event_arrives_once_whatever_happens_to_the_connection(live: Any) -> None:
+async def test_every_event_arrives_once_although_the_connection_is_cut(live: Any) -> None:
     await live.exec("mkdir /tmp/once")
     watch = await live.files.watch("/tmp/once")
     job = await live.start("for n in $(seq 1 300); do mkdir /tmp/once/$n; sleep 0.003; done; mkdir /tmp/once/end", detached=True)
@@ -112,7 +112,7 @@ async def test_every_event_arrives_once_whatever_happens_to_the_connection(live:
     await watch.close()
 
 
-async def test_a_session_that_is_lost_says_so(live: Any) -> None:
+async def test_a_read_raises_when_its_session_is_closed(live: Any) -> None:
     watch = await live.files.watch("/tmp")
     waiting = asyncio.create_task(watch.read())
     await live.exec("true")
@@ -121,7 +121,7 @@ async def test_a_session_that_is_lost_says_so(live: Any) -> None:
         await asyncio.wait_for(waiting, 30)
 
 
-async def test_a_storm_that_nobody_reads_is_bounded_and_said(live: Any) -> None:
+async def test_unread_events_are_bounded_and_the_overflow_is_reported(live: Any) -> None:
     await live.exec("mkdir /tmp/storm")
     watch = await live.files.watch("/tmp/storm")
     made = "import os\nfor n in range(150000):\n  os.mkdir(f'/tmp/storm/{n % 50}'); os.rmdir(f'/tmp/storm/{n % 50}')"

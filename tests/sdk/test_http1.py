@@ -1,4 +1,4 @@
-"""HTTP/1.1 of both APIs: answers whole and one byte at a time, hostile ones, and connections on real sockets."""
+"""HTTP/1.1 of both APIs: answers whole and one byte at a time, hostile answers, and connections on real sockets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_answers(data: bytes, status: int, body: bytes, reusable: bool, size: in
     if b"A: 1" in data:
         assert reader.headers["a"] == "1, 2"
     reader.feed(b"x")
-    assert not reader.reusable, "bytes behind the answer belong to no request"
+    assert not reader.reusable, "bytes after the answer belong to no request"
 
 
 def test_an_answer_that_ends_with_its_connection() -> None:
@@ -69,7 +69,7 @@ def test_an_answer_that_ends_with_its_connection() -> None:
 
 
 @pytest.mark.parametrize("data", WRONG)
-def test_what_is_no_answer_is_refused(data: bytes) -> None:
+def test_invalid_answers_are_refused(data: bytes) -> None:
     with pytest.raises(AnswerError):
         AnswerReader().feed(data)
 
@@ -98,7 +98,7 @@ def test_any_bytes_are_an_answer_or_refused(data: bytes, step: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nb: c", "é", "a\nb"])
-def test_no_header_can_end_its_line(value: str) -> None:
+def test_a_header_value_cannot_contain_a_line_break(value: str) -> None:
     with pytest.raises(ValueError, match="HTTP does not allow"):
         request_head("GET", "/", {"X": value})
     with pytest.raises(ValueError, match="HTTP does not allow"):
@@ -106,12 +106,12 @@ def test_no_header_can_end_its_line(value: str) -> None:
 
 
 class Server:
-    """Says ``answers`` to the requests of each connection in turn, then closes it."""
+    """Accepts one connection for each list of answers, sends these to its requests in turn, then closes it."""
 
     def __init__(self, *connections: list[bytes]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.heard: list[bytes] = []
+        self.requests: list[bytes] = []
         self.closed = 0
         """Connections that were closed."""
         self.answered = threading.Event()
@@ -121,19 +121,19 @@ class Server:
     def _serve(self, connections: tuple[list[bytes], ...]) -> None:
         for answers in connections:
             connection, _ = self._listener.accept()
-            with connection, contextlib.suppress(ConnectionError):  # a client that gave up resets its connection
+            with connection, contextlib.suppress(ConnectionError):  # a client that gives up resets its connection
                 for answer in answers:
                     request = connection.recv(65536)
                     while b" /early" not in request and b"chunked" in request and not request.endswith(b"0\r\n\r\n"):
                         if not (more := connection.recv(65536)):
                             raise ConnectionError("the client gave up in its request")
                         request += more
-                    self.heard.append(request)
+                    self.requests.append(request)
                     connection.sendall(answer)
                     self.answered.set()
-                if b" /early" in self.heard[-1]:
+                if b" /early" in self.requests[-1]:
                     connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(65536):  # closed with bytes unread, the connection would be reset, and the answer perhaps lost
+                    while connection.recv(65536):  # closing a socket with unread bytes resets the connection, and the answer could be lost
                         pass
             self.closed += 1
 
@@ -165,8 +165,8 @@ class Client(Protocol):
     def close(self) -> None: ...
 
 
-class Waiting:
-    """The asynchronous client on a loop of its own, which runs while a request does."""
+class AsyncInRunner:
+    """The asynchronous client behind blocking methods: its own event loop runs while a request does."""
 
     def __init__(self, options: Options) -> None:
         self._runner = asyncio.Runner()
@@ -174,7 +174,7 @@ class Waiting:
 
     def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         if "content" in more and not isinstance(more["content"], bytes):
-            more["content"] = _flow(more["content"])
+            more["content"] = _async_iterator(more["content"])
         return self._runner.run(self._http.send(method, path, timeout_s=timeout_s, headers=headers, **more))
 
     def close(self) -> None:
@@ -182,12 +182,12 @@ class Waiting:
         self._runner.close()
 
 
-async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _async_iterator(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece
 
 
-@pytest.fixture(params=[Http, Waiting])
+@pytest.fixture(params=[Http, AsyncInRunner])
 def client(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Client]]:
     made: list[Client] = []
 
@@ -200,15 +200,15 @@ def client(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Client]]:
         one.close()
 
 
-def test_connections_are_used_again_until_they_are_closed(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
+def test_connections_are_reused_until_they_are_closed(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
     good = GOOD[0][0]
     server = serve([good, good], [good], [GOOD[4][0]], [good])
     http = client(server.url)
     for number in range(5):
         server.until_closed(number - 1)
         assert http.send("GET", "/x", timeout_s=20, params={"a": "b c", "yes": True}).status == 200
-    assert len(server.heard) == 5
-    assert server.heard[0].startswith(b"GET /x?a=b+c&yes=true HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert len(server.requests) == 5
+    assert server.requests[0].startswith(b"GET /x?a=b+c&yes=true HTTP/1.1\r\nHost: 127.0.0.1:")
 
 
 def test_bodies(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
@@ -219,22 +219,24 @@ def test_bodies(serve: Callable[..., Server], client: Callable[[str], Client]) -
     http.send("POST", "/c", timeout_s=20, content=b"bytes", headers={"Idempotency-Key": "k"})
     http.send("POST", "/d", timeout_s=20, content=iter([b"one", b"", b"two"]))
     server.close()
-    assert server.heard[0].endswith('Content-Length: 8\r\n\r\n{"ü":1}'.encode())
-    assert b"Content-Length: 0\r\n" in server.heard[1]
-    assert server.heard[2].endswith(b"Content-Length: 5\r\nIdempotency-Key: k\r\n\r\nbytes")
-    assert b"Transfer-Encoding: chunked" in server.heard[3]
-    assert server.heard[3].endswith(b"\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+    assert server.requests[0].endswith('Content-Length: 8\r\n\r\n{"ü":1}'.encode())
+    assert b"Content-Length: 0\r\n" in server.requests[1]
+    assert server.requests[2].endswith(b"Content-Length: 5\r\nIdempotency-Key: k\r\n\r\nbytes")
+    assert b"Transfer-Encoding: chunked" in server.requests[3]
+    assert server.requests[3].endswith(b"\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
 
 
 @pytest.mark.parametrize(("answer", "reached"), [(b"", True), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", True), (b"\0", True)])
-def test_no_answer_may_have_been_heard(serve: Callable[..., Server], client: Callable[[str], Client], answer: bytes, reached: bool) -> None:
+def test_a_request_without_a_whole_answer_may_have_reached_the_service(
+    serve: Callable[..., Server], client: Callable[[str], Client], answer: bytes, reached: bool
+) -> None:
     server = serve([answer])
     with pytest.raises(UnreachableError) as lost:
         client(server.url).send("POST", "/", timeout_s=20, json={})
     assert lost.value.reached is reached
 
 
-def test_no_connection_was_not_heard(client: Callable[[str], Client]) -> None:
+def test_a_request_without_a_connection_did_not_reach_the_service(client: Callable[[str], Client]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(UnreachableError) as lost:
@@ -242,7 +244,9 @@ def test_no_connection_was_not_heard(client: Callable[[str], Client]) -> None:
     assert lost.value.reached is False
 
 
-def test_what_cannot_be_read_here_is_no_failure_of_the_service(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
+def test_an_error_in_reading_the_local_file_is_not_blamed_on_the_service(
+    serve: Callable[..., Server], client: Callable[[str], Client]
+) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"first"
         raise PermissionError(13, "no", "file")
@@ -252,7 +256,7 @@ def test_what_cannot_be_read_here_is_no_failure_of_the_service(serve: Callable[.
         client(server.url).send("POST", "/", timeout_s=20, content=pieces())
 
 
-def test_silence_ends_a_request(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
+def test_a_request_without_further_bytes_times_out(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
     server = serve([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", b""])
     http = client(server.url)
     with pytest.raises(UnreachableError, match="no answer within") as lost:
@@ -261,7 +265,7 @@ def test_silence_ends_a_request(serve: Callable[..., Server], client: Callable[[
 
 
 def test_an_early_answer_ends_a_long_body(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
-    """And its connection carries no other request, as the rest of the body would be taken for one."""
+    """Its connection is not used again, because the server would take the rest of the body for a request."""
 
     def pieces() -> Iterator[bytes]:
         yield b"begun"
@@ -273,14 +277,14 @@ def test_an_early_answer_ends_a_long_body(serve: Callable[..., Server], client: 
     http = client(server.url)
     assert http.send("POST", "/early", timeout_s=20, content=pieces()).body == b"hello"
     assert http.send("GET", "/", timeout_s=20).body == b"hello"
-    assert len(server.heard) == 2
+    assert len(server.requests) == 2
 
 
 def test_a_cancelled_request_closes_its_connection(serve: Callable[..., Server]) -> None:
     async def main(url: str) -> Answer:
         http = AsyncHttp(Options(url, "key"))
         sending = asyncio.ensure_future(http.send("GET", "/slow", timeout_s=20))
-        while not server.heard:
+        while not server.requests:
             await asyncio.sleep(0)
         sending.cancel()
         await asyncio.wait([sending])
@@ -292,4 +296,4 @@ def test_a_cancelled_request_closes_its_connection(serve: Callable[..., Server])
 
     server = serve([b"HTTP/1.1 200 OK\r\n", b""], [GOOD[0][0]])
     assert asyncio.run(main(server.url)).body == b"hello"
-    assert server.heard[-1].startswith(b"GET /next ")
+    assert server.requests[-1].startswith(b"GET /next ")

@@ -1,4 +1,4 @@
-"""The blocking API's idle connections: given back quietly when a client is dropped without being closed."""
+"""The blocking API's idle connections are closed without a warning when a client is dropped without being closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sandbox object whose locks were held by threads that no longer exist: in a fork, and in an event loop after another."""
+"""A sandbox object whose locks are held by threads that no longer exist: in a forked child, and in a second event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_fork_attaches_while_another_thread_of_its_parent_does(agent: FakeAgen
         child = os.fork()
         if child == 0:
             try:
-                agent.refuse = []  # of the child alone; the parent's thread serves both
+                agent.refuse = []  # only in the child: the parent's thread serves both processes
                 os.write(write_end, sandbox.exec("echo child").stdout_bytes)
             finally:
                 os._exit(0)
@@ -41,7 +41,7 @@ def test_a_fork_attaches_while_another_thread_of_its_parent_does(agent: FakeAgen
             attaching.join(20)
 
 
-def test_an_event_loop_attaches_after_one_that_ended_while_it_did(agent: FakeAgent) -> None:
+def test_an_event_loop_attaches_after_another_ended_during_its_attach(agent: FakeAgent) -> None:
     client = AsyncSandboxClient(agent.url, "key")
     sandbox = client.get_sandbox("sb")
     agent.refuse_with("placement_unavailable", 1000)
@@ -49,7 +49,7 @@ def test_an_event_loop_attaches_after_one_that_ended_while_it_did(agent: FakeAge
     attaching = [first.create_task(sandbox.exec("true")) for _ in range(2)]
 
     async def refused() -> None:
-        await asyncio.to_thread(until, lambda: agent.requests, deadline_s=20, what="it to attach")
+        await asyncio.to_thread(until, lambda: agent.requests, deadline_s=20, what="the client to attach")
 
     first.run_until_complete(refused())
     agent.refuse.clear()

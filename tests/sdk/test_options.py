@@ -1,4 +1,4 @@
-"""Where address and key come from, and what a mistake in them says."""
+"""Where the address and the key come from, and the errors about mistakes in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_order_of_places(tmp_path: Path) -> None:
     assert find_options(environ={"HOLDFAST_DATA": str(tmp_path)}) == ("http://file:1", "file-key")
 
 
-def test_the_local_key_never_goes_elsewhere(tmp_path: Path) -> None:
+def test_the_local_key_is_not_sent_to_another_service(tmp_path: Path) -> None:
     (tmp_path / "env").write_text("HOLDFAST_URL=http://file:1\nHOLDFAST_API_KEY=file-key\n")
     with pytest.raises(ConfigurationError, match="no API key"):
         find_options(environ={"HOLDFAST_URL": "https://elsewhere", "HOLDFAST_DATA": str(tmp_path)})
@@ -29,7 +29,7 @@ def test_the_local_key_never_goes_elsewhere(tmp_path: Path) -> None:
     assert found == ("http://file:1", "file-key")
 
 
-def test_nothing_configured(tmp_path: Path) -> None:
+def test_an_error_without_any_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no Holdfast service") as nothing:
         find_options(environ={}, folder=tmp_path)
     assert "HOLDFAST_URL" in nothing.value.hint
@@ -85,7 +85,7 @@ def test_bad_commands(command: object) -> None:
         )
 
 
-def test_what_a_cluster_is_asked_for_travels_as_it_is_given() -> None:
+def test_cluster_options_are_sent_as_given() -> None:
     usual = dict.fromkeys(
         ("cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s")
     )
@@ -109,7 +109,7 @@ def test_what_a_cluster_is_asked_for_travels_as_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("habit", "says"),
     [
-        ("timeout", ("ready_timeout_s", "lifetime_s")),  # Modal and E2B mean the lifetime, docker's waits mean readiness
+        ("timeout", ("ready_timeout_s", "lifetime_s")),  # Modal and E2B use it for the lifetime, docker for the wait until ready
         ("envs", ("env",)),
         ("environment", ("env",)),
         ("metadata", ("labels",)),
@@ -123,7 +123,7 @@ def test_what_a_cluster_is_asked_for_travels_as_it_is_given() -> None:
         ("encrypted_ports", ("tunnel",)),
     ],
 )
-def test_what_others_call_an_argument_is_answered_with_its_name_here(habit: str, says: tuple[str, ...]) -> None:
+def test_an_argument_name_of_another_library_gets_an_error_with_our_name(habit: str, says: tuple[str, ...]) -> None:
     with SandboxClient("http://127.0.0.1:1", "k") as client, pytest.raises(InvalidArgumentError) as refused:
         client.create_sandbox("host", **{habit: 300})  # type: ignore[arg-type]
     assert all(name in refused.value.message for name in says), refused.value
@@ -131,7 +131,7 @@ def test_what_others_call_an_argument_is_answered_with_its_name_here(habit: str,
 
 
 @pytest.mark.parametrize("wrong", [{"cpu": "many"}, {"memory": "4 GB"}, {"cpu": 0}, {"labels": {"a": 1}}, {"ready_timeout_s": -3}])
-def test_bad_quantities_are_told_before_anything_is_sent(wrong: dict[str, object]) -> None:
+def test_bad_quantities_are_refused_before_a_request_is_sent(wrong: dict[str, object]) -> None:
     usual: dict[str, object] = dict.fromkeys(
         ("cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s")
     )

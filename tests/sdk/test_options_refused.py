@@ -1,4 +1,4 @@
-"""Settings of a client and ids of sandboxes that cannot be valid: refused at once, before anything is sent or waits."""
+"""Invalid settings of a client and invalid sandbox ids are refused at once, before a request is sent."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ NAN = float("nan")
         ("transport", ("", "ws", None, 3)),
     ],
 )
-def test_settings_that_cannot_be_meant(client: Any, name: str, values: tuple[Any, ...]) -> None:
+def test_invalid_settings_are_refused(client: Any, name: str, values: tuple[Any, ...]) -> None:
     for value in values:
         with pytest.raises(ConfigurationError, match=name) as refused:
             client("http://127.0.0.1:1", "k", **{name: value})
         assert refused.value.hint
 
 
-def test_zero_seconds_to_resume_and_no_output_can_be_meant() -> None:
+def test_zero_is_allowed_for_resume_timeout_s_and_max_output_bytes() -> None:
     SandboxClient("http://127.0.0.1:1", "k", resume_timeout_s=0, max_output_bytes=0).close()
 
 
-def test_spaces_around_an_address_are_nobodys_intention() -> None:
+def test_spaces_around_an_address_and_a_key_are_removed() -> None:
     assert find_options(" http://x:1/ ", " key\n", environ={}) == ("http://x:1", "key")
     with pytest.raises(ConfigurationError):
         find_options("http://x:1", "  ", environ={})
 
 
 @pytest.mark.parametrize("sandbox_id", ["", "a/b", "../x", "a b", "%2e", ".", "..", "x?y", "x#y", "é", "x" * 200, None, 5, b"sb"])
-def test_ids_that_no_sandbox_has(sandbox_id: Any) -> None:
+def test_invalid_sandbox_ids_are_refused(sandbox_id: Any) -> None:
     with SandboxClient("http://127.0.0.1:1", "k") as client, pytest.raises(InvalidArgumentError, match="no sandbox has the id") as refused:
         client.get_sandbox(sandbox_id)
     assert "holdfast list" in refused.value.hint
@@ -61,12 +61,12 @@ def test_ids_that_no_sandbox_has(sandbox_id: Any) -> None:
         {"network": {"a": object()}},
     ],
 )
-def test_a_sandbox_that_cannot_be_asked_for(wrong: dict[str, Any]) -> None:
+def test_values_that_cannot_be_encoded_are_refused(wrong: dict[str, Any]) -> None:
     with SandboxClient("http://127.0.0.1:1", "k", resume_timeout_s=0) as client, pytest.raises(InvalidArgumentError):
         client.create_sandbox("host", **wrong)
 
 
-def test_more_words_than_travel_are_refused_and_cost_no_session() -> None:
+def test_too_many_arguments_are_refused_and_do_not_end_the_session() -> None:
     with pytest.raises(ArgumentsTooLongError, match=str(PARAMS_ITEMS)) as refused:
         _command(["rm", *["a"] * PARAMS_ITEMS])
     assert "file" in refused.value.hint
@@ -86,7 +86,7 @@ def _command(argv: list[str], env: dict[str, str] | None = None) -> dict[str, An
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "60", float("inf"), float("nan"), 367 * 86400, None])
-async def test_times_of_lives_have_hints_of_their_own(face: Any, wrong: Any) -> None:
+async def test_invalid_lifetimes_have_specific_hints(face: Any, wrong: Any) -> None:
     client = face.client("http://127.0.0.1:1", "k", resume_timeout_s=0)
     sandbox = client.get_sandbox("sb")
     for call, said, hint in (

@@ -1,4 +1,4 @@
-"""Objects of the SDK that cross to another process or event loop, or are copied on the way there."""
+"""Objects of the SDK that are pickled, copied, forked or used in another event loop."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tests.sdk.support.fake_agent import FakeAgent
 
 
 @pytest.mark.parametrize("code", sorted(TABLE))
-@pytest.mark.parametrize("across", [copy.copy, copy.deepcopy, lambda why: pickle.loads(pickle.dumps(why))])
-def test_errors_cross_processes(code: str, across: Callable[[HoldfastError], HoldfastError]) -> None:
+@pytest.mark.parametrize("transfer", [copy.copy, copy.deepcopy, lambda why: pickle.loads(pickle.dumps(why))])
+def test_errors_can_be_copied_and_pickled(code: str, transfer: Callable[[HoldfastError], HoldfastError]) -> None:
     before = error(code, "why", hint="do", fault="workload", reason="oom", detail={"path": "/a", "command_id": "c", "started": True})
-    after = across(before)
+    after = transfer(before)
     assert type(after) is type(before)
     assert after.to_map() == before.to_map()
     assert str(after) == str(before)
@@ -41,7 +41,7 @@ def test_errors_cross_processes(code: str, across: Callable[[HoldfastError], Hol
         assert (after.errno, after.strerror, after.filename) == (before.errno, before.strerror, before.filename)
 
 
-def test_other_things_cross_processes() -> None:
+def test_results_and_addresses_can_be_pickled() -> None:
     failed = CommandFailedError("it failed", CommandResult(3, b"out", b"", 0.1))
     for thing in (failed, ProtocolError("broken"), Address("::1", 80), SandboxLostError("sandbox_lost", "gone")):
         back: Any = pickle.loads(pickle.dumps(thing))
@@ -51,14 +51,14 @@ def test_other_things_cross_processes() -> None:
     assert pickle.loads(pickle.dumps(Address("h", 1))) == ("h", 1)
 
 
-def test_what_holds_connections_says_so() -> None:
+def test_pickling_an_object_with_connections_is_refused_with_a_hint() -> None:
     client = SandboxClient("http://127.0.0.1:1", "key")
     for thing in (client, client.get_sandbox("sb")):
         with pytest.raises(TypeError, match=r"another one there|get_sandbox"):
             pickle.dumps(thing)
 
 
-def test_a_fork_has_a_session_of_its_own() -> None:
+def test_a_forked_process_opens_its_own_session() -> None:
     with FakeAgent() as agent, SandboxClient(agent.url, "key") as client:
         sandbox = client.get_sandbox("sb")
         shell, process = sandbox.shell(), sandbox.start("hang")
@@ -67,14 +67,14 @@ def test_a_fork_has_a_session_of_its_own() -> None:
         child = os.fork()
         if child == 0:  # no assertion here: it would run the rest of the suite twice
             try:
-                said = [sandbox.exec("echo child").stdout]
+                results = [sandbox.exec("echo child").stdout]
                 for use in (lambda: shell.run("true"), lambda: process.read(timeout=1), process.close, lambda: process.wait(1)):
                     try:
                         use()
                     except SessionLostError as why:
-                        said.append(why.code)
+                        results.append(why.code)
                 client.close()
-                os.write(write, " ".join(said).encode())
+                os.write(write, " ".join(results).encode())
             finally:
                 os._exit(0)
         os.close(write)
@@ -102,15 +102,15 @@ def test_one_client_in_two_event_loops() -> None:
             for use in (lambda: shell.run("true"), process.read, process.close):
                 with pytest.raises(SessionLostError, match="made in"):
                     await use()
-            said = (await sandbox.exec("echo two")).stdout
+            output = (await sandbox.exec("echo two")).stdout
             await client.close()
-            return said
+            return output
 
         assert asyncio.run(first()) == "one\n"
         assert asyncio.run(second()) == "two\n"
 
 
-def test_two_event_loops_at_once_are_told_apart() -> None:
+def test_using_a_client_in_two_event_loops_at_once_is_refused() -> None:
     with FakeAgent() as agent:
         client = AsyncSandboxClient(agent.url, "key")
         sandbox = client.get_sandbox("sb")
@@ -129,7 +129,7 @@ def test_two_event_loops_at_once_are_told_apart() -> None:
         asyncio.run(first())
 
 
-def test_names_that_were_mistyped() -> None:
+def test_a_mistyped_argument_is_refused_with_a_suggestion() -> None:
     assert holdfast.__version__
     client = SandboxClient("http://127.0.0.1:1", "key")
     with pytest.raises(InvalidArgumentError, match="memroy") as refused:
@@ -137,7 +137,7 @@ def test_names_that_were_mistyped() -> None:
     assert "memory" in refused.value.hint
 
 
-def test_printing_shows_what_it_is() -> None:
+def test_the_repr_of_shells_processes_and_tunnels() -> None:
     with FakeAgent() as agent, SandboxClient(agent.url, "key") as client:
         sandbox = client.get_sandbox("sb")
         process = sandbox.start("hang")

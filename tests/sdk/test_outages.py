@@ -1,4 +1,4 @@
-"""Outages longer than ``resume_timeout_s`` on the real stack: what handles say afterwards, and how soon clients give up and come back."""
+"""Outages longer than ``resume_timeout_s`` on the real stack: errors of old handles, and how soon clients give up and reconnect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def eventually(condition: Any, what: str) -> None:
 
 
 async def _outage(proxy: FaultProxy, sandbox: Any) -> None:
-    """Until the session of ``sandbox`` is given up; then the service is back."""
+    """Refuse connections until the client gives up the session of ``sandbox``, then accept them again."""
     proxy.refuse(True)
     proxy.cut_all()
     with pytest.raises((ServiceUnavailableError, OutcomeUnknownError)):
@@ -50,7 +50,7 @@ async def _outage(proxy: FaultProxy, sandbox: Any) -> None:
 
 
 @real
-async def test_a_shell_says_that_its_session_is_lost_and_how_to_get_it_again(proxy: FaultProxy, impatient: Any) -> None:
+async def test_the_error_of_a_shell_whose_session_is_lost_names_the_call_that_finds_it(proxy: FaultProxy, impatient: Any) -> None:
     shell = await impatient.shell()
     await shell.run("cd /usr; N=41")
     await _outage(proxy, impatient)
@@ -65,7 +65,7 @@ async def test_a_shell_says_that_its_session_is_lost_and_how_to_get_it_again(pro
 
 
 @real
-async def test_a_process_says_that_its_session_is_lost_and_how_to_get_it_again(proxy: FaultProxy, impatient: Any) -> None:
+async def test_the_error_of_a_process_whose_session_is_lost_names_the_call_that_finds_it(proxy: FaultProxy, impatient: Any) -> None:
     process = await impatient.start("read word; echo got $word")
     await _outage(proxy, impatient)
     for use in (process.wait, process.read, lambda: process.write("x\n"), lambda: process.signal("TERM")):
@@ -80,7 +80,7 @@ async def test_a_process_says_that_its_session_is_lost_and_how_to_get_it_again(p
 
 
 @real
-async def test_a_command_whose_outcome_was_not_heard_names_its_id(proxy: FaultProxy, impatient: Any) -> None:
+async def test_an_outcome_unknown_error_names_the_command_id(proxy: FaultProxy, impatient: Any) -> None:
     for runner in ("shell", "exec"):
         run = (await impatient.shell()).run if runner == "shell" else impatient.exec
         started, go = f"{runner}.started", f"{runner}.go"
@@ -97,13 +97,13 @@ async def test_a_command_whose_outcome_was_not_heard_names_its_id(proxy: FaultPr
         assert (await again.wait()).stdout == "a\nb\n"
 
 
-async def test_a_service_that_accepts_and_says_nothing_costs_no_more_than_the_patience(agent: FakeAgent, face: Any) -> None:
-    """A connection attempt used to hold on for ``connect_timeout_s``, however little of the patience was left."""
-    with FaultProxy(agent.url) as proxy, socket.create_server(("127.0.0.1", 0)) as mute:
+async def test_a_connection_attempt_to_a_silent_service_ends_with_the_resume_timeout(agent: FakeAgent, face: Any) -> None:
+    """A connection attempt used to last ``connect_timeout_s``, even when less of ``resume_timeout_s`` was left."""
+    with FaultProxy(agent.url) as proxy, socket.create_server(("127.0.0.1", 0)) as silent:
         sandbox = face.client(proxy.url, "k", resume_timeout_s=1.0, connect_timeout_s=30.0).get_sandbox("sb")
         running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
         await eventually(lambda: agent.ran == ["h"], "the command to start")
-        proxy.retarget(f"http://127.0.0.1:{mute.getsockname()[1]}")
+        proxy.retarget(f"http://127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
         proxy.cut_all()
         with pytest.raises(HoldfastError):
@@ -112,24 +112,24 @@ async def test_a_service_that_accepts_and_says_nothing_costs_no_more_than_the_pa
         await sandbox.close()
 
 
-async def test_the_first_session_that_gets_through_wakes_the_others(proxy: FaultProxy, stack: Stack, face: Any) -> None:
+async def test_the_first_session_that_attaches_wakes_the_others(proxy: FaultProxy, stack: Stack, face: Any) -> None:
     client = face.client(proxy.url, stack.key)
     sandboxes = [await client.create_sandbox("host") for _ in range(12)]
     await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
     proxy.refuse(True)
     proxy.cut_all()
     drivers = [getattr(sandbox, "inner", sandbox)._driver for sandbox in sandboxes]
-    await eventually(lambda: all(driver.engine._backoff.attempts >= 7 for driver in drivers), "the pauses to be seconds")
+    await eventually(lambda: all(driver.engine._backoff.attempts >= 7 for driver in drivers), "the pauses to last seconds")
     proxy.refuse(False)
-    await eventually(lambda: any(driver.engine.session.attached for driver in drivers), "the first session to get through")
+    await eventually(lambda: any(driver.engine.session.attached for driver in drivers), "the first session to attach")
     began = time.monotonic()
     await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
-    assert time.monotonic() - began < 2, "all others came with the first"
+    assert time.monotonic() - began < 2, "all other sessions attached right after the first"
     await asyncio.gather(*(sandbox.delete() for sandbox in sandboxes))
     await client.close()
 
 
-async def test_the_log_tells_the_story_of_a_session(agent: FakeAgent, face: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_has_each_state_of_a_session(agent: FakeAgent, face: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="holdfast")
     sandbox = face.client(agent.url, "k", resume_timeout_s=0.5).get_sandbox("sb-7")
     await sandbox.exec("true")
@@ -140,8 +140,8 @@ async def test_the_log_tells_the_story_of_a_session(agent: FakeAgent, face: Any,
     with pytest.raises(HoldfastError):
         await sandbox.exec("true")
     logged = "\n".join(record.getMessage() for record in caplog.records if record.name == "holdfast")
-    for word in ("sandbox sb-7: attached", "connection lost: ", "resuming in ", "resumed after 0.", "gave up after "):
-        assert word in logged, logged
+    for phrase in ("sandbox sb-7: attached", "connection lost: ", "resuming in ", "resumed after 0.", "gave up after "):
+        assert phrase in logged, logged
     assert "k" not in logged.split(), "no key"
     await sandbox.close()
 

@@ -1,4 +1,4 @@
-"""How long a first attach is tried, by the session engine's own clock."""
+"""How long the session engine retries a first attach; the test supplies its clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast._transport.threads.events import Event
 OPTIONS = Options("http://service", "k", connect_timeout_s=10.0, resume_timeout_s=120.0)
 
 
-def test_a_service_that_accepts_and_answers_nothing_is_given_up_when_its_answer_is_late() -> None:
+def test_a_service_that_accepts_and_does_not_answer_is_given_up_when_its_answer_is_late() -> None:
     engine = Engine(OPTIONS, "sb", Event)
     assert engine.begin_attempt(100.0) == 10.0
     assert engine.answer_s(100.5) == 30.0
@@ -17,7 +17,7 @@ def test_a_service_that_accepts_and_answers_nothing_is_given_up_when_its_answer_
     assert engine.error is not None
 
 
-def test_a_service_that_refuses_connections_is_tried_for_the_time_limit_of_one() -> None:
+def test_a_service_that_refuses_connections_is_retried_until_connect_timeout_s() -> None:
     engine, now = Engine(OPTIONS, "sb", Event), 100.0
     engine.begin_attempt(now)
     while (delay_s := engine.broken(None, "refused", now)) is not None:
@@ -26,7 +26,7 @@ def test_a_service_that_refuses_connections_is_tried_for_the_time_limit_of_one()
     assert 110.0 <= now <= 110.1
 
 
-def test_the_answer_to_a_resume_is_waited_for_no_longer_than_a_connection() -> None:
+def test_the_wait_for_the_answer_to_a_resume_is_limited_by_connect_timeout_s() -> None:
     engine = Engine(OPTIONS, "sb", Event)
     engine.attached_once = True
     assert engine.begin_attempt(100.0) == engine.answer_s(100.0) == 10.0

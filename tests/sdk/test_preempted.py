@@ -1,6 +1,6 @@
-"""A thread that loses its turn between any two lines of a wait: whatever comes meanwhile, nothing of it is missed.
+"""A thread that is preempted between any two lines of a wait misses no event that happens in the meantime.
 
-The waiting code is traced, and before its n-th line another thread's step happens, for every n. No clock is involved.
+The waiting code is traced, and a step of another thread runs before its n-th line, for every n. No clock is involved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDED = {"exit_code": 0, "streams": {}}
 
 
 class Session:
-    """A session whose credit a test gives."""
+    """A session whose credit the test sets."""
 
     def __init__(self) -> None:
         self.credit = 0
@@ -47,28 +47,28 @@ class Session:
 
 
 class WatchedEvent(SessionEvent):
-    """An event whose waits are announced, and end."""
+    """An event that calls ``about_to_wait`` before it blocks, and whose waits have a time limit."""
 
     about_to_wait: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         if not self._is_set:
             WatchedEvent.about_to_wait()
-            assert super().wait(PATIENCE_S), "it waits for what has been"
+            assert super().wait(PATIENCE_S), "it waits for an event that has already happened"
         return True
 
 
 class Preempted:
-    """``meanwhile`` happens once: before the line of the synchronous SDK with that number, or when there is nothing left but to wait."""
+    """Runs ``step`` once: before the line of the synchronous SDK with that number, or when the code is about to block."""
 
-    def __init__(self, driver: SessionDriver, line: int, meanwhile: Callable[[], None]) -> None:
-        self.driver, self.line, self.meanwhile, self.lines, self.over = driver, line, meanwhile, 0, False
-        WatchedEvent.about_to_wait = self.happen
+    def __init__(self, driver: SessionDriver, line: int, step: Callable[[], None]) -> None:
+        self.driver, self.line, self.step, self.lines, self.happened = driver, line, step, 0, False
+        WatchedEvent.about_to_wait = self.run_step
 
-    def happen(self) -> None:
-        if not self.over:
-            self.over = True
-            self.driver.perform(self.meanwhile)
+    def run_step(self) -> None:
+        if not self.happened:
+            self.happened = True
+            self.driver.perform(self.step)
 
     def trace(self, frame: FrameType, event: str, argument: object) -> Any:
         if "/_sync/" not in frame.f_code.co_filename:
@@ -76,7 +76,7 @@ class Preempted:
         if event == "line":
             self.lines += 1
             if self.lines == self.line:
-                self.happen()
+                self.run_step()
         return self.trace
 
     def run(self, step: Callable[[], Any]) -> Any:
@@ -110,14 +110,14 @@ def transfer_of(driver: SessionDriver) -> Transfer:
 
 
 def at_each_line(begin: Callable[[int], bool]) -> None:
-    """``begin`` with each line's number, until it says that there are no more lines."""
+    """Call ``begin`` with each line's number, until it returns False because there are no more lines."""
     line = 1
     while begin(line):
         line += 1
     assert line > 5, "the code is not traced"
 
 
-def test_the_last_output_comes_before_the_end() -> None:
+def test_the_last_output_is_delivered_before_the_end() -> None:
     def once(line: int) -> bool:
         driver = driver_of()
         call = call_of(driver)
@@ -128,15 +128,15 @@ def test_the_last_output_comes_before_the_end() -> None:
             sink.fact(Exited(1, "c", {"exit_code": 0, "streams": {1: {"seen": 8}}}))
 
         sink.fact(Output(1, 1, b"head"))
-        turn = Preempted(driver, line, end)
+        preempted = Preempted(driver, line, end)
         process = Process(driver, call)
-        assert b"".join(chunk.data for chunk in turn.run(lambda: list(process))) == b"headtail", line
-        return turn.lines >= line
+        assert b"".join(chunk.data for chunk in preempted.run(lambda: list(process))) == b"headtail", line
+        return preempted.lines >= line
 
     at_each_line(once)
 
 
-def test_the_last_bytes_of_a_transfer_come_before_its_end() -> None:
+def test_the_last_bytes_of_a_transfer_are_delivered_before_its_end() -> None:
     def once(line: int) -> bool:
         driver = driver_of()
         transfer = transfer_of(driver)
@@ -148,9 +148,9 @@ def test_the_last_bytes_of_a_transfer_come_before_its_end() -> None:
             sink.fact(Closed(1, {}))
 
         sink.fact(Output(1, 1, b"head"))
-        turn = Preempted(driver, line, end)
-        assert b"".join(turn.run(lambda: list(iter(transfer.read, b"")))) == b"headtail", line
-        return turn.lines >= line
+        preempted = Preempted(driver, line, end)
+        assert b"".join(preempted.run(lambda: list(iter(transfer.read, b"")))) == b"headtail", line
+        return preempted.lines >= line
 
     at_each_line(once)
 
@@ -164,14 +164,14 @@ def test_the_end_of_a_transfer_is_not_missed() -> None:
             transfer._sink.fact(Output(1, 1, b"unread"))
             transfer._sink.fact(Closed(1, {"size": 6}))
 
-        turn = Preempted(driver, line, end)
-        assert turn.run(transfer.closed) == {"size": 6}, line
-        return turn.lines >= line
+        preempted = Preempted(driver, line, end)
+        assert preempted.run(transfer.closed) == {"size": 6}, line
+        return preempted.lines >= line
 
     at_each_line(once)
 
 
-def test_credit_that_comes_at_any_time_is_used() -> None:
+def test_credit_that_arrives_at_any_time_is_used() -> None:
     def once(line: int) -> bool:
         driver = driver_of()
         transfer = transfer_of(driver)
@@ -183,16 +183,16 @@ def test_credit_that_comes_at_any_time_is_used() -> None:
             session.credit += 10
             sink.writable()
 
-        turn = Preempted(driver, line, grant)
-        turn.run(lambda: transfer.write(b"0123456789"))
+        preempted = Preempted(driver, line, grant)
+        preempted.run(lambda: transfer.write(b"0123456789"))
         assert session.sent == 10, line
-        return turn.lines >= line
+        return preempted.lines >= line
 
     at_each_line(once)
 
 
 @pytest.mark.parametrize("what", ["wait", "read"])
-def test_two_that_wait_for_one_end_both_see_it(what: str) -> None:
+def test_two_threads_that_wait_for_one_end_are_both_woken(what: str) -> None:
     interval = sys.getswitchinterval()
 
     def once(line: int) -> bool:
@@ -202,21 +202,21 @@ def test_two_that_wait_for_one_end_both_see_it(what: str) -> None:
         other = threading.Thread(target=getattr(process, what), daemon=True)
         other.start()
         changed: Any = call.changed
-        until(lambda: changed._waiters, deadline_s=20, what="the other to wait")
-        turn = Preempted(driver, line, lambda: call.sink.fact(Exited(1, "c", ENDED)))
-        turn.run(getattr(process, what))
+        until(lambda: changed._waiters, deadline_s=20, what="the other thread to wait")
+        preempted = Preempted(driver, line, lambda: call.sink.fact(Exited(1, "c", ENDED)))
+        preempted.run(getattr(process, what))
         other.join(PATIENCE_S)
         assert not other.is_alive(), line
-        return turn.lines >= line
+        return preempted.lines >= line
 
     try:
-        sys.setswitchinterval(1.0)  # the other is awake, and comes late
+        sys.setswitchinterval(1.0)  # the other thread is awake, but runs late
         at_each_line(once)
     finally:
         sys.setswitchinterval(interval)
 
 
-async def test_two_that_read_at_once_share_the_output(sandbox: Any) -> None:
+async def test_two_concurrent_reads_share_the_output(sandbox: Any) -> None:
     process = await sandbox.start("cat")
     readers = [asyncio.create_task(process.read()) for _ in range(2)]
     await process.write(b"x")

@@ -1,4 +1,4 @@
-"""The line of progress of ``map``: on a terminal one that is rewritten, in a file whole lines, not too many."""
+"""The progress of ``map``: on a terminal one line that is rewritten, in a file a limited number of whole lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_terminal_shows_one_line_from_the_start_that_is_rewritten() -> None:
     ]
 
 
-def test_a_terminal_is_not_written_to_for_each_of_many_quick_items() -> None:
+def test_a_terminal_is_not_updated_for_each_of_many_quick_items() -> None:
     stream = Terminal()
     progress = Progress(1000, stream=stream, now=lambda: 0.0)
     for _ in range(1000):
@@ -38,7 +38,7 @@ def test_a_terminal_is_not_written_to_for_each_of_many_quick_items() -> None:
     assert [line.partition("] ")[2] for line in stream.getvalue().split("\r")[1:]] == ["0/1000, 0 s", "1000/1000, 0 s\n"]
 
 
-def test_a_file_gets_lines_where_it_is_asked_for() -> None:
+def test_a_file_gets_progress_lines_only_on_request() -> None:
     stream, clock = io.StringIO(), [0.0]
     progress = Progress(30, True, stream, lambda: clock[0])
     for _ in range(30):

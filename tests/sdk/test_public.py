@@ -1,4 +1,4 @@
-"""The public names, the two APIs beside each other, and the generator that keeps them so."""
+"""The public names, the equality of the two APIs, and the generator that keeps them equal."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ERRORS = frozenset(
     RequestTooLargeError SandboxLostError SandboxNotFoundError SandboxNotReadyError ServiceError ServiceUnavailableError
     SessionFencedError SessionLostError ShellLostError SpawnError UnsupportedError UserNotFoundError WaitTimeoutError
     WorkingDirectoryError
-    """.split()  # noqa: SIM905  as text it can be read
+    """.split()  # noqa: SIM905  a text is easier to read
 )
 RESULTS = frozenset(
     """
     STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileEvent FileMatch GroupInfo ImageInfo PatchResult SandboxInfo StreamCount
     TransferResult
-    """.split()  # noqa: SIM905  as text it can be read
+    """.split()  # noqa: SIM905  a text is easier to read
 )
 ARGUMENTS = frozenset({"ClusterOptions"})
 
@@ -87,13 +87,13 @@ def test_public_methods_are_documented(written: type, generated: type) -> None:
     assert missing == []
 
 
-def test_every_code_has_an_exported_exception() -> None:
+def test_every_error_code_has_an_exported_exception() -> None:
     for kind in TABLE.values():
         cls = getattr(holdfast, kind.sdk_class)
         assert issubclass(cls, holdfast.HoldfastError)
 
 
-def test_file_errors_are_the_builtin_ones_too() -> None:
+def test_errors_are_also_builtin_exceptions() -> None:
     from holdfast._errors import error
 
     for code, builtin in (
@@ -144,7 +144,7 @@ def test_the_generator_leaves_strings_alone() -> None:
 
 
 def test_importing_does_nothing() -> None:
-    """No thread, no loop, no file, no HTTP library: who only imports pays for nothing else."""
+    """Importing starts no thread and no loop, opens no file, and loads no HTTP library."""
     code = (
         "import sys, threading, holdfast; assert threading.active_count() == 1;"
         "print(sorted(m for m in ('httpx', 'argparse', 'holdfast.cli') if m in sys.modules))"
@@ -167,7 +167,7 @@ def test_an_exception_is_built_from_one_string_and_named_as_it_is_imported(name:
         assert TABLE[built.code].sdk_class == name
 
 
-def test_masking_is_said_where_it_is_looked_for() -> None:
+def test_is_infrastructure_is_documented_and_set() -> None:
     assert "is_infrastructure" in (inspect.getdoc(holdfast.HoldfastError) or "")
     assert holdfast.Cause("infrastructure", "evicted").is_infrastructure
     assert not holdfast.Cause("workload", "oom").is_infrastructure
@@ -180,21 +180,21 @@ def test_results_are_named_as_they_are_imported() -> None:
 
 
 @pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
-def test_every_parameter_has_its_words(written: type, generated: type) -> None:
+def test_every_parameter_is_documented(written: type, generated: type) -> None:
     """What an editor shows over a call names each of its parameters."""
-    silent = []
+    undocumented = []
     for name, value in members(generated).items():
         function = value.__func__ if isinstance(value, classmethod) else value
         if inspect.isfunction(function) and not name.startswith("__"):
-            said = inspect.getdoc(function) or ""
+            documentation = inspect.getdoc(function) or ""
             names = set(inspect.signature(function).parameters) - {"self", "cls", "unknown"}
-            silent += [f"{name}({word})" for word in sorted(names) if f"``{word}" not in said and f"{word}=" not in said]
+            undocumented += [f"{name}({p})" for p in sorted(names) if f"``{p}" not in documentation and f"{p}=" not in documentation]
         elif isinstance(value, property) and not inspect.getdoc(value):
-            silent.append(name)
-    assert silent == []
+            undocumented.append(name)
+    assert undocumented == []
 
 
-def test_every_field_has_its_words() -> None:
+def test_every_field_is_documented() -> None:
     for module in ("holdfast._results", "holdfast._requests", "holdfast_wire.rest"):
         for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
             if isinstance(node, ast.ClassDef):
@@ -205,7 +205,7 @@ def test_every_field_has_its_words() -> None:
 
 @pytest.mark.parametrize("cls", [cls for pair in face_pairs() for cls in pair], ids=lambda cls: cls.__name__)
 def test_classes_are_named_as_they_are_imported(cls: type) -> None:
-    """In reprs, pickles, tracebacks of other libraries, and all that ``help`` shows."""
+    """This holds for reprs, pickles, tracebacks of other libraries, and the output of ``help``."""
     assert repr(cls) == f"<class 'holdfast.{cls.__name__}'>"
     assert pickle.loads(pickle.dumps(cls)) is cls
     shown = pydoc.render_doc(cls)
@@ -220,7 +220,7 @@ def test_classes_are_named_as_they_are_imported(cls: type) -> None:
             assert pydoc.render_doc(value).startswith(f"Python Library Documentation: function {name} in module holdfast")
 
 
-def test_methods_have_their_annotations_where_wrapping_copies_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_keep_annotations_where_update_wrapper_does_not_copy_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``functools.update_wrapper`` of Python 3.14, for functions whose annotations are strings."""
     copied = ("__module__", "__name__", "__qualname__", "__doc__")
     monkeypatch.setattr(functools, "update_wrapper", functools.partial(functools.update_wrapper, assigned=copied))
@@ -253,12 +253,12 @@ def keyword_methods() -> list[tuple[type, str, Any]]:
 
 
 @pytest.mark.parametrize(("cls", "name", "method"), keyword_methods(), ids=lambda one: getattr(one, "__name__", None))
-def test_an_argument_that_is_not_there_is_answered_with_those_that_are(cls: type, name: str, method: Any) -> None:
-    """Before anything happens: the object it is called on is never looked at."""
+def test_an_unknown_argument_gets_an_error_with_the_known_ones(cls: type, name: str, method: Any) -> None:
+    """The error is raised before the object of the call is used."""
     parameters = inspect.signature(method).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     if name == "__init__" and "Client" not in cls.__name__:
-        return  # made by the client and the sandbox
+        return  # the client and the sandbox construct these objects
     given = [None] if inspect.Parameter.VAR_KEYWORD not in kinds else [None, "host"]
     with pytest.raises(holdfast.InvalidArgumentError) as refused:
         begin(method, *given, wrong_argument=1)
@@ -275,7 +275,7 @@ def begin(method: Any, *args: Any, **arguments: Any) -> None:
         made.send(None)
 
 
-def test_other_mistakes_in_calls_are_what_python_says() -> None:
+def test_other_mistakes_in_calls_raise_pythons_own_errors() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         holdfast.Shell.run(None)  # type: ignore[call-arg, arg-type]
     with pytest.raises(TypeError, match="positional argument"):
@@ -307,13 +307,13 @@ def test_other_mistakes_in_calls_are_what_python_says() -> None:
         (holdfast.SandboxClient.list_sandboxes, "metadata", "use labels"),
     ],
 )  # fmt: skip
-def test_what_others_call_an_argument_is_answered_with_our_name(method: Any, habit: str, says: str) -> None:
+def test_an_argument_name_of_another_library_gets_an_error_with_our_name(method: Any, habit: str, says: str) -> None:
     with pytest.raises(holdfast.InvalidArgumentError) as refused:
         method(None, **{habit: 1})
     assert says in refused.value.message
 
 
-def test_every_habit_belongs_to_a_method_there_is() -> None:
+def test_every_suggestion_belongs_to_an_existing_method() -> None:
     from holdfast._suggestions import _SUGGESTIONS
 
     for key in _SUGGESTIONS:

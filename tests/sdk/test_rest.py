@@ -1,4 +1,4 @@
-"""REST where it matters what a failure means: an exec is one command however often it is asked for, and nothing is guessed."""
+"""Failures over REST: an exec runs once however often its request is sent, and the client never guesses the outcome."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Answer = tuple[int, dict[str, Any]] | None
 
 
 class Service:
-    """Plays a list of answers to requests, the last one for ever; notes each request's line and Idempotency-Key."""
+    """Sends a list of answers to requests, repeating the last one; records each request's line and Idempotency-Key."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.requests: list[tuple[str, str]] = []
-        self.late_s = 0.0
-        """How long each answer takes."""
+        self.delay_s = 0.0
+        """How long each answer is delayed."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
@@ -48,7 +48,7 @@ class Service:
                 reader.read(int(headers.get("content-length", 0)))
                 self.requests.append((line.rpartition(" ")[0], headers.get("idempotency-key", "")))
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-                threading.Event().wait(self.late_s)
+                threading.Event().wait(self.delay_s)
                 if answer is None:
                     continue
                 body = json.dumps(answer[1]).encode()
@@ -80,29 +80,29 @@ def problem(status: int, code: str, **more: Any) -> Answer:
     return status, {"code": code, "detail": "because", **more}
 
 
-async def test_an_exec_whose_answer_was_lost_is_asked_for_again_by_its_key(service: Service, rest: Any) -> None:
+async def test_an_exec_whose_answer_was_lost_is_requested_again_with_its_key(service: Service, rest: Any) -> None:
     unknown = problem(504, "outcome_unknown", context={"accepted": None, "started": None})
     service.answers = [None, problem(503, "placement_unavailable"), unknown, job()]
     assert (await rest().exec("echo x", command_id="mine")).stdout == "x\n"
     assert service.requests == [("POST /sandboxes/sb/exec", "mine")] * 4
 
 
-async def test_an_exec_that_takes_long_is_asked_after_as_a_job(service: Service, rest: Any) -> None:
-    """After a lost answer the same key asks for the job, whose state is answered every few seconds: no request waits for long."""
+async def test_a_long_exec_is_polled_as_a_job(service: Service, rest: Any) -> None:
+    """After a lost answer the client finds the job by the same key and polls its state every few seconds: no request waits for long."""
     service.answers = [None, (200, {"job_id": "sb.k1", "status": "queued"}), job(status="running"), None, job(status="running"), job()]
     assert (await rest().exec("echo x", command_id="mine")).stdout == "x\n"
     assert service.requests == [("POST /sandboxes/sb/exec", "mine")] * 2 + [("GET /jobs/sb.k1/wait?timeout=15.0", "")] * 4
 
 
-async def test_the_account_of_both_streams_comes_over_rest_too(service: Service, rest: Any) -> None:
+async def test_the_byte_counts_of_both_streams_are_sent_over_rest_too(service: Service, rest: Any) -> None:
     counts = {"stdout": {"seen": 9, "dropped": 7, "sha256": "0f" * 32}, "stderr": {"seen": 0, "dropped": 0, "sha256": "aa" * 32}}
     service.answers = [job(streams=counts, truncated=True), job()]
     result = await rest().exec("echo x")
     assert result.streams == {1: StreamCount(9, 7, "0f" * 32), 2: StreamCount(0, 0, "aa" * 32)}
-    assert not (await rest().exec("echo x")).streams, "an older service tells nothing of it"
+    assert not (await rest().exec("echo x")).streams, "an older service does not send them"
 
 
-async def test_an_exec_that_may_have_run_is_no_plain_failure(service: Service, rest: Any) -> None:
+async def test_an_exec_that_may_have_run_raises_outcome_unknown_error(service: Service, rest: Any) -> None:
     service.answers = [None]
     with pytest.raises(OutcomeUnknownError) as unknown:
         await rest(resume_timeout_s=0.1).exec("x", command_id="mine")
@@ -118,11 +118,11 @@ async def test_an_exec_that_was_refused_did_not_start(service: Service, rest: An
     assert (refused.value.detail["command_id"], refused.value.detail["started"]) == ("mine", False)
 
 
-async def test_nobody_there_means_nothing_ran(face: Any) -> None:
+async def test_where_no_service_listens_the_command_did_not_start(face: Any) -> None:
     sandbox = face.client("http://127.0.0.1:9", "k", transport="rest", resume_timeout_s=0.1).get_sandbox("sb")
-    with pytest.raises(ServiceUnavailableError) as away:
+    with pytest.raises(ServiceUnavailableError) as unavailable:
         await sandbox.exec("x")
-    assert away.value.detail["started"] is False
+    assert unavailable.value.detail["started"] is False
 
 
 @pytest.mark.parametrize(
@@ -133,21 +133,23 @@ async def test_nobody_there_means_nothing_ran(face: Any) -> None:
         ([None, problem(410, "sandbox_gone", reason="oom", fault="workload")], None),
     ],
 )
-async def test_a_sandbox_that_went_says_why_and_what_is_known(service: Service, rest: Any, answers: list[Answer], started: Any) -> None:
+async def test_the_error_of_a_lost_sandbox_has_its_cause_and_whether_the_command_started(
+    service: Service, rest: Any, answers: list[Answer], started: Any
+) -> None:
     service.answers = list(answers)
     with pytest.raises(SandboxLostError) as lost:
         await rest().exec("x", command_id="mine")
     assert (lost.value.reason, lost.value.fault, lost.value.started, lost.value.command_id) == ("oom", "workload", started, "mine")
 
 
-async def test_a_request_that_is_wrong_is_asked_once(service: Service, rest: Any) -> None:
+async def test_an_invalid_request_is_not_sent_again(service: Service, rest: Any) -> None:
     service.answers = [problem(422, "invalid_argument")]
     with pytest.raises(InvalidArgumentError):
         await rest().exec("x")
     assert len(service.requests) == 1
 
 
-async def test_a_command_that_was_killed_for_memory_says_so(service: Service, rest: Any) -> None:
+async def test_the_result_of_a_command_killed_for_memory_names_the_cause(service: Service, rest: Any) -> None:
     service.answers = [job(status="failed", exit_code=137, signal="KILL", cause={"fault": "workload", "reason": "oom", "message": "m"})]
     result = await rest().exec("x")
     assert (result.exit_code, result.signal) == (137, "KILL")
@@ -162,8 +164,8 @@ async def test_a_patch_that_may_have_been_applied_is_not_sent_again(service: Ser
     assert len(service.requests) == 1
 
 
-async def test_upgrades_that_are_swallowed_leave_rest(service: Service, face: Any) -> None:
-    """A proxy that hangs up on every WebSocket: sessions do not pass, REST does, so REST it is."""
+async def test_the_client_falls_back_to_rest_where_upgrades_get_no_answer(service: Service, face: Any) -> None:
+    """A proxy closes every WebSocket connection but passes REST requests, so the client uses REST."""
     here = {"sandbox_id": "sb", "namespace": "", "image": "i", "status": "ready", "ready": True}
     sandbox = face.client(service.url, "k", connect_timeout_s=5.0).get_sandbox("sb")
 
@@ -177,10 +179,10 @@ async def test_upgrades_that_are_swallowed_leave_rest(service: Service, face: An
     assert ("GET /sandboxes/sb", "") in service.requests
 
 
-async def test_a_create_whose_time_is_over_is_not_asked_for_again(service: Service, face: Any) -> None:
-    """The answer comes when the time is over: another attempt would make a sandbox that no caller waits for."""
+async def test_a_create_is_not_sent_again_after_its_time_limit(service: Service, face: Any) -> None:
+    """The answer arrives after the time limit: another attempt would make a sandbox that no caller waits for."""
     service.answers = [problem(504, "create_timeout", retryable=True)]
-    service.late_s = 0.6
+    service.delay_s = 0.6
     with pytest.raises(HoldfastError) as slow:
         await face.client(service.url, "k").create_sandbox("image", ready_timeout_s=0.5)
     assert slow.value.code == "create_timeout"

@@ -1,4 +1,4 @@
-"""REST against a service that takes its time: what waits long must neither be given up early nor stop what has to go on."""
+"""REST with a slow service: long waits are not given up early and do not delay heartbeats."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RECORD = SandboxRecord("sb", "", "host", True, "1", "1Gi", 60.0, "ready", True).
 
 
 class Slow:
-    """Notes requests; ``answer`` gets the path and how often it came, and returns JSON, or None to hang up."""
+    """Counts requests; ``answer`` gets the path and its count, and returns JSON, or None to close the connection."""
 
     def __init__(self) -> None:
         outer = self
         self.seen: dict[str, int] = {}
         self.answer: Callable[[str, int], Any] = lambda path, count: RECORD
-        self.over = threading.Event()
+        self.test_over = threading.Event()
         lock = threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
@@ -59,8 +59,8 @@ class Slow:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def hold(self) -> Any:
-        """An answer that does not come while the test runs."""
-        self.over.wait(60)
+        """Delay the answer until the test is over."""
+        self.test_over.wait(60)
         return RECORD
 
 
@@ -69,18 +69,18 @@ def slow() -> Iterator[Slow]:
     slow = Slow()
     threading.Thread(target=slow.server.serve_forever, args=(0.01,), daemon=True).start()
     yield slow
-    slow.over.set()
+    slow.test_over.set()
     slow.server.shutdown()
     slow.server.server_close()
 
 
 @pytest.fixture
 def constant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
-    """Sets a constant of the rule when requests are sent again."""
+    """Sets a constant of the retry policy."""
     return lambda name, value: monkeypatch.setattr(f"holdfast._transport.rest.retry.{name}", value)
 
 
-async def test_creates_that_wait_do_not_hold_up_heartbeats(slow: Slow, face: Any) -> None:
+async def test_waiting_creates_do_not_delay_heartbeats(slow: Slow, face: Any) -> None:
     slow.answer = lambda path, count: slow.hold() if path == "/sandboxes" else {}
     client = face.client(slow.url, "key", request_timeout_s=2.0)
     with ThreadPoolExecutor(101) as threads:
@@ -90,17 +90,17 @@ async def test_creates_that_wait_do_not_hold_up_heartbeats(slow: Slow, face: Any
             waiting = [asyncio.ensure_future(client.create_sandbox("host")) for _ in range(101)]
         await asyncio.sleep(0)
         try:
-            await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes", 0) >= 100, deadline_s=60, what="them to wait")
+            await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes", 0) >= 100, deadline_s=60, what="the creates to wait")
             await client.get_sandbox("other").keep_alive()
             assert slow.seen["/sandboxes/other/heartbeat"] == 1
         finally:
-            slow.over.set()
+            slow.test_over.set()
             await asyncio.gather(*waiting, return_exceptions=True)
     await client.close()
 
 
 async def test_the_first_heartbeat_is_sent_at_once(slow: Slow, face: Any) -> None:
-    """Only after a first one the service expects more: a client that is killed before leaves its sandbox to the end of its lifetime."""
+    """The service expects heartbeats only after the first: the sandbox of a client killed before that lives to the end of its lifetime."""
     slow.answer = lambda path, count: RECORD
     client = face.client(slow.url, "key")
     sandbox = await client.create_sandbox("host", sandbox_id="sb", heartbeat_timeout_s=3600)
@@ -109,7 +109,7 @@ async def test_the_first_heartbeat_is_sent_at_once(slow: Slow, face: Any) -> Non
     await client.close()
 
 
-async def test_a_heartbeat_that_is_not_answered_does_not_stop_the_next(slow: Slow, face: Any) -> None:
+async def test_an_unanswered_heartbeat_does_not_delay_the_next(slow: Slow, face: Any) -> None:
     slow.answer = lambda path, count: slow.hold() if path.endswith("heartbeat") and count == 1 else RECORD
     client = face.client(slow.url, "key")
     sandbox = await client.create_sandbox("host", sandbox_id="sb", heartbeat_timeout_s=0.3)
@@ -118,14 +118,14 @@ async def test_a_heartbeat_that_is_not_answered_does_not_stop_the_next(slow: Slo
     await client.close()
 
 
-async def test_a_create_outlives_balancers_that_cut_what_waits(slow: Slow, face: Any, constant: Any) -> None:
+async def test_a_create_survives_load_balancers_that_cut_waiting_requests(slow: Slow, face: Any, constant: Any) -> None:
     constant("ARRIVED_S", 0.05)
     constant("BASE_S", 0.001)
 
     def cut(path: str, count: int) -> Any:
         if count > 6:
             return RECORD
-        slow.over.wait(0.1)
+        slow.test_over.wait(0.1)
         return None
 
     slow.answer = cut
@@ -135,7 +135,7 @@ async def test_a_create_outlives_balancers_that_cut_what_waits(slow: Slow, face:
     await client.close()
 
 
-async def test_a_create_asks_again_where_the_service_hangs(slow: Slow, face: Any, constant: Any) -> None:
+async def test_a_create_is_sent_again_when_the_service_hangs(slow: Slow, face: Any, constant: Any) -> None:
     constant("HOLD_S", 1.0)
     slow.answer = lambda path, count: slow.hold() if count == 1 else RECORD
     client = face.client(slow.url, "key")

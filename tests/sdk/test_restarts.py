@@ -1,4 +1,4 @@
-"""REST while the service restarts: one that has answered before is waited for, one that never did is an error at once."""
+"""REST while the service restarts: the client waits for a service that answered before; one that never answered is an error at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast._transport.rest.retry import ATTEMPTS
 
 from tests.sdk.test_rest import Answer, Service
 
-AWAY: Answer = None
+NO_ANSWER: Answer = None
 LIST: Answer = (200, {"sandboxes": []})
 RECORD: Answer = (
     200,
@@ -35,27 +35,27 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
         yield running
 
 
-def test_a_service_that_answered_is_waited_for(service: Service) -> None:
-    service.answers = [LIST, *[AWAY] * 12, LIST, *[AWAY] * 12, RECORD]
+def test_the_client_waits_for_a_service_that_answered_before(service: Service) -> None:
+    service.answers = [LIST, *[NO_ANSWER] * 12, LIST, *[NO_ANSWER] * 12, RECORD]
     with SandboxClient(service.url, "k") as client:
         assert client.list_sandboxes() == []
         assert client.list_sandboxes() == []
         assert client.create_sandbox("host").id
     creates = [key for line, key in service.requests if line.startswith("POST /sandboxes")]
     assert len(creates) == 13
-    assert len(set(creates)) == 1, "all of them are one request"
+    assert len(set(creates)) == 1, "all creates are one request"
 
 
-def test_a_service_that_never_answered_is_not(service: Service) -> None:
-    service.answers = [AWAY]
+def test_the_client_does_not_wait_for_a_service_that_never_answered(service: Service) -> None:
+    service.answers = [NO_ANSWER]
     with SandboxClient(service.url, "k") as client, pytest.raises(ServiceUnavailableError):
         client.list_sandboxes()
     assert len(service.requests) == ATTEMPTS
 
 
-def test_patience_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_restart_is_limited(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast._transport.rest.retry.RESTART_S", 1.0)
-    service.answers = [LIST, AWAY]
+    service.answers = [LIST, NO_ANSWER]
     with SandboxClient(service.url, "k") as client:
         client.list_sandboxes()
         with pytest.raises(ServiceUnavailableError, match="cannot reach"):

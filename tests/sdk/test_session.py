@@ -63,7 +63,7 @@ async def test_commands_of_one_shell_run_one_after_the_other(sandbox: Any, agent
     assert sorted(agent.ran) == sorted(ids)
 
 
-async def test_live_output_then_the_result(sandbox: Any) -> None:
+async def test_a_stream_delivers_chunks_then_the_result(sandbox: Any) -> None:
     shell = await sandbox.shell()
     stream = shell.stream("both")
     chunks = [chunk async for chunk in stream]
@@ -71,11 +71,11 @@ async def test_live_output_then_the_result(sandbox: Any) -> None:
     assert (stream.result.stdout, stream.result.exit_code) == ("out", 0)
 
 
-async def test_a_reader_that_stops_holds_the_command_back(sandbox: Any, agent: FakeAgent) -> None:
+async def test_a_caller_that_does_not_read_blocks_the_command(sandbox: Any, agent: FakeAgent) -> None:
     process = await sandbox.start("flood 5000000")
     await process.read()
     assert (await sandbox.exec("echo beside")).stdout == "beside\n"
-    assert len(agent.records) == 1, "the agent could send everything although no caller reads"
+    assert len(agent.records) == 1, "the agent could send all output although no caller reads"
     result = await process.wait()
     assert len(result.stdout_bytes) == 5_000_000
     assert result.exit_code == 0
@@ -105,7 +105,7 @@ async def test_processes_take_input_and_signals(sandbox: Any, agent: FakeAgent) 
 
 
 @pytest.mark.parametrize("code", [None, 1001, 1006, 1012, 1011, 4503])
-async def test_a_lost_connection_is_resumed_beneath_the_caller(sandbox: Any, agent: FakeAgent, code: int | None) -> None:
+async def test_a_lost_connection_is_resumed_without_the_callers_notice(sandbox: Any, agent: FakeAgent, code: int | None) -> None:
     shell = await sandbox.shell()
     running = asyncio.create_task(shell.run("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
@@ -131,7 +131,7 @@ async def test_a_cut_between_any_two_frames_runs_each_command_once(sandbox: Any,
     assert agent.ran == [f"c{n}" for n in range(4)]
 
 
-async def test_go_away_moves_the_session_without_notice(sandbox: Any, agent: FakeAgent) -> None:
+async def test_go_away_moves_the_session_without_the_callers_notice(sandbox: Any, agent: FakeAgent) -> None:
     shell = await sandbox.shell()
     running = asyncio.create_task(shell.run("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
@@ -141,7 +141,7 @@ async def test_go_away_moves_the_session_without_notice(sandbox: Any, agent: Fak
     assert (await running).exit_code == 0
 
 
-async def test_flood_survives_cuts_without_a_byte_lost(sandbox: Any, agent: FakeAgent) -> None:
+async def test_no_byte_of_a_large_output_is_lost_through_cuts(sandbox: Any, agent: FakeAgent) -> None:
     running = asyncio.create_task(sandbox.exec("flood 40000000"))
     for attach in range(2, 6):
         agent.cut()
@@ -151,14 +151,14 @@ async def test_flood_survives_cuts_without_a_byte_lost(sandbox: Any, agent: Fake
     assert result.streams[1].seen == 40_000_000
 
 
-async def test_a_sandbox_that_goes_tells_every_command_what_is_known(sandbox: Any, agent: FakeAgent) -> None:
+async def test_a_lost_sandbox_fails_every_command_with_what_is_known_of_it(sandbox: Any, agent: FakeAgent) -> None:
     shell = await sandbox.shell()
     started = asyncio.create_task(shell.run("hang", command_id="started"))
     process = await sandbox.start("flood 5000000", command_id="flood")
     await eventually(lambda: "started" in agent.ran, "the command to start")
     queued = asyncio.create_task(shell.run("echo x", command_id="queued"))
     quiet = asyncio.create_task(sandbox.exec("quiet", command_id="quiet"))
-    await eventually(lambda: len(agent.opened) == 3, "the last command to be asked for")
+    await eventually(lambda: len(agent.opened) == 3, "the last command to be requested")
     agent.refuse_with("sandbox_gone", 9, reason="oom", fault="workload")
     agent.cut()
     with pytest.raises(SandboxLostError) as lost:
@@ -173,12 +173,12 @@ async def test_a_sandbox_that_goes_tells_every_command_what_is_known(sandbox: An
     assert lost.value.started is None
     with pytest.raises(SandboxLostError) as lost:
         await process.wait()
-    assert 0 <= lost.value.received[1] <= 1024 * 1024, "at most a window, for no caller read"
+    assert 0 <= lost.value.received[1] <= 1024 * 1024, "at most one credit window, as no caller read"
     with pytest.raises(SandboxLostError):
         await sandbox.exec("true")
 
 
-async def test_an_agent_that_is_another_makes_the_outcome_unknown(sandbox: Any, agent: FakeAgent) -> None:
+async def test_a_restarted_agent_makes_the_outcome_unknown(sandbox: Any, agent: FakeAgent) -> None:
     shell = await sandbox.shell()
     running = asyncio.create_task(shell.run("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
@@ -189,11 +189,11 @@ async def test_an_agent_that_is_another_makes_the_outcome_unknown(sandbox: Any, 
     assert unknown.value.reason == "agent-restarted"
     with pytest.raises(HoldfastError):
         await shell.run("true")
-    assert (await sandbox.exec("echo new")).stdout == "new\n", "the sandbox is used over a new session"
+    assert (await sandbox.exec("echo new")).stdout == "new\n", "the sandbox can be used over a new session"
     assert agent.ran.count("h") == 1
 
 
-async def test_a_service_that_stays_away_is_reported_after_the_patience(agent: FakeAgent, face: Any) -> None:
+async def test_a_service_that_stays_unavailable_is_reported_after_resume_timeout_s(agent: FakeAgent, face: Any) -> None:
     sandbox = face.client(agent.url, "k", resume_timeout_s=0.5).get_sandbox("sb")
     running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
@@ -213,7 +213,7 @@ async def test_a_service_that_stays_away_is_reported_after_the_patience(agent: F
         ("sandbox_gone", SandboxLostError),
     ],
 )
-async def test_refusals_are_typed(sandbox: Any, agent: FakeAgent, code: str, error: type[Exception]) -> None:
+async def test_refusals_raise_typed_errors(sandbox: Any, agent: FakeAgent, code: str, error: type[Exception]) -> None:
     agent.refuse_with(code)
     with pytest.raises(error) as refused:
         await sandbox.exec("true")
@@ -245,7 +245,7 @@ async def test_a_service_that_answers_is_tried_three_times_as_long_as_one_that_c
     assert limit_s <= waited_s[1] < waited_s[0]
 
 
-async def test_nobody_there(face: Any) -> None:
+async def test_an_error_where_no_service_listens(face: Any) -> None:
     sandbox = face.client("http://127.0.0.1:9", "k", connect_timeout_s=0.3).get_sandbox("sb")
     with pytest.raises(ServiceUnavailableError, match=r"127\.0\.0\.1:9"):
         await sandbox.exec("true")
@@ -269,7 +269,7 @@ async def test_a_session_that_expired_is_replaced(sandbox: Any, agent: FakeAgent
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\x80" * 70_000, "text", b"\x93\x12\x01\x00", b"\x94\x10\x63\x00\x80"])
-async def test_what_breaks_the_protocol_ends_the_session(sandbox: Any, agent: FakeAgent, data: bytes | str) -> None:
+async def test_a_protocol_violation_ends_the_session(sandbox: Any, agent: FakeAgent, data: bytes | str) -> None:
     running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
     agent.send_raw(data)
@@ -278,7 +278,7 @@ async def test_what_breaks_the_protocol_ends_the_session(sandbox: Any, agent: Fa
 
 
 @pytest.mark.parametrize("script", ["lie", "badtype"])
-async def test_results_that_do_not_add_up_are_refused(sandbox: Any, script: str) -> None:
+async def test_inconsistent_results_are_refused(sandbox: Any, script: str) -> None:
     with pytest.raises(ProtocolError):
         await sandbox.exec(script)
 
@@ -288,7 +288,7 @@ async def test_an_outcome_the_agent_does_not_know_is_an_error(sandbox: Any) -> N
         await sandbox.exec("unknown")
 
 
-async def test_closing_fails_what_waits(sandbox: Any, agent: FakeAgent) -> None:
+async def test_closing_fails_waiting_calls(sandbox: Any, agent: FakeAgent) -> None:
     running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
     await sandbox.close()
@@ -297,7 +297,7 @@ async def test_closing_fails_what_waits(sandbox: Any, agent: FakeAgent) -> None:
     assert closed.value.reason == "closed"
 
 
-async def test_many_wait_at_once(sandbox: Any, agent: FakeAgent) -> None:
+async def test_many_commands_wait_at_once(sandbox: Any, agent: FakeAgent) -> None:
     waiting = [asyncio.create_task(sandbox.exec("hang", command_id=f"h{n}")) for n in range(30)]
     await eventually(lambda: len(agent.ran) == 30, "all to start")
     for n in range(29, -1, -1):
@@ -306,7 +306,7 @@ async def test_many_wait_at_once(sandbox: Any, agent: FakeAgent) -> None:
 
 
 async def test_a_session_that_breaks_each_connection_is_given_up(agent: FakeAgent, face: Any) -> None:
-    """A poisoned session must not resume for ever: connections without progress use up the patience."""
+    """A session whose every connection fails must not resume for ever: connections without progress count towards ``resume_timeout_s``."""
     sandbox = face.client(agent.url, "k", resume_timeout_s=0.6).get_sandbox("sb")
     running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
@@ -318,7 +318,7 @@ async def test_a_session_that_breaks_each_connection_is_given_up(agent: FakeAgen
     await sandbox.close()
 
 
-async def test_closing_the_client_lets_go_of_its_sandboxes(agent: FakeAgent, face: Any) -> None:
+async def test_closing_the_client_closes_the_sessions_of_its_sandboxes(agent: FakeAgent, face: Any) -> None:
     client = face.client(agent.url, "k")
     sandboxes = [client.get_sandbox(f"sb-{n}") for n in range(3)]
     for sandbox in sandboxes:

@@ -1,4 +1,4 @@
-"""Copies between this machine and the sandbox that meet each other, or are given up while the disk is slow."""
+"""Concurrent copies between this machine and the sandbox, and a copy that is cancelled while the disk is slow."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 from holdfast import AsyncSandboxClient
 from holdfast_wire.frames import Closed, Open, Opened, Output
 
-from tests.sdk.support.fake_agent import FakeAgent, Held
+from tests.sdk.support.fake_agent import FakeAgent, HeldSession
 from tests.support.until import until
 
 CONTENT = b"x" * 1000
 
 
 async def test_two_downloads_to_one_file_both_succeed(sandbox: Any, agent: FakeAgent, tmp_path: Path) -> None:
-    reading: list[tuple[Held, int]] = []
+    reading: list[tuple[HeldSession, int]] = []
 
-    def transfer(held: Held, opened: Open) -> None:
+    def transfer(held: HeldSession, opened: Open) -> None:
         number = opened.channel
         if opened.kind == "fs":
             entry = {"name": "a", "path": "/a", "type": "file", "size": len(CONTENT), "mode": 0o644, "mtime": 0.0}
@@ -33,14 +33,14 @@ async def test_two_downloads_to_one_file_both_succeed(sandbox: Any, agent: FakeA
         held.session.send(Output(number, 1, CONTENT))
         reading.append((held, number))
 
-    def end(held: Held, number: int) -> None:
+    def end(held: HeldSession, number: int) -> None:
         held.session.send(Output(number, 1, b""))
         held.session.send(Closed(number, {"size": len(CONTENT), "sha256": hashlib.sha256(CONTENT).hexdigest()}))
 
     agent.transfer = transfer
     target = tmp_path / "target"
     copies = [asyncio.ensure_future(sandbox.files.download("/a", target)) for _ in range(2)]
-    await asyncio.to_thread(until, lambda: len(reading) == 2, deadline_s=20, what="both to read")
+    await asyncio.to_thread(until, lambda: len(reading) == 2, deadline_s=20, what="both downloads to read")
     for held, number in reading:
         await asyncio.to_thread(agent.call, partial(end, held, number))
     await asyncio.gather(*copies)
@@ -51,10 +51,10 @@ async def test_two_downloads_to_one_file_both_succeed(sandbox: Any, agent: FakeA
 async def test_an_upload_that_is_cancelled_while_the_disk_is_read_is_cancelled(
     agent: FakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, go_on = threading.Event(), threading.Event()
+    reading_disk, go_on = threading.Event(), threading.Event()
 
     def pack(source: Path, **_: object) -> Iterator[bytes]:
-        reads.set()
+        reading_disk.set()
         assert go_on.wait(20)
         yield b"x"
 
@@ -62,7 +62,7 @@ async def test_an_upload_that_is_cancelled_while_the_disk_is_read_is_cancelled(
     agent.transfer = lambda held, opened: held.session.send(Opened(opened.channel, {}))
     async with AsyncSandboxClient(agent.url, "key") as client:
         upload = asyncio.create_task(client.get_sandbox("sb").files.upload(tmp_path, "/to"))
-        await asyncio.to_thread(reads.wait, 20)
+        await asyncio.to_thread(reading_disk.wait, 20)
         upload.cancel()
         await asyncio.wait([upload])
         go_on.set()

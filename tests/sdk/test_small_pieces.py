@@ -1,4 +1,4 @@
-"""Output in pieces of a few bytes takes its bytes and not ten times as many, whether it waits or is kept."""
+"""Output in pieces of a few bytes takes about its own size of memory, not ten times as much, whether it is unread or collected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LinkEvent:
     def wait(self, timeout_s: float | None = None) -> None: ...
 
 
-def begun(*, collecting: bool) -> Call:
+def new_call(*, collecting: bool) -> Call:
     session = ClientSession("s" * 32, b"k" * 32)
     session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
     sink = CommandSink(session, LinkEvent)
@@ -24,8 +24,8 @@ def begun(*, collecting: bool) -> Call:
     return sink.call
 
 
-def collected(call: Call) -> dict[int, bytes]:
-    """What came, pair by pair, of both streams."""
+def send_pieces(call: Call) -> dict[int, bytes]:
+    """Send pieces of two bytes of both streams to ``call``; returns the whole of each stream."""
     whole: dict[int, bytes] = {1: b"", 2: b""}
     for number in range(20_000):
         stream = 1 + number // 100 % 2
@@ -35,14 +35,14 @@ def collected(call: Call) -> dict[int, bytes]:
     return whole
 
 
-def exited(call: Call, whole: dict[int, bytes]) -> None:
+def send_exit(call: Call, whole: dict[int, bytes]) -> None:
     result: dict[str, Any] = {"exit_code": 0, "duration_s": 0.0, "streams": {n: [len(data), 0, ""] for n, data in whole.items()}}
     call.on_exited(Exited(1, "c", result))
 
 
-def test_pieces_that_wait() -> None:
-    call = begun(collecting=False)
-    whole = collected(call)
+def test_unread_pieces_are_joined() -> None:
+    call = new_call(collecting=False)
+    whole = send_pieces(call)
     assert len(call.chunks) <= 200
     taken: dict[int, bytes] = {1: b"", 2: b""}
     while (chunk := call.take()) is not None:
@@ -50,25 +50,25 @@ def test_pieces_that_wait() -> None:
     assert taken == whole
 
 
-def test_pieces_that_are_kept() -> None:
-    call = begun(collecting=True)
-    whole = collected(call)
+def test_collected_pieces_are_joined() -> None:
+    call = new_call(collecting=True)
+    whole = send_pieces(call)
     assert sum(map(len, call._kept.values())) <= 20
-    exited(call, whole)
+    send_exit(call, whole)
     result = call.result()
     assert (result.stdout_bytes, result.stderr_bytes, result.truncated) == (whole[1], whole[2], False)
 
 
-def test_the_limit_is_kept_to_the_byte() -> None:
-    call = begun(collecting=True)
+def test_the_output_limit_is_exact_to_the_byte() -> None:
+    call = new_call(collecting=True)
     call.limit = 7_777
-    whole = collected(call)
-    exited(call, whole)
+    whole = send_pieces(call)
+    send_exit(call, whole)
     result = call.result()
     assert (result.stdout_bytes, result.stderr_bytes, result.truncated) == (whole[1][:7_777], whole[2][:7_777], True)
 
 
-def test_pieces_of_a_tunnel() -> None:
+def test_pieces_of_a_tunnel_are_joined() -> None:
     sink = TransferSink(ClientSession("s" * 32, b"k" * 32), LinkEvent)
     sink.session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
     for number in range(10_000):

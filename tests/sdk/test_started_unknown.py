@@ -1,4 +1,4 @@
-"""What is said of a command whose session is lost: that it never began is said only where the agent cannot have had it."""
+"""The error of a command whose session is lost: ``started`` is False only if the agent cannot have received the command."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ async def test_a_restarted_agent_may_have_run_what_a_resume_delivered(sandbox: A
     await asyncio.to_thread(until, lambda: len(agent.requests) > asked, deadline_s=30, what="the outage to be noticed")
     running = asyncio.create_task(shell.run("quiet", command_id="delivered"))
     sink = getattr(shell, "inner", shell)._sink
-    await asyncio.to_thread(until, lambda: sink.current, deadline_s=30, what="the command to be asked for")
+    await asyncio.to_thread(until, lambda: sink.current, deadline_s=30, what="the command to be requested")
     agent.refuse.clear()
     (held,) = agent.sessions.values()
-    await asyncio.to_thread(until, lambda: held.commands, deadline_s=30, what="the agent to have the command")
+    await asyncio.to_thread(until, lambda: held.commands, deadline_s=30, what="the agent to receive the command")
     agent.restart()
     with pytest.raises(OutcomeUnknownError) as unknown:
         await running

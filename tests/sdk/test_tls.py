@@ -55,7 +55,7 @@ async def test_sessions_run_over_tls(
     assert (await shell.run("echo again")).stdout == "again\n"
 
 
-async def test_a_certificate_nobody_vouches_for_is_refused(sandbox: Any) -> None:
+async def test_an_untrusted_certificate_is_refused(sandbox: Any) -> None:
     with pytest.raises(ServiceUnavailableError, match="certificate") as refused:
         await sandbox.exec("true")
     assert (refused.value.retryable, refused.value.fault) == (False, "caller")
@@ -63,7 +63,7 @@ async def test_a_certificate_nobody_vouches_for_is_refused(sandbox: Any) -> None
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Answers with the request's body, on one connection as often as it is asked."""
+    """Answers each request with its body and keeps the connection open."""
 
     protocol_version = "HTTP/1.1"
     connections: ClassVar[set[tuple[str, int]]] = set()
@@ -118,11 +118,11 @@ def test_rest_runs_over_tls(echo: str, face: str, certificate: tuple[Path, Path]
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     bodies = [b"small", b"z" * 5_000_000, b"again"]
     assert _bodies(echo, face, bodies) == bodies
-    assert len(Echo.connections) == 1, "the connection is used again"
+    assert len(Echo.connections) == 1, "the connection is reused"
 
 
 @pytest.mark.parametrize("face", ["blocking", "async"])
-def test_rest_refuses_a_certificate_nobody_vouches_for(echo: str, face: str) -> None:
+def test_rest_refuses_an_untrusted_certificate(echo: str, face: str) -> None:
     with pytest.raises(UnreachableError, match="certificate") as refused:
         _bodies(echo, face, [b"x"])
     assert not refused.value.reached

@@ -1,4 +1,4 @@
-"""A tunnel's local port: it outlives a moment without descriptors or threads, and nothing that it accepted outlives it."""
+"""A tunnel's local port: it survives a short lack of descriptors or threads, and closing it closes the connections it accepted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast._transport.threads.net import Listener, Stream
 
 
 class Failing:
-    """A listening socket whose first accept finds no descriptor to spare."""
+    """A listening socket whose first accept fails for lack of descriptors."""
 
     def __init__(self, inner: socket.socket) -> None:
         self._inner = inner
@@ -35,7 +35,7 @@ def greet(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("lack", ["descriptors", "threads"])
-def test_a_port_outlives_a_moment_without(lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_survives_a_short_lack(lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     background = Background()
     if lack == "descriptors":
         create = socket.create_server
@@ -54,15 +54,15 @@ def test_a_port_outlives_a_moment_without(lack: str, monkeypatch: pytest.MonkeyP
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", once)
-        with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as refused_one:
-            assert refused_one.recv(5) == b""
+        with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as refused_connection:
+            assert refused_connection.recv(5) == b""
     with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as one:
         assert one.recv(5) == b"hello"
     listener.close()
     background.stop()
 
 
-def test_what_was_accepted_as_the_port_closed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_accepted_while_the_port_closes_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     background, accepted, closed = Background(), threading.Event(), threading.Event()
     start = background.start
 
@@ -85,7 +85,7 @@ def test_what_was_accepted_as_the_port_closed_is_closed(monkeypatch: pytest.Monk
     assert not served.is_set()
 
 
-def test_small_pieces_leave_a_port_at_once() -> None:
+def test_accepted_connections_have_tcp_nodelay() -> None:
     background, options = Background(), []
 
     def look(stream: Stream) -> None:

@@ -1,4 +1,4 @@
-"""URLs are split and quoted as by ``urllib.parse``, also where it is not asked."""
+"""URLs are split and quoted as by ``urllib.parse``, also where that module is not used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_queries(pairs: list[tuple[str, str]]) -> None:
     assert query_of(pairs) == urlencode(pairs)
 
 
-def test_truth_values_of_a_query_are_in_small_letters() -> None:
+def test_booleans_in_a_query_are_lower_case() -> None:
     assert query_of([("all", True), ("limit", 5)]) == "all=true&limit=5"
 
 
@@ -61,7 +61,7 @@ def test_other_addresses_are_refused(url: str) -> None:
         address_of(url)
 
 
-def test_a_plain_address_needs_no_library() -> None:
+def test_a_plain_address_does_not_import_urllib_parse() -> None:
     use = "address_of('http://127.0.0.1:1/a'); quoted('sb-1'); query_of([('limit', 5)])"
     code = f"import sys; from holdfast._urls import *; {use}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""Waking the waiting threads of a session: twice does no harm, and after its end no other file is written to."""
+"""Waking the waiting threads of a session: waking twice is harmless, and no wake-up is written to a file that reuses the descriptor."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from holdfast._transport.threads.driver import SessionDriver
 from tests.sdk.support.fake_agent import FakeAgent
 
 
-def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_does_not_write_to_a_file_that_reuses_the_descriptor(
+    agent: FakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with SandboxClient(agent.url, "key") as client:
         sandbox = client.get_sandbox("sb")
         sandbox.exec("true")
         driver = sandbox._driver
         assert driver is not None
-        wake_end, me, write = driver._wake_write, threading.current_thread(), os.write
+        wake_end, this_thread, write = driver._wake_write, threading.current_thread(), os.write
         opened: list[FileIO] = []
 
         def late(descriptor: int, data: bytes) -> int:
-            if descriptor == wake_end and threading.current_thread() is me:
-                driver._thread.join(0.2)  # it ends now, unless it cannot
+            if descriptor == wake_end and threading.current_thread() is this_thread:
+                driver._thread.join(0.2)  # it ends now, if it can
                 opened.extend((tmp_path / str(number)).open("wb", buffering=0) for number in range(len(opened), len(opened) + 4))
             return write(descriptor, data)
 

@@ -1,4 +1,4 @@
-"""The framing of one connection, against the library's own server side: whole, split at every byte, and hostile."""
+"""The framing of one connection, tested with the server side of the ``websockets`` library: whole, split at every byte, and hostile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 
-def shake(websocket: WebSocket) -> tuple[ServerProtocol, bytes]:
+def handshake(websocket: WebSocket) -> tuple[ServerProtocol, bytes]:
     server = ServerProtocol(max_size=MESSAGE_BYTES)
     server.receive_data(websocket.greeting())
     (request,) = server.events_received()
@@ -28,16 +28,16 @@ def shake(websocket: WebSocket) -> tuple[ServerProtocol, bytes]:
 
 def opened() -> tuple[WebSocket, ServerProtocol]:
     websocket = WebSocket("ws://127.0.0.1:1/x", {"X-API-Key": "k"})
-    server, answer = shake(websocket)
+    server, answer = handshake(websocket)
     assert websocket.feed(answer) == []
     assert websocket.open
     assert websocket.headers["x-holdfast-ticket"] == "t"
     return websocket, server
 
 
-def test_messages_right_behind_the_handshake_are_read() -> None:
+def test_messages_directly_after_the_handshake_are_read() -> None:
     websocket = WebSocket("ws://127.0.0.1:1/x", {})
-    server, answer = shake(websocket)
+    server, answer = handshake(websocket)
     server.send_binary(b"first")
     data = answer + b"".join(server.data_to_send())
     for cut in (len(answer), len(answer) + 1, len(answer) - 1):
@@ -48,7 +48,7 @@ def test_messages_right_behind_the_handshake_are_read() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, MESSAGE_BYTES])
-def test_messages_of_every_length_travel_both_ways(size: int) -> None:
+def test_messages_of_every_length_are_sent_and_received(size: int) -> None:
     websocket, server = opened()
     message = bytes(size)
     server.receive_data(websocket.pack([message, b"next"]))
@@ -70,7 +70,7 @@ def test_splits_do_not_matter(messages: list[bytes], step: int) -> None:
 
 
 @given(st.binary(max_size=600), st.integers(1, 50))
-def test_any_bytes_give_messages_or_an_end(data: bytes, step: int) -> None:
+def test_any_bytes_give_messages_or_a_close(data: bytes, step: int) -> None:
     websocket, _ = opened()
     for start in range(0, len(data), step):
         websocket.feed(data[start : start + step])
@@ -96,8 +96,8 @@ def test_fragments_are_joined_and_pings_answered() -> None:
     assert websocket.reply()[0] == 0x8A
 
 
-def test_a_flood_of_pings_waits_as_one_pong() -> None:
-    """Code in a sandbox that pings and does not read must not grow the memory of its client."""
+def test_only_the_pong_to_the_last_ping_is_queued() -> None:
+    """A peer that sends pings and does not read must not grow the memory of the client."""
     websocket, _ = opened()
     for number in range(1000):
         websocket.feed(Frame(Opcode.PING, b"%03d" % number).serialize(mask=False))
@@ -113,7 +113,7 @@ def test_a_flood_of_pings_waits_as_one_pong() -> None:
         b"\x82\x80\0\0\0\0",  # masked by the server
         b"\x82\x7f" + (MESSAGE_BYTES + 1).to_bytes(8, "big"),
         b"\xc2\x01x",  # compressed, which was not agreed
-        b"\x80\x01x",  # a continuation of nothing
+        b"\x80\x01x",  # a continuation without a first frame
         b"\x81\x01x",  # text
         b"\x02\x01x\x02\x01x",  # a message within a message
         b"\x02\x01x\x82\x01x",
@@ -121,7 +121,7 @@ def test_a_flood_of_pings_waits_as_one_pong() -> None:
         b"\x09\x00",  # a fragment of a ping
     ],
 )
-def test_breaches_close(data: bytes) -> None:
+def test_protocol_violations_close(data: bytes) -> None:
     websocket, _ = opened()
     assert websocket.feed(data) == []
     assert websocket.closed is not None
@@ -146,7 +146,7 @@ def test_refusals_keep_status_and_body() -> None:
     assert (websocket.refusal.status, websocket.refusal.body) == (404, b"body")
 
 
-def test_what_refusals_mean() -> None:
+def test_the_verdict_on_refusals() -> None:
     ours = b'{"code": "sandbox_gone", "detail": "it is gone", "reason": "oom", "fault": "workload", "hint": "h"}'
     verdict = judge_refusal(Refusal(410, {"content-type": "application/problem+json"}, ours), attached_before=True)
     assert verdict.fatal
@@ -159,12 +159,12 @@ def test_what_refusals_mean() -> None:
 
 
 @pytest.mark.parametrize("code", [1000, 1001, 1006, 1011, 1012, 4503])
-def test_closes_to_resume_after(code: int) -> None:
+def test_close_codes_after_which_the_client_resumes(code: int) -> None:
     assert not judge_close(CloseInfo(code), attached_before=True).fatal
 
 
 @pytest.mark.parametrize("code", [1002, 1009, 4400, 4401, 4403, 4404, 4410, 4411, 4414, 4999])
-def test_closes_that_end_the_session(code: int) -> None:
+def test_close_codes_that_end_the_session(code: int) -> None:
     assert judge_close(CloseInfo(code), attached_before=True).fatal
 
 
@@ -214,9 +214,9 @@ def test_delays_grow_to_a_cap_and_jitter() -> None:
         ("X-Holdfast-Ticket: t", "Bad Name: t"),
     ],
 )
-def test_an_answer_is_judged_as_the_library_judges_it(old: str, new: str) -> None:
+def test_a_handshake_answer_is_accepted_exactly_when_the_library_accepts_it(old: str, new: str) -> None:
     websocket = WebSocket("ws://127.0.0.1:1/x", {})
-    answer = shake(websocket)[1].replace(old.encode(), new.encode(), 1)
+    answer = handshake(websocket)[1].replace(old.encode(), new.encode(), 1)
     assert websocket.feed(answer) == []
     websocket.feed_eof()
     library = ClientProtocol(parse_uri("ws://127.0.0.1:1/x"))
@@ -235,7 +235,7 @@ def test_an_answer_is_judged_as_the_library_judges_it(old: str, new: str) -> Non
         assert websocket.refusal.status == (responses[0].status_code if refused else 0)
 
 
-def test_a_usual_exchange_ends_with_a_sound_close() -> None:
+def test_a_normal_exchange_ends_with_a_valid_close() -> None:
     websocket, server = opened()
     server.receive_data(websocket.pack([b"x" * 100]))
     server.send_binary(b"answer")

@@ -1,4 +1,4 @@
-"""An HTTP proxy of the kind that breaks WebSockets: it passes requests on and answers upgrades with a page of its own."""
+"""An HTTP proxy that breaks WebSockets: it forwards requests and answers upgrades with its own page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BlockingProxy:
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def _pass(self) -> None:
+            def _forward(self) -> None:
                 if self.headers.get("Upgrade"):
                     outer.upgrades += 1
                     self._answer(403, "text/html", b"<h1>not here</h1>")
@@ -34,7 +34,7 @@ class BlockingProxy:
                     with refused:
                         self._answer(refused.code, refused.headers["Content-Type"], refused.read())
 
-            do_GET = do_POST = do_DELETE = _pass  # noqa: N815
+            do_GET = do_POST = do_DELETE = _forward  # noqa: N815
 
             def _answer(self, status: int, kind: str, body: bytes) -> None:
                 self.send_response(status)

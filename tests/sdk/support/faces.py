@@ -64,7 +64,7 @@ async def _iterate(iterator: Any) -> Any:
 
 
 def inner(thing: Any) -> Any:
-    """What an object of the blocking API was before it was adapted; one of the asynchronous API itself."""
+    """The object of the blocking API that ``thing`` wraps; an object of the asynchronous API itself."""
     return getattr(thing, "inner", thing)
 
 

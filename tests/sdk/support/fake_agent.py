@@ -1,7 +1,7 @@
-"""A session agent that does what a test says, behind a real WebSocket on loopback: the wire is real, the work is scripted.
+"""A scripted session agent behind a real WebSocket on loopback: the protocol is real, the commands are simulated.
 
 Owns one server in its own thread and loop. Sessions outlive connections as the agent's do; connections can be cut, refused, fenced
-or closed with GoAway at will. Commands are a few words: ``echo TEXT``, ``exit N``, ``flood N``, ``hang``, ``greet`` (and
+or closed with GoAway by the test. Commands are a few words: ``echo TEXT``, ``exit N``, ``flood N``, ``hang``, ``greet`` (greets and
 hangs), ``cat``, ``quiet`` (never starts).
 """
 
@@ -33,8 +33,8 @@ from tests.sdk.support.fake_command import FakeCommand
 TICKET = "ticket-of-the-fake"
 
 
-class Held:
-    """One session as the agent holds it."""
+class HeldSession:
+    """One session on the agent's side."""
 
     def __init__(self, agent: FakeAgent, session: AgentSession) -> None:
         self.agent, self.session = agent, session
@@ -76,7 +76,7 @@ class Held:
                 agent.written(self, event)
         elif isinstance(event, Signal):
             agent.signals.append(event.name)
-            if command is not None and event.name not in agent.deaf_to:
+            if command is not None and event.name not in agent.ignored_signals:
                 command.exit(130 if event.name == "INT" else 137, event.name)
         elif isinstance(event, Close):
             agent.closes.append(event)
@@ -111,19 +111,19 @@ class FakeAgent:
         self._tls = tls
         self.timing = timing or Timing()
         self.epoch = "epoch-1"
-        self.sessions: dict[str, Held] = {}
+        self.sessions: dict[str, HeldSession] = {}
         self.ran: list[str] = []
         self.records: dict[str, dict[str, Any]] = {}
         self.opened: list[Open] = []
         self.closes: list[Close] = []
         self.signals: list[str] = []
-        self.deaf_to: set[str] = set()
+        self.ignored_signals: set[str] = set()
         self.attaches = 0
         self.requests: list[Headers] = []
         self.refuse: list[tuple[int, dict[str, str], bytes]] = []
-        self.transfer: Callable[[Held, Open], None] | None = None
-        self.written: Callable[[Held, Write], None] | None = None
-        self.typed: Callable[[Held, bytes], None] | None = None
+        self.transfer: Callable[[HeldSession, Open], None] | None = None
+        self.written: Callable[[HeldSession, Write], None] | None = None
+        self.typed: Callable[[HeldSession, bytes], None] | None = None
         self.other: list[Resize] = []
         self.cut_after: int | None = None
         self.cut_always = False
@@ -158,7 +158,7 @@ class FakeAgent:
 
         return asyncio.run_coroutine_threadsafe(once(), self._loop).result(60)
 
-    # What tests do to it ----------------------------------------------------------------------------------------
+    # Called by tests --------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
         """Break all connections without a closing handshake."""
@@ -192,7 +192,7 @@ class FakeAgent:
         self.call(end)
 
     def restart(self) -> None:
-        """Another agent: all state is gone."""
+        """Simulate a restart: all state is lost and the epoch changes."""
 
         def forget() -> None:
             self._cut()
@@ -276,7 +276,9 @@ class FakeAgent:
         assert isinstance(hello, Hello)
         held = self.sessions.get(hello.session_id)
         if held is None:
-            held = self.sessions[hello.session_id] = Held(self, AgentSession(hello.session_id, hello.secret, self.epoch, self.timing))
+            held = self.sessions[hello.session_id] = HeldSession(
+                self, AgentSession(hello.session_id, hello.secret, self.epoch, self.timing)
+            )
         held.session.attach(hello, time.monotonic())
         held.connection = connection
         self.attaches += 1

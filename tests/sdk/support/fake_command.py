@@ -1,6 +1,6 @@
-"""The commands of the scripted agent: a few words each, with the output, the digests and the ends that a real one would have.
+"""The commands of the scripted agent: a few words each, with the output, digests and exit that a real one would have.
 
-Owns what a command says on its channel; ``fake_agent`` owns sessions, connections and the server.
+Owns the frames of a command's channel; ``fake_agent`` owns sessions, connections and the server.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from holdfast_wire.frames import Exited, Output, Started
 from holdfast_wire.limits import DATA_BYTES
 
 if TYPE_CHECKING:
-    from tests.sdk.support.fake_agent import Held
+    from tests.sdk.support.fake_agent import HeldSession
 
 
 class FakeCommand:
     """One scripted command on one channel."""
 
-    def __init__(self, held: Held, number: int, command_id: str, text: str) -> None:
+    def __init__(self, held: HeldSession, number: int, command_id: str, text: str) -> None:
         self.held, self.number, self.command_id, self.text = held, number, command_id, text
-        self.left = 0
+        self.remaining = 0
         self.seen = {1: 0, 2: 0}
         self.digest = {1: hashlib.sha256(), 2: hashlib.sha256()}
         self.done = False
@@ -48,7 +48,7 @@ class FakeCommand:
         elif word == "true":
             self.exit(0)
         elif word == "flood":
-            self.left = int(rest)
+            self.remaining = int(rest)
             self.pump()
         elif word == "lie":
             self.held.session.send(Exited(self.number, self.command_id, {"exit_code": 0, "streams": {1: [5, 0, ""]}}))
@@ -67,14 +67,14 @@ class FakeCommand:
         self.held.session.send(Output(self.number, stream, data))
 
     def pump(self) -> None:
-        while self.left and (room := min(self.held.session.room(self.number), DATA_BYTES, self.left)):
-            self.left -= room
+        while self.remaining and (room := min(self.held.session.room(self.number), DATA_BYTES, self.remaining)):
+            self.remaining -= room
             self.output(1, b"x" * room)
         while self.echo and (room := min(self.held.session.room(self.number), DATA_BYTES, len(self.echo))):
             self.output(1, bytes(self.echo[:room]))
             self.held.session.consume(self.number, room)
             del self.echo[:room]
-        if (self.text.startswith("flood") and not self.left) or (self.eof and not self.echo):
+        if (self.text.startswith("flood") and not self.remaining) or (self.eof and not self.echo):
             self.exit(0)
 
     def write(self, data: bytes, eof: bool) -> None:
