@@ -1,4 +1,4 @@
-"""``holdfast shell --attach`` on the real stack: a full-screen editor in it, its client killed, and the next client's screen the same."""
+"""``holdfast shell --attach`` on the real stack: after the client of an editor is killed, the next client shows the same screen."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from holdfast import SandboxClient
 from tests.support.requires import requires
 from tests.support.until import until
 
-pytestmark = [requires("namespaces", "redis"), pytest.mark.skipif(shutil.which("vi") is None, reason="there is no vi here to edit with")]
+pytestmark = [requires("namespaces", "redis"), pytest.mark.skipif(shutil.which("vi") is None, reason="vi is not installed")]
 
 ROWS, COLUMNS = 24, 80
 
 
 class Screen(pyte.Screen):
-    """An editor sets how keys are sent (`CSI > 4 ; 2 m`), which the emulator takes for colours."""
+    """Ignores how an editor sets the encoding of keys (`CSI > 4 ; 2 m`), which the emulator would take for colours."""
 
     def select_graphic_rendition(self, *attributes: int, private: bool = False) -> None:
         if not private:
@@ -60,7 +60,7 @@ class Window:
             pass
         return [line.rstrip() for line in self._screen.display]
 
-    def shows(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
+    def wait_for(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
         until(lambda: condition(self.lines()), deadline_s=60, what=lambda: f"{what}; the screen is\n" + "\n".join(self.lines()))
         return self.lines()
 
@@ -73,22 +73,22 @@ class Window:
         os.close(self._master)
 
 
-def test_an_editor_is_found_again_as_it_was(stack: Any) -> None:
+def test_a_reattached_editor_shows_the_same_screen(stack: Any) -> None:
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="256Mi") as sandbox:
         text = "".join(f"line {n} äöü 中文\n" for n in range(1, 401))
         sandbox.files.write("/tmp/text", text.encode())
         first = Window(stack.environment(), sandbox.id, "--attach", "editing")
         try:
-            first.shows(lambda lines: any(line.endswith("#") for line in lines), "a prompt")
+            first.wait_for(lambda lines: any(line.endswith("#") for line in lines), "a prompt")
             first.type(b"PS1='$ '; export LC_ALL=C.UTF-8; exec vi -u NONE -N /tmp/text\r")
-            first.shows(lambda lines: lines[0].startswith("line 1 "), "the editor")
+            first.wait_for(lambda lines: lines[0].startswith("line 1 "), "the editor")
             first.type(b"200Gzzione more \xc3\xa9 word \x1b")
-            before = first.shows(lambda lines: any(line.startswith("one more é word line 200 ") for line in lines), "what was typed")
+            before = first.wait_for(lambda lines: any(line.startswith("one more é word line 200 ") for line in lines), "what was typed")
         finally:
             first.kill()
         again = Window(stack.environment(), sandbox.id, "--attach", "editing")
         try:
-            again.shows(lambda lines: lines[:-1] == before[:-1], "the same screen, but for the line of messages")
+            again.wait_for(lambda lines: lines[:-1] == before[:-1], "the same screen, except for the line of messages")
             again.type(b":wq\r")
             assert again.process.wait(20) == 0
         finally:

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: a real process against the scripted agent. Lifecycle is tested with a real stack."""
+"""The command line as a real process against the scripted agent. Lifecycle is tested with a real stack."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_exec_passes_standard_input_on(agent: FakeAgent) -> None:
     assert "stdin" not in agent.opened[1].params
 
 
-def test_input_that_is_read_without_waiting_is_passed_on_whole(agent: FakeAgent) -> None:
-    theirs, ours = os.pipe()
-    os.set_blocking(theirs, False)
+def test_nonblocking_standard_input_is_passed_on_whole(agent: FakeAgent) -> None:
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
     command = [sys.executable, "-m", "holdfast.cli", "exec", "sb", "-i", "-c", "cat"]
-    with subprocess.Popen(command, env=environment(agent.url), stdin=theirs, stdout=subprocess.PIPE) as process:
-        os.close(theirs)
-        until(lambda: len(agent.opened) == 1, deadline_s=60, what="the command to begin")
-        os.write(ours, b"late")
-        os.close(ours)
+    with subprocess.Popen(command, env=environment(agent.url), stdin=read_end, stdout=subprocess.PIPE) as process:
+        os.close(read_end)
+        until(lambda: len(agent.opened) == 1, deadline_s=60, what="the command to start")
+        os.write(write_end, b"late")
+        os.close(write_end)
         try:
             assert process.communicate(timeout=60)[0] == b"late"
         finally:
@@ -77,12 +77,12 @@ def test_exec_as_json(agent: FakeAgent) -> None:
     assert (body["stdout"], body["stderr"], body["exit_code"], body["timed_out"]) == ("out", "err", 0, False)
 
 
-def test_escapes_reach_pipes_as_they_are(agent: FakeAgent) -> None:
+def test_escapes_are_written_to_pipes_unchanged(agent: FakeAgent) -> None:
     assert holdfast(agent, "exec", "sb", "-c", "echo \x1b[2J").stdout == "\x1b[2J\n"
     assert holdfast(agent, "exec", "sb", "--raw", "-c", "echo \x1b[2J").stdout == "\x1b[2J\n"
 
 
-def test_errors_say_what_to_do_and_never_the_key(agent: FakeAgent) -> None:
+def test_errors_have_a_hint_and_never_contain_the_key(agent: FakeAgent) -> None:
     agent.refuse_with("sandbox_gone", reason="oom")
     done = holdfast(agent, "exec", "sb", "--", "true")
     assert done.returncode == 125
@@ -114,7 +114,7 @@ def test_hostile_messages_are_escaped(agent: FakeAgent) -> None:
         ["create", "img", "--cpu", "many"],
     ],
 )
-def test_wrong_usage_is_exit_code_2(agent: FakeAgent, words: list[str]) -> None:
+def test_wrong_usage_exits_with_2(agent: FakeAgent, words: list[str]) -> None:
     done = holdfast(agent, *words)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
@@ -137,16 +137,16 @@ def test_wrong_usage_is_exit_code_2(agent: FakeAgent, words: list[str]) -> None:
         ["port", "sb", "70000", "--json"],
     ],
 )
-def test_wrong_usage_is_json_where_that_was_asked_for(agent: FakeAgent, words: list[str]) -> None:
+def test_wrong_usage_is_reported_as_json_with_json(agent: FakeAgent, words: list[str]) -> None:
     done = holdfast(agent, *words)
     assert done.returncode == 2, done.stderr
     error = json.loads(done.stderr)["error"]
     assert error["code"] == "invalid_argument"
     assert error["message"]
-    assert error["hint"], "what to do"
+    assert error["hint"], "an error has a hint"
 
 
-def test_an_interrupt_while_it_starts_is_one_too() -> None:
+def test_an_interrupt_during_the_start_exits_with_130() -> None:
     code = """
 import sys, holdfast.cli
 class Interrupting:
@@ -183,19 +183,19 @@ def test_interrupt_ends_the_remote_command(agent: FakeAgent) -> None:
 def test_an_interrupt_before_the_command_is_known_to_run_ends_it(agent: FakeAgent) -> None:
     command = [sys.executable, "-m", "holdfast.cli", "exec", "sb", "-c", "quiet"]
     with subprocess.Popen(command, env=environment(agent.url), stderr=subprocess.PIPE) as process:
-        until(lambda: agent.opened, deadline_s=60, what="the command to be asked for")
+        until(lambda: agent.opened, deadline_s=60, what="the command to be requested")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     assert agent.closes
 
 
-def test_a_closed_pipe_is_no_traceback(agent: FakeAgent) -> None:
+def test_a_closed_pipe_causes_no_traceback(agent: FakeAgent) -> None:
     command = f"{sys.executable} -m holdfast.cli exec sb -c 'flood 9000000' | head -c 10 >/dev/null; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], env=environment(agent.url), capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_every_command_takes_json_and_helps() -> None:
+def test_every_command_has_help_and_the_option_json() -> None:
     for words in (
         ["create"],
         ["list"],
@@ -213,7 +213,7 @@ def test_every_command_takes_json_and_helps() -> None:
     assert parse(["list", "--json"]).json is True
 
 
-def test_words_behind_the_dashes_are_not_ours() -> None:
+def test_arguments_after_the_dashes_belong_to_the_remote_command() -> None:
     assert parse(["exec", "sb", "--", "a", "--", "b"]).argv == ["a", "--", "b"]
     assert parse(["list"]).argv is None
 

@@ -1,4 +1,4 @@
-"""The command line for users who know docker: words without dashes, a terminal, signals, copies into directories."""
+"""The command line for users who know docker: commands without `--`, a terminal, signals, copies into directories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_stack = requires("namespaces", "redis")
 
 
 @pytest.mark.parametrize(
-    ("typed", "ours", "theirs"),
+    ("typed", "options", "command"),
     [
         ("exec sb ls -la /", {"sandbox": "sb"}, "ls -la /"),
         ("exec sb ls -- -x", {"sandbox": "sb"}, "ls -- -x"),
@@ -43,10 +43,10 @@ needs_stack = requires("namespaces", "redis")
         ("run image --entrypoint cat -n file", {"entrypoint": "cat"}, "-n file"),
     ],
 )
-def test_a_command_needs_no_dashes(typed: str, ours: dict[str, Any], theirs: str | None) -> None:
+def test_options_end_at_the_command_without_dashes(typed: str, options: dict[str, Any], command: str | None) -> None:
     found = parse(typed.split())
-    assert {name: getattr(found, name, None) for name in ours} == ours
-    assert found.argv == (None if theirs is None else theirs.split())
+    assert {name: getattr(found, name, None) for name in options} == options
+    assert found.argv == (None if command is None else command.split())
 
 
 def cli(environment: dict[str, str], *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -64,7 +64,7 @@ def test_version_and_help_need_no_service() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--env-file", "binary"], "binary is not a file of variables"),
         (["--env-file", "wrong"], "a line of wrong is written NAME=VALUE, not '=x'"),
@@ -76,14 +76,14 @@ def test_version_and_help_need_no_service() -> None:
         (["-e", ""], "--env is written NAME=VALUE, not ''"),
     ],
 )
-def test_variables_that_cannot_be_read_are_named(tmp_path: Any, words: list[str], said: str) -> None:
+def test_errors_name_variables_that_cannot_be_read(tmp_path: Any, words: list[str], expected: str) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     (tmp_path / "wrong").write_text("A=1\n=x\n")
     (tmp_path / "absent").write_text("NOT_SET_HERE\n")
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "NOT_SET"))}
     done = cli(bare, "exec", *words, "sb", "true", cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -99,7 +99,7 @@ def sandbox(stack: Any) -> Iterator[Sandbox]:
 
 
 @needs_stack
-def test_as_docker_is_typed(environment: dict[str, str], sandbox: Sandbox, tmp_path: Any) -> None:
+def test_exec_ls_and_cp_as_docker_users_type_them(environment: dict[str, str], sandbox: Sandbox, tmp_path: Any) -> None:
     done = cli(environment, "exec", "-e", "A=b", sandbox.id, "sh", "-c", "echo $A; exit 3")
     assert (done.returncode, done.stdout) == (3, "b\n")
     assert sandbox.id in cli(environment, "ls", "-q").stdout
@@ -127,7 +127,7 @@ def test_a_command_on_a_terminal(environment: dict[str, str], sandbox: Sandbox) 
 @needs_stack
 @pytest.mark.parametrize("how", ["exec", "json", "shell", "input"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_client_that_is_told_to_end_takes_its_command_along(
+def test_a_terminated_client_ends_its_remote_command(
     environment: dict[str, str], sandbox: Sandbox, how: str, number: signal.Signals
 ) -> None:
     mark = f"{12345 + number}.{len(how)}"
@@ -136,8 +136,8 @@ def test_a_client_that_is_told_to_end_takes_its_command_along(
         how
     ]
     keys = subprocess.PIPE if how in ("shell", "input") else subprocess.DEVNULL
-    heard = f"--default-signal={number.name.removeprefix('SIG')}"  # under nohup SIGHUP is ignored, in children too
-    command = ["env", heard, sys.executable, "-m", "holdfast.cli", *words]
+    default_signal = f"--default-signal={number.name.removeprefix('SIG')}"  # nohup ignores SIGHUP, also in children
+    command = ["env", default_signal, sys.executable, "-m", "holdfast.cli", *words]
     with subprocess.Popen(command, env=environment, stdin=keys, stdout=subprocess.DEVNULL) as process:
         if process.stdin is not None:
             process.stdin.write(f"sleep {mark}\n".encode())
@@ -149,7 +149,7 @@ def test_a_client_that_is_told_to_end_takes_its_command_along(
 
 
 @needs_stack
-def test_the_first_interrupt_is_the_commands(environment: dict[str, str], sandbox: Sandbox) -> None:
+def test_the_first_interrupt_is_sent_to_the_command(environment: dict[str, str], sandbox: Sandbox) -> None:
     script = "trap 'echo tidied; exit 9' INT; echo ready; while :; do sleep 0.05; done"
     words = [sys.executable, "-m", "holdfast.cli", "exec", sandbox.id, "-c", script]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
@@ -162,12 +162,12 @@ def test_the_first_interrupt_is_the_commands(environment: dict[str, str], sandbo
     with subprocess.Popen([*words[:-1], script], env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        until(lambda: interrupted(process), deadline_s=60, what="it to end")
+        until(lambda: interrupted(process), deadline_s=60, what="the client to end")
         assert process.wait(60) == 130
 
 
 def interrupted(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended, soon after one more interrupt: one that meets it on its way out would be another end."""
+    """Interrupt it once more and return whether it ends soon; an interrupt during its exit would change its exit status."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(3)
@@ -198,7 +198,9 @@ def shell(environment: dict[str, str], line: str) -> subprocess.CompletedProcess
         ("holdfast cp SB:/etc/hostname /proc/none", 2),
     ],
 )
-def test_any_surroundings_are_taken(environment: dict[str, str], sandbox: Sandbox, line: str, status: int) -> None:
+def test_closed_streams_other_encodings_and_bad_paths_cause_no_traceback(
+    environment: dict[str, str], sandbox: Sandbox, line: str, status: int
+) -> None:
     done = shell(environment, line.replace("SB", sandbox.id))
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
@@ -208,7 +210,7 @@ def test_any_surroundings_are_taken(environment: dict[str, str], sandbox: Sandbo
 
 
 @needs_stack
-def test_local_failures_are_json_where_that_was_asked_for(environment: dict[str, str], sandbox: Sandbox) -> None:
+def test_local_failures_are_reported_as_json_with_json(environment: dict[str, str], sandbox: Sandbox) -> None:
     done = cli(environment, "cp", "--json", "/no/such", f"{sandbox.id}:/tmp/x")
     assert done.returncode == 2
     assert "/no/such" in json.loads(done.stderr)["error"]["message"]

@@ -1,4 +1,4 @@
-"""``holdfast cp`` puts things where ``docker cp`` does: its whole table, in both directions, on a real stack."""
+"""``holdfast cp`` copies to the same place as ``docker cp``: its whole table, in both directions, on a real stack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.requires import requires
 
 pytestmark = requires("namespaces", "redis")
 
-# source, what is at the target before (None, "file", "dir"), target as typed, where the content of the source's file is then; None: refused
+# source, what is at the target before (None, "file", "dir"), target as typed, path of the source's content afterwards (None: refused)
 TABLE = [
     ("file", None, "T", "T"),
     ("file", None, "T/", None),
@@ -73,42 +73,44 @@ def sources(root: Path) -> None:
     (root / "file").write_text("content")
 
 
-@pytest.mark.parametrize(("source", "before", "target", "lands"), TABLE)
-def test_into_the_sandbox(
-    environment: dict[str, str], sandbox: Sandbox, tmp_path: Path, source: str, before: str | None, target: str, lands: str | None
+@pytest.mark.parametrize(("source", "before", "target", "expected"), TABLE)
+def test_copies_into_the_sandbox(
+    environment: dict[str, str], sandbox: Sandbox, tmp_path: Path, source: str, before: str | None, target: str, expected: str | None
 ) -> None:
     sources(tmp_path)
     sandbox.exec("rm -rf /tmp/w && mkdir /tmp/w").check()
     if before:
         sandbox.exec("mkdir /tmp/w/T" if before == "dir" else "echo before > /tmp/w/T").check()
     done = cp(environment, f"{tmp_path}/{source}", f"{sandbox.id}:/tmp/w/{target}")
-    if lands is None:
+    if expected is None:
         assert (done.returncode, done.stdout) == (2, b""), done.stderr
         assert b"Traceback" not in done.stderr
         assert b"content" not in sandbox.exec("cat /tmp/w/T; find /tmp/w -type f -exec cat {} +").stdout_bytes
     else:
         assert done.returncode == 0, done.stderr
-        assert sandbox.files.read_text(f"/tmp/w/{lands}") == "content"
+        assert sandbox.files.read_text(f"/tmp/w/{expected}") == "content"
 
 
-@pytest.mark.parametrize(("source", "before", "target", "lands"), TABLE)
-def test_out_of_the_sandbox(
-    environment: dict[str, str], sandbox: Sandbox, tmp_path: Path, source: str, before: str | None, target: str, lands: str | None
+@pytest.mark.parametrize(("source", "before", "target", "expected"), TABLE)
+def test_copies_out_of_the_sandbox(
+    environment: dict[str, str], sandbox: Sandbox, tmp_path: Path, source: str, before: str | None, target: str, expected: str | None
 ) -> None:
     sandbox.exec("rm -rf /tmp/r && mkdir -p /tmp/r/dir && printf content | tee /tmp/r/file > /tmp/r/dir/inside").check()
     make_local(tmp_path, before, "T")
     done = cp(environment, f"{sandbox.id}:/tmp/r/{source}", f"{tmp_path}/{target}")
-    if lands is None:
+    if expected is None:
         assert done.returncode in (2, 125), done.stderr
         assert done.stderr
         assert b"Traceback" not in done.stderr
         assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_text() == "content"]
     else:
         assert done.returncode == 0, done.stderr
-        assert (tmp_path / lands).read_text() == "content"
+        assert (tmp_path / expected).read_text() == "content"
 
 
-def test_a_directory_does_not_spill_and_keeps_what_was_there(environment: dict[str, str], sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_directory_is_copied_as_one_and_merged_with_an_existing_one(
+    environment: dict[str, str], sandbox: Sandbox, tmp_path: Path
+) -> None:
     sources(tmp_path)
     assert cp(environment, str(tmp_path / "dir"), f"{sandbox.id}:/tmp/").returncode == 0
     assert sandbox.files.read_text("/tmp/dir/inside") == "content"
@@ -122,7 +124,7 @@ def test_a_directory_does_not_spill_and_keeps_what_was_there(environment: dict[s
     assert sandbox.files.read_text("/tmp/flat/inside") == "newer"
 
 
-def test_kinds_that_would_replace_each_other(environment: dict[str, str], sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_file_and_a_directory_do_not_replace_each_other(environment: dict[str, str], sandbox: Sandbox, tmp_path: Path) -> None:
     sources(tmp_path)
     sandbox.exec("rm -rf /tmp/k && mkdir -p /tmp/k/file && echo x > /tmp/k/dir").check()
     for name in ("file", "dir"):
@@ -150,7 +152,7 @@ def test_links(environment: dict[str, str], sandbox: Sandbox, tmp_path: Path) ->
     assert cp(environment, f"{sandbox.id}:/tmp/l/followed", str(tmp_path / "back")).returncode == 0
     sandbox.exec("ln -s /etc/hostname /tmp/l/out").check()
     assert cp(environment, f"{sandbox.id}:/tmp/l/out", str(tmp_path)).returncode == 0
-    assert not (tmp_path / "out").is_symlink(), "a link that the sandbox chose does not come here"
+    assert not (tmp_path / "out").is_symlink(), "a link of the sandbox is not copied as a link"
     done = cp(environment, f"{sandbox.id}:/tmp/l", str(tmp_path))
     assert (done.returncode, (tmp_path / "l" / "out").exists()) == (0, False)
     assert b"left out" in done.stderr
@@ -193,7 +195,7 @@ def test_archives_on_standard_input(environment: dict[str, str], sandbox: Sandbo
     assert b"Traceback" not in cut.stderr
 
 
-def test_what_is_no_archive_is_refused(environment: dict[str, str], sandbox: Sandbox) -> None:
+def test_input_that_is_no_archive_is_refused(environment: dict[str, str], sandbox: Sandbox) -> None:
     for data in (b"", b"plain text", b"x" * 5000):
         done = cp(environment, "-", f"{sandbox.id}:/tmp", input=data)
         assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""`holdfast cost`: known answers, and what it says of input that makes none."""
+"""`holdfast cost`: known results, and errors about unusable input."""
 
 from __future__ import annotations
 
@@ -42,36 +42,38 @@ def test_the_published_cluster_without_overhead_costs_what_was_published() -> No
         (Fleet(3, 0.1, GIB, 0), Node(0.3, 64 * GIB, 110, 1.0), NONE, (3, "cpu", 1)),
     ],
 )
-def test_what_a_node_runs_out_of_first(fleet: Fleet, node: Node, overhead: Overhead, expected: tuple[int, str, int]) -> None:
+def test_the_scarcest_resource_bounds_the_sandboxes_of_a_node(
+    fleet: Fleet, node: Node, overhead: Overhead, expected: tuple[int, str, int]
+) -> None:
     found = compute(fleet, node, node.price, overhead)
     assert (found.per_node, found.bound, found.nodes) == expected
 
 
-def test_commands_and_sessions_take_gateways() -> None:
+def test_commands_and_sessions_determine_the_number_of_gateways() -> None:
     node = Node(16, 64 * GIB, 110, 1.0)
-    assert compute(Fleet(100, 1, GIB, 0.2), node, 1.0, Overhead()).gateways == 2, "two at least: one may be replaced"
+    assert compute(Fleet(100, 1, GIB, 0.2), node, 1.0, Overhead()).gateways == 2, "at least two, because one may be replaced"
     assert compute(Fleet(100_000, 1, GIB, 1), node, 1.0, Overhead(0, 0, 90e-6)).gateways == 18
     assert compute(Fleet(100_000, 1, GIB, 0), node, 1.0, Overhead(0, 100 << 10, 0)).gateways == 10
 
 
-def test_filling_by_use(cost: object) -> None:
+def test_nodes_can_be_filled_by_use_instead_of_limits(cost: object) -> None:
     by_limits = cost("--sandboxes", "1000")  # type: ignore[operator]
     by_use = cost("--sandboxes", "1000", "--cpu-used", "0.2", "--memory-used", "400m")  # type: ignore[operator]
-    assert by_limits["per_node"] == 7, "with the agent's memory, eight of 8 GiB do not fit into 64"
+    assert by_limits["per_node"] == 7, "with the agent's memory, eight sandboxes of 8 GiB do not fit into 64 GiB"
     assert by_use["per_node"] == 64
     assert by_use["usd_per_sandbox_hour"] < by_limits["usd_per_sandbox_hour"] / 7
     more = cost("--sandboxes", "1000", "--cpu-used", "9", "--memory-used", "400m")  # type: ignore[operator]
-    assert more["per_node"] == 8, "no more than the limit can be used"
+    assert more["per_node"] == 8, "a sandbox cannot use more than its limit"
 
 
-def test_a_bench_says_what_is_added(cost: object, tmp_path: Path) -> None:
+def test_the_overhead_is_read_from_a_bench_file(cost: object, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     path.write_text(json.dumps({"figures": [{"id": "P8", "value": 1024}, {"id": "P1", "value": 1}]}))
     assert cost("-m", "1g", "--cpu", "100m", "--measured", str(path))["per_node"] == 32  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--cpu", "32"], "no sandbox fits on a node: cpu is not enough"),
         (["--memory", "much"], "memory must be a size in bytes"),
@@ -85,14 +87,14 @@ def test_a_bench_says_what_is_added(cost: object, tmp_path: Path) -> None:
         (["IMAGE"], "IMAGE"),
     ],
 )
-def test_input_that_makes_no_cost(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_input_is_refused(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
-def test_what_people_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost"]) == 0
-    said = capsys.readouterr().out
-    assert "a node takes 7 sandboxes (then memory is used up): 19 nodes for 128" in said
-    assert "E2B, Daytona $0.230" in said
-    assert "Modal $0.335" in said
+    report = capsys.readouterr().out
+    assert "a node takes 7 sandboxes (then memory is used up): 19 nodes for 128" in report
+    assert "E2B, Daytona $0.230" in report
+    assert "Modal $0.335" in report

@@ -1,4 +1,4 @@
-"""What a docker user types works, or the error's first line says what does here."""
+"""Command lines of docker users work, or the first line of the error names the equivalent here."""
 
 from __future__ import annotations
 
@@ -82,16 +82,16 @@ def refusal(typed: str) -> UsageError:
         ("list --quiet=yes", "--quiet takes no value"),
     ],
 )
-def test_the_first_line_names_what_does(typed: str, named: str) -> None:
+def test_the_first_line_names_the_equivalent(typed: str, named: str) -> None:
     why = refusal(typed)
     assert named in str(why)
     assert why.usage.startswith("usage: holdfast")
     words = typed.split()
     if words[0] in ("exec", "run", "create", "cp", "list", "port", "rm"):
-        assert f"holdfast {words[0]} " in why.usage, "the usage of that very command"
+        assert f"holdfast {words[0]} " in why.usage, "the usage of that command"
 
 
-def test_a_word_that_is_no_network_is_named() -> None:
+def test_an_error_names_the_word_that_was_not_read_as_a_network() -> None:
     why = refusal("create --network foo host")
     assert "'host' is an unexpected argument" in str(why)
     assert why.hint == "--network is one of none, bridge, internet, and internet where it stands alone: 'foo' was taken for what follows it"
@@ -100,7 +100,7 @@ def test_a_word_that_is_no_network_is_named() -> None:
 
 
 @pytest.mark.parametrize("typed", ["run --net foo host true", "create --net foo"])
-def test_an_image_that_is_no_network_either_is_named(
+def test_an_error_about_the_image_names_the_possible_networks(
     typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Service() as service:
@@ -115,7 +115,7 @@ def test_an_image_that_is_no_network_either_is_named(
         assert "check the name" in capsys.readouterr().err
 
 
-def test_nothing_that_is_there_is_guessed_at() -> None:
+def test_no_suggestion_is_an_existing_command_or_option() -> None:
     for word in COMMANDS:
         refusal(word)
     assert not {"--env", "--name", "--rm"} & OPTIONS.keys()
@@ -152,7 +152,7 @@ def test_nothing_that_is_there_is_guessed_at() -> None:
         ("stats --no-stream a b", {"no_stream": True, "sandbox": ["a", "b"]}),
     ],
 )
-def test_as_docker_is_typed(typed: str, expected: dict[str, Any]) -> None:
+def test_command_lines_of_docker_are_parsed(typed: str, expected: dict[str, Any]) -> None:
     found = parse(typed.split())
     assert {name: getattr(found, name) for name in expected} == expected
 
@@ -184,15 +184,15 @@ def holdfast(stack: Any) -> Run:
 
 
 @pytest.fixture
-def made(holdfast: Run) -> Iterator[list[str]]:
+def created(holdfast: Run) -> Iterator[list[str]]:
     names: list[str] = []
     yield names
     holdfast("rm", "-f", *names, "sb-none")
 
 
 @needs_stack
-def test_run(holdfast: Run, made: list[str], stack: Any, tmp_path: Path) -> None:
-    made.append("words-run")
+def test_run(holdfast: Run, created: list[str], stack: Any, tmp_path: Path) -> None:
+    created.append("words-run")
     done = holdfast(
         "run", "--name", "words-run", "-m", "512m", "--cpus", "1", "-e", "A=b", "-w", "/tmp", "host", "sh", "-c", "echo $A; pwd; exit 3"
     )
@@ -200,7 +200,7 @@ def test_run(holdfast: Run, made: list[str], stack: Any, tmp_path: Path) -> None
     assert holdfast("logs", "words-run").stdout == "b\n/tmp\n"
     record = json.loads(holdfast("inspect", "words-run").stdout)[0]
     assert (record["sandbox_id"], record["memory"], record["status"]) == ("words-run", "512Mi", "ready")
-    for words, status, said in (
+    for words, status, expected in (
         (["true"], 0, ""),
         (["no-such-thing"], 127, "not found"),
         (["/etc"], 126, "/etc"),
@@ -208,19 +208,19 @@ def test_run(holdfast: Run, made: list[str], stack: Any, tmp_path: Path) -> None
         (["-c", "kill -9 $$"], 137, ""),
     ):
         done = holdfast("run", "--rm", "-l", "words=rm", "host", *words)
-        assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+        assert (done.returncode, expected in done.stderr) == (status, True), done.stderr
     assert holdfast("run", "--rm", "-i", "-l", "words=rm", "host", "cat", stdin=None, input="in").stdout == "in"
     (tmp_path / "env").write_text("# comment\n\nFILE=1\nHERE\n")
     environment = stack.environment() | {"HERE": "too"}
     done = holdfast("run", "--rm", "--env-file", str(tmp_path / "env"), "host", "sh", "-c", "echo $FILE $HERE", env=environment)
     assert done.stdout == "1 too\n"
-    assert holdfast("ps", "-q", "-l", "words=rm").stdout == "", "--rm leaves nothing"
+    assert holdfast("ps", "-q", "-l", "words=rm").stdout == "", "--rm leaves no sandbox"
     done = holdfast("run", "--rm", "--entrypoint", "sh", "--ulimit", "nofile=99:100", "host", "--", "-c", "ulimit -n; ulimit -Hn")
     assert (done.returncode, done.stdout) == (0, "99\n100\n")
-    nowhere = stack.environment() | {"HOLDFAST_URL": "http://127.0.0.1:9"}
-    assert holdfast("run", "--rm", "host", "true", env=nowhere).returncode == 125
-    neither = holdfast("run", "host")
-    assert (neither.returncode, "holdfast run host COMMAND" in neither.stderr) == (2, True)
+    no_service = stack.environment() | {"HOLDFAST_URL": "http://127.0.0.1:9"}
+    assert holdfast("run", "--rm", "host", "true", env=no_service).returncode == 125
+    no_command = holdfast("run", "host")
+    assert (no_command.returncode, "holdfast run host COMMAND" in no_command.stderr) == (2, True)
     assert holdfast("run", "-w", "/tmp", "host").returncode == 2
 
 
@@ -235,12 +235,12 @@ def image(stack: Any, tmp_path: Path) -> str:
 
 @needs_stack
 @requires("root")
-def test_run_what_the_image_starts(holdfast: Run, made: list[str], image: str) -> None:
+def test_run_starts_the_entrypoint_of_the_image(holdfast: Run, created: list[str], image: str) -> None:
     shell = holdfast("run", "--rm", "-m", "256m", "--entrypoint", "sh", image, "-c", "echo $0 $1", "zero", "one")
     assert (shell.returncode, shell.stdout) == (0, "zero one\n"), shell.stderr
     done = holdfast("run", "--rm", image)
     assert (done.returncode, done.stdout, done.stderr) == (4, "started as said\n", "")
-    made.append("words-image")
+    created.append("words-image")
     assert holdfast("run", "-d", "--name", "words-image", image).stdout == "words-image\n"
     for _ in range(2):
         assert holdfast("logs", "-f", "words-image").stdout == "started as said\n"
@@ -257,13 +257,13 @@ def test_import_from_standard_input(holdfast: Run, tmp_path: Path) -> None:
 
 
 @needs_stack
-def test_run_in_the_background(holdfast: Run, made: list[str]) -> None:
-    made.append("words-back")
+def test_run_in_the_background(holdfast: Run, created: list[str]) -> None:
+    created.append("words-back")
     script = "echo out; echo err >&2; head -c 300000 /dev/zero | tr '\\0' x; echo; until [ -e /tmp/go ]; do sleep 0.05; done; echo last"
     done = holdfast("run", "-d", "--name", "words-back", "host", "sh", "-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (0, "words-back\n", "")
     until(lambda: holdfast("logs", "words-back").stdout.endswith("x\n"), deadline_s=60, what="all of the output")
-    for _ in range(2):  # reading takes nothing away
+    for _ in range(2):  # reading does not consume the output
         shown = holdfast("logs", "words-back")
         assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"out\n{'x' * 300000}\n", "err\n")
     with subprocess.Popen(["true"]):
@@ -275,7 +275,7 @@ def test_run_in_the_background(holdfast: Run, made: list[str]) -> None:
     assert rows[0]["memory_bytes"] > 0
     assert holdfast("exec", "words-back", "touch", "/tmp/go").returncode == 0
     assert holdfast("logs", "-f", "-n", "1", "words-back").stdout == "last\n"
-    assert holdfast("logs", "words-back").stdout.endswith("x\nlast\n"), "also once it has ended"
+    assert holdfast("logs", "words-back").stdout.endswith("x\nlast\n"), "also after the command has ended"
     started = holdfast("exec", "-d", "-e", "A=1", "words-back", "sh", "-c", "echo job $A")
     job = started.stdout.strip()
     assert holdfast("logs", "-f", "words-back", job).stdout == "job 1\n"
@@ -284,21 +284,21 @@ def test_run_in_the_background(holdfast: Run, made: list[str]) -> None:
     assert (failed.returncode, "not found" in failed.stderr) == (127, True)
     unknown = holdfast("logs", "words-back", "never")
     assert (unknown.returncode, "exec -d" in unknown.stderr) == (125, True)
-    made.append("words-empty")
+    created.append("words-empty")
     holdfast("create", "--name", "words-empty", "host")
     assert "no command of `run`" in holdfast("logs", "words-empty").stderr
-    made.append("words-gone")
+    created.append("words-gone")
     script = "until [ -e /tmp/go ]; do sleep 0.05; done"
     assert holdfast("run", "-d", "--rm", "--idle-timeout", "1", "--name", "words-gone", "host", "sh", "-c", script).returncode == 0
-    assert holdfast("exec", "words-gone", "sleep", "3").returncode == 0  # three times as long as it may be idle
+    assert holdfast("exec", "words-gone", "sleep", "3").returncode == 0  # three times the idle time-out
     assert holdfast("ps", "-q", "-f", "name=words-gone").stdout == "words-gone\n"
     assert holdfast("exec", "words-gone", "touch", "/tmp/go").returncode == 0
     until(lambda: holdfast("ps", "-q", "-f", "name=words-gone").stdout == "", deadline_s=60, what="the sandbox to be deleted")
 
 
 @needs_stack
-def test_interrupting_logs_leaves_the_command(holdfast: Run, made: list[str], stack: Any) -> None:
-    made.append("words-follow")
+def test_interrupting_logs_does_not_end_the_command(holdfast: Run, created: list[str], stack: Any) -> None:
+    created.append("words-follow")
     holdfast("run", "-d", "--name", "words-follow", "host", "sh", "-c", "echo ready; sleep 1000")
     command = [sys.executable, "-m", "holdfast.cli", "logs", "-f", "words-follow"]
     with subprocess.Popen(command, env=stack.environment(), stdout=subprocess.PIPE) as following:
@@ -310,12 +310,12 @@ def test_interrupting_logs_leaves_the_command(holdfast: Run, made: list[str], st
 
 
 @needs_stack
-def test_removing(holdfast: Run, made: list[str]) -> None:
+def test_removing(holdfast: Run, created: list[str]) -> None:
     ids = [holdfast("create", "host", "-l", f"words={group}").stdout.strip() for group in "xxy"]
-    made += ids
+    created += ids
     first, second, third = ids
-    there = holdfast("list", "-q").stdout.split()  # also what other tests left on this stack
-    prefix = next(first[:size] for size in range(4, 20) if sum(i.startswith(first[:size]) for i in there) == 1)
+    existing = holdfast("list", "-q").stdout.split()  # also sandboxes that other tests left on this stack
+    prefix = next(first[:size] for size in range(4, 20) if sum(i.startswith(first[:size]) for i in existing) == 1)
     assert holdfast("exec", prefix, "hostname").stdout == f"{first}\n"
     assert holdfast("exec", prefix.removeprefix("sb-"), "hostname").stdout == f"{first}\n"
     assert json.loads(holdfast("inspect", prefix).stdout)[0]["sandbox_id"] == first
@@ -332,7 +332,9 @@ def test_removing(holdfast: Run, made: list[str]) -> None:
 
 @needs_stack
 def test_all_and_a_missing_image(tmp_path: Path) -> None:
-    with running_stack(environment={"HOLDFAST_IMAGE_FALLBACK": ""}) as stack:  # of its own: others have sandboxes in the shared one
+    with running_stack(
+        environment={"HOLDFAST_IMAGE_FALLBACK": ""}
+    ) as stack:  # a stack of its own: other tests have sandboxes in the shared one
 
         def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
             command = [sys.executable, "-m", "holdfast.cli", *words]
@@ -350,7 +352,7 @@ def test_all_and_a_missing_image(tmp_path: Path) -> None:
 
 
 def on_terminal(stack: Any, keys: bytes, *words: str, early: bytes = b"") -> bytes:
-    """What a terminal shows; ``keys`` are typed at the first prompt, ``early`` before the program runs."""
+    """Return what a terminal shows; ``keys`` are typed at the first prompt, ``early`` before the program runs."""
     master, slave = pty.openpty()
     os.write(master, early)
     command = [sys.executable, "-m", "holdfast.cli", *words]
@@ -387,14 +389,14 @@ def test_shell_and_exec_bash_are_alike(stack: Any) -> None:
 
 
 @needs_stack
-def test_what_is_typed_before_the_prompt_is_not_lost(stack: Any) -> None:
+def test_keys_typed_before_the_prompt_are_not_lost(stack: Any) -> None:
     words = ["run", "--rm", "-it", "-m", "256m", "host", "bash", "--norc"]
     shown = on_terminal(stack, b"exit\r", *words, early=b"echo typed-$((40 + 2)); exit\n")
     assert b"typed-42" in shown
 
 
 @needs_stack
-def test_what_exec_leaves_running_lives_on(holdfast: Run, stack: Any) -> None:
+def test_background_processes_of_exec_continue(holdfast: Run, stack: Any) -> None:
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="256Mi") as sandbox:
         for way, mark in ([], "987.1"), (["--json"], "987.2"):
             assert holdfast("exec", *way, sandbox.id, "sh", "-c", f"nohup sleep {mark} >/dev/null 2>&1 & sleep 0.1").returncode == 0

@@ -1,4 +1,4 @@
-"""The command line against a real stack: what a user types, from making a sandbox to removing it."""
+"""The command line against a real stack, from creating a sandbox to removing it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sandbox(holdfast: Run) -> Iterator[str]:
     holdfast("rm", "-f", made.stdout.strip())
 
 
-def test_a_life(holdfast: Run) -> None:
+def test_create_list_and_rm(holdfast: Run) -> None:
     made = holdfast("create", "host", "--memory", "256Mi", "--id", "sb-cli", "-l", "a=b", "--json")
     assert json.loads(made.stdout)["sandbox_id"] == "sb-cli"
     listed = holdfast("list", "-l", "a=b")
@@ -47,7 +47,7 @@ def test_a_life(holdfast: Run) -> None:
     assert [row["sandbox_id"] for row in json.loads(holdfast("list", "--json", "-l", "a=b").stdout)] == ["sb-cli"]
     assert holdfast("rm", "sb-cli").returncode == 0
     assert holdfast("list", "-q", "-l", "a=b").stdout == ""
-    assert holdfast("list", "-l", "a=b", "-f", "colour=red").returncode == 2  # also where there is nothing to filter
+    assert holdfast("list", "-l", "a=b", "-f", "colour=red").returncode == 2  # also where no sandbox is listed
     gone = holdfast("rm", "sb-never")
     assert (gone.returncode, gone.stderr) == (125, "holdfast: there is no sandbox 'sb-never'\n  list yours with `holdfast list`\n")
     as_json = holdfast("rm", "sb-never", "--json")
@@ -59,11 +59,11 @@ def test_a_life(holdfast: Run) -> None:
     assert after.stderr.startswith("holdfast: ")
 
 
-def test_json_may_stand_first(holdfast: Run, sandbox: str) -> None:
+def test_json_may_precede_the_command(holdfast: Run, sandbox: str) -> None:
     assert json.loads(holdfast("--json", "list", "-l", "test=cli").stdout)[0]["sandbox_id"] == sandbox
 
 
-def test_input_is_passed_on_where_that_is_asked_for(holdfast: Run, sandbox: str) -> None:
+def test_input_is_passed_on_only_with_the_option(holdfast: Run, sandbox: str) -> None:
     lost = holdfast("exec", sandbox, "--", "cat", input="unread")
     assert (lost.returncode, lost.stdout, lost.stderr) == (0, "", "")
     assert holdfast("exec", "-i", sandbox, "--", "cat", input="read").stderr == ""
@@ -125,14 +125,14 @@ def test_port(holdfast: Run, sandbox: str, stack: Any) -> None:
         serving.terminate()
 
 
-def test_shell_takes_lines_from_a_pipe(holdfast: Run, sandbox: str) -> None:
+def test_shell_reads_lines_from_a_pipe(holdfast: Run, sandbox: str) -> None:
     done = holdfast("shell", sandbox, "--cwd", "/tmp", input="echo mar''ker; pwd\nread x\nto read\necho $x >&2\nexit 4\n")
     assert (done.returncode, done.stdout, done.stderr) == (4, "marker\n/tmp\n", "to read\n")
     done = holdfast("shell", sandbox, "--json", input="echo one\nfalse\n")
     assert (done.returncode, json.loads(done.stdout)["stdout"]) == (1, "one\n")
 
 
-def test_shell_takes_a_last_line_without_its_end(holdfast: Run, sandbox: str) -> None:
+def test_shell_reads_a_last_line_without_a_line_feed(holdfast: Run, sandbox: str) -> None:
     done = holdfast("shell", sandbox, input="echo one\nexit 4")
     assert done.returncode == 4
 
@@ -144,7 +144,7 @@ def test_doctor(holdfast: Run, stack: Any) -> None:
     assert {"service", "placement", "namespaces"} <= {check["name"] for check in body["checks"]}
 
 
-def test_doctor_without_a_service_looks_at_this_machine(tmp_path: Path) -> None:
+def test_doctor_without_a_service_checks_this_machine(tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "SANDBOX"))}
     command = [sys.executable, "-m", "holdfast.cli", "doctor", "--json"]
     environment = {**clean, "HOLDFAST_URL": "http://127.0.0.1:9", "HOLDFAST_API_KEY": "k", "HOLDFAST_DATA": str(tmp_path)}
@@ -156,7 +156,7 @@ def test_doctor_without_a_service_looks_at_this_machine(tmp_path: Path) -> None:
     assert "namespaces" in {check["name"] for check in body["checks"]}
 
 
-def test_a_name_that_is_taken_names_the_command_that_frees_it(holdfast: Run, sandbox: str) -> None:
+def test_the_error_about_a_name_in_use_names_the_command_that_frees_it(holdfast: Run, sandbox: str) -> None:
     refused = holdfast("create", "host", "--name", sandbox)
     assert refused.returncode == 125
     assert f"holdfast rm {sandbox} deletes it" in refused.stderr

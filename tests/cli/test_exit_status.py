@@ -1,4 +1,4 @@
-"""Every command ends with the same exit status where no service is named, its address is wrong, or none answers."""
+"""Every command ends with the same exit status when no service is configured, its address is invalid, or it does not answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_without_a_service(
 
 
 @pytest.mark.parametrize("cls", [each for each in CLASSES if issubclass(each, InvalidArgumentError)])
-def test_every_wrong_argument_is_wrong_usage(cls: type[InvalidArgumentError]) -> None:
+def test_every_invalid_argument_error_is_wrong_usage(cls: type[InvalidArgumentError]) -> None:
     assert cls.__name__ in _WRONG_ARGUMENTS
 
 

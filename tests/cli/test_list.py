@@ -1,4 +1,4 @@
-"""``holdfast list``: which filters there are, and what they select."""
+"""``holdfast list``: the filters, and what they select."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RECORD = {"namespace": "", "block_network": True, "cpu": "1", "memory": "1Gi", "
 
 
 @pytest.mark.parametrize(
-    ("filter_", "said"),
+    ("filter_", "expected"),
     [
         ("status=bogus", "the filter status is one of pending, ready, failed, running, not 'bogus'"),
         ("status=", "the filter status is one of pending, ready, failed, running, not ''"),
@@ -24,9 +24,9 @@ RECORD = {"namespace": "", "block_network": True, "cpu": "1", "memory": "1Gi", "
         ("colour=red", "there is no filter 'colour'"),
     ],
 )
-def test_a_filter_that_selects_nothing_ever_is_refused(filter_: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter_that_can_never_match_is_refused(filter_: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "-f", filter_]) == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the handlers of signals leave behind when their block has been left: nothing."""
+"""Signal handlers that ``run_on`` installs: no action runs after its block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.cli.signals import run_on
 WAIT_S = 60.0
 
 
-def test_an_action_that_waits_is_dropped_when_the_block_is_left() -> None:
+def test_a_queued_action_is_dropped_when_the_block_is_left() -> None:
     began, go_on, runs = threading.Semaphore(0), SimpleQueue[None](), list[bool]()
     inside = threading.Event()
 
@@ -37,7 +37,7 @@ def test_an_action_that_waits_is_dropped_when_the_block_is_left() -> None:
     assert runs == [True]
 
 
-def test_an_action_that_has_begun_is_waited_for() -> None:
+def test_leaving_the_block_waits_for_a_running_action() -> None:
     began, ended = threading.Event(), threading.Event()
 
     def action() -> None:
@@ -51,7 +51,7 @@ def test_an_action_that_has_begun_is_waited_for() -> None:
     assert ended.is_set()
 
 
-def test_every_signal_of_a_quiet_time_runs_the_action() -> None:
+def test_every_signal_without_a_pending_one_runs_the_action() -> None:
     runs = threading.Semaphore(0)
     with run_on(signal.SIGWINCH, runs.release):
         for _ in range(3):

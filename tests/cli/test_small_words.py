@@ -1,4 +1,4 @@
-"""Command lines that are nearly right: groups of commands, copies between sandboxes, sizes and times that are none."""
+"""Command lines that are nearly right: groups of commands, copies between sandboxes, invalid sizes and times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def _no_service(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("typed", ["image --help", "image -h", "help image"])
-def test_a_group_of_commands_has_its_help(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_of_commands_has_help(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(typed.split()) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("usage: holdfast image COMMAND")
-    assert "image pull NAME" in said
-    assert "exec" not in said
+    output = capsys.readouterr().out
+    assert output.startswith("usage: holdfast image COMMAND")
+    assert "image pull NAME" in output
+    assert "exec" not in output
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_group_of_commands_has_its_help(typed: str, capsys: pytest.CaptureFixt
         ("create host --lifetime 0", "lifetime_s is a positive number of seconds", "leave it out for the service's default"),
     ],
 )
-def test_the_error_says_what_to_write(typed: str, first: str, second: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_names_the_correct_form(typed: str, first: str, second: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(typed.split()) == 2
     lines = capsys.readouterr().err.splitlines()
     assert first in lines[0]

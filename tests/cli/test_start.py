@@ -1,4 +1,4 @@
-"""What a short command imports: the libraries that would take most of its start are not among it (decision 0042)."""
+"""Short commands do not import the libraries that would take most of their start time (decision 0042)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("module", ["execute", "sandboxes", "running", "logs", "interactive", "images", "copying"])
-def test_little_is_imported(module: str) -> None:
+def test_commands_do_not_import_heavy_libraries(module: str) -> None:
     code = f"import sys, holdfast.cli.app, holdfast.cli.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     allowed = {"copying": {"tarfile"}, "images": {"dataclasses", "inspect"}}.get(module, set())

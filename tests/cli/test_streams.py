@@ -1,4 +1,4 @@
-"""``holdfast exec`` to files and pipes is byte for byte; a terminal gets no sequence that would drive it."""
+"""``holdfast exec`` writes to files and pipes byte for byte; a terminal gets no control sequences except colours."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_archive_arrives_byte_for_byte(stack: Any, tmp_path: Path) -> None:
             assert member.read() == content
         expected = hashlib.sha256(content).hexdigest()
         for words in (["exec"], ["exec", "--raw"], ["exec", "-i"], ["exec", "-t"]):
-            if words[-1] == "-t":  # a terminal turns line feeds into CR LF, and that is all
+            if words[-1] == "-t":  # a terminal changes nothing except line feeds to CR LF
                 done = cli(environment, *words, sandbox.id, "printf", "\\033[1mx\\033", capture_output=True, stdin=subprocess.DEVNULL)
                 assert done.stdout == b"\x1b[1mx\x1b"
                 continue
@@ -60,7 +60,7 @@ def agent() -> Any:
         yield running
 
 
-def test_standard_input_that_is_not_asked_for_is_left_alone(agent: FakeAgent) -> None:
+def test_standard_input_is_not_read_without_the_option(agent: FakeAgent) -> None:
     done = cli(fake_environment(agent.url), "exec", "sb", "-c", "true", input=b"unread", capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
@@ -82,14 +82,14 @@ def on_terminal(agent: FakeAgent, *words: str) -> bytes:
     return seen
 
 
-def test_a_terminal_gets_colours_but_no_commands(agent: FakeAgent) -> None:
+def test_a_terminal_gets_colours_but_no_other_control_sequences(agent: FakeAgent) -> None:
     hostile = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b[6n"
     assert on_terminal(agent, "exec", "sb", "-c", f"echo {hostile}") == b"\x1b[31mred\x1b[0m \\x1b]0;title\x07 \\x1b[6n\r\n"
     assert on_terminal(agent, "exec", "sb", "--raw", "-c", f"echo {hostile}") == hostile.encode() + b"\r\n"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_a_sequence_in_pieces_is_filtered_as_one(size: int) -> None:
+def test_a_split_sequence_is_filtered_as_a_whole_one(size: int) -> None:
     data = b"a\x1b[1;31mb\x1b[2J\x1b[Kc\x1b\x1b[0md\x1b" + b"[" * 40 + b"\x1b[3"
     filter_ = TerminalFilter()
     got = b"".join(filter_.feed(data[at : at + size]) for at in range(0, len(data), size)) + filter_.end()
