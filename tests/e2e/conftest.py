@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: a client of the session's stack, another tenant, and one sandbox per module where isolation allows."""
+"""Fixtures of the end-to-end tests: a client of the session's stack, the key of another tenant, and one sandbox per module."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def client(stack: Stack) -> Iterator[SandboxClient]:
 
 @pytest.fixture(scope="module")
 def sandbox(client: SandboxClient) -> Iterator[Sandbox]:
-    """One sandbox for a module's tests: what a test leaves in it, the next one sees."""
+    """One sandbox for a module's tests, which share its state."""
     with client.create_sandbox("host") as sandbox:
         yield sandbox
 
 
 @pytest.fixture(scope="module")
 def living(sandbox: Sandbox) -> Iterator[Shell]:
-    """A shell that was open before: what happens beside it must leave it as it is."""
+    """A shell that was opened before the test; the test must not change its state."""
     with sandbox.shell() as shell:
         shell.run("KEPT=kept; cd /usr")
         yield shell
@@ -37,7 +37,7 @@ def living(sandbox: Sandbox) -> Iterator[Shell]:
 
 @pytest.fixture
 def nothing_lost(living: Shell) -> Iterator[None]:
-    """After the test the living shell still knows its variable and its place."""
+    """Check after the test that the living shell still has its variable and its working directory."""
     yield
     result = living.run("echo $KEPT; pwd", timeout=10)
     assert (result.stdout, result.shell_restarted) == ("kept\n/usr\n", False)

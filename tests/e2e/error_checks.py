@@ -1,6 +1,6 @@
-"""What an error must say, whichever API it comes through: one clear typed answer, and what a caller can do about it.
+"""What an error must contain in every API: a type from the error table, a clear message, and a hint for the caller.
 
-Owns the assertions and the kit of uses that the tests of bad input and of lost sandboxes share.
+Owns the assertions and the list of calls that the tests of bad input and of lost sandboxes share.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from holdfast_wire.errors import TABLE
 
 
 def is_clear(error: HoldfastError, code: str | None = None) -> None:
-    """It says what is wrong, whose fault it is and what to do, in words, without a traceback or a key."""
+    """The error has a message, a fault and a hint, and contains neither a traceback nor a key."""
     assert error.code in TABLE
     assert code is None or error.code == code
     assert error.message
     assert error.message == error.message.strip()
     assert error.fault in ("caller", "workload", "infrastructure")
-    # what an invalid argument must be instead is what its message says
+    # the message about an invalid argument states what the argument must be
     assert error.hint or any(word in error.message for word in (" is ", "must", "cannot", " maps ")), error
     assert "Traceback" not in str(error)
     assert "hf_" not in str(error)

@@ -1,8 +1,8 @@
-"""The table of guesses: for each purpose, what a user of docker, Modal or E2B types first, and what comes of it here.
+"""The table of guesses: for each purpose, what a user of docker, Modal or E2B types first, and its result here.
 
-``Guess.typed`` is a command line behind `holdfast`, or an expression of the SDK in which ``client`` and ``sandbox`` are at hand. With
-``works`` it does what was meant, and this is in its answer; with ``says`` it is refused, and this is in the first line of the error. Owns
-the table alone; `test_guesses` types it.
+``Guess.typed`` is a command line after `holdfast`, or an expression of the SDK with ``client`` and ``sandbox`` as variables. With ``works``
+it succeeds, and this text is in its output; with ``says`` it is refused, and this text is in the first line of the error. Owns only the
+table; `test_guesses` runs it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Bad input, through the SDK and over plain REST: each time one clear typed error (code, message, what to do), and nothing is lost.
+"""Bad input, through the SDK and over plain REST: each case gives one clear typed error (code, message, hint) and loses no state.
 
-"Nothing lost" is checked after every single case: the shell that was open before still knows its variable.
+After every case the shell that was open before still has its variable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.stack import Stack, running_stack
 pytestmark = [requires("namespaces", "redis", "bash"), pytest.mark.usefixtures("nothing_lost")]
 
 
-# Who is asking, and where --------------------------------------------------------------------------------------------
+# Keys and addresses --------------------------------------------------------------------------------------------------
 
 
 def test_unknown_key(stack: Stack) -> None:
@@ -74,7 +74,7 @@ def test_bad_address(url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.message
 
 
-def test_nobody_there(stack: Stack) -> None:
+def test_no_service_at_the_address(stack: Stack) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -87,7 +87,7 @@ def test_nobody_there(stack: Stack) -> None:
     is_clear(refused.value)
 
 
-# What is asked for ---------------------------------------------------------------------------------------------------
+# Creating sandboxes --------------------------------------------------------------------------------------------------
 
 
 def test_unknown_image_without_the_fallback() -> None:
@@ -97,7 +97,7 @@ def test_unknown_image_without_the_fallback() -> None:
         is_clear(refused.value, "image_not_found")
         assert "no/such-image:1" in refused.value.message
         assert "image import" in refused.value.hint
-        assert client.list_sandboxes() == [], "its name is free again"
+        assert client.list_sandboxes() == [], "the failed create left no record"
         with pytest.raises(ImageNotFoundError):
             client.images.remove("no/such-image:1")
         assert client.create_sandbox("host").delete()
@@ -132,7 +132,7 @@ def test_bad_quantity(client: SandboxClient, rest: httpx.Client, wrong: dict[str
 
 
 def test_more_than_the_machine_has(client: SandboxClient) -> None:
-    """Whatever the service decides of a thousand cores, it is a sandbox or a typed refusal."""
+    """A request for a thousand cores gives a sandbox or a typed error."""
     try:
         sandbox = client.create_sandbox("host", cpu=1000, memory="1Ti")
     except HoldfastError as refused:
@@ -151,7 +151,7 @@ def test_bad_sandbox_id(client: SandboxClient, rest: httpx.Client, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["../etc", "a/../../healthz", "%2e%2e", "x?y=z", "x#y", "\n"], ids=repr)
-def test_an_id_is_no_path(client: SandboxClient, name: str) -> None:
+def test_an_id_is_not_interpreted_as_a_path(client: SandboxClient, name: str) -> None:
     with pytest.raises((SandboxNotFoundError, InvalidArgumentError, NotFoundError)):
         client.get_sandbox(name).refresh()
 
@@ -189,7 +189,7 @@ def test_a_request_over_the_limit(rest: httpx.Client) -> None:
     try:
         answer = rest.post("/sandboxes", content=endless())
     except httpx.WriteError:
-        return  # the service hung up before all was sent, as it may
+        return  # the service may close the connection before the whole body was sent
     assert answer.status_code == 413
 
 
@@ -225,7 +225,7 @@ def test_rest_bodies_of_the_wrong_type(sandbox: Sandbox, rest: httpx.Client, rou
         assert rest.delete(f"/sandboxes/{one}").status_code == 200
 
 
-def test_routes_and_methods_that_are_not_there(rest: httpx.Client, sandbox: Sandbox) -> None:
+def test_unknown_routes_and_methods(rest: httpx.Client, sandbox: Sandbox) -> None:
     for method, path, code in (
         ("GET", "/nowhere", "not_found"),
         ("PUT", "/sandboxes", "method_not_allowed"),

@@ -1,6 +1,6 @@
-"""Bad input to what is done in a sandbox: too large, not there, of the wrong type for every parameter of every method.
+"""Bad input to operations in a sandbox: too large, not found, of the wrong type for every parameter of every method.
 
-After every single case the shell that was open before still knows its variable.
+After every case the shell that was open before still has its variable.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def test_too_large_for_one_message(sandbox: Sandbox, living: Shell) -> None:
         living.run(f": {huge}")
     is_clear(refused.value, "request_too_large")
     assert "files.write" in refused.value.hint
-    assert sandbox.exec("wc -c", input=huge * 20).stdout == f"{20 * len(huge)}\n", "what the hint says works"
+    assert sandbox.exec("wc -c", input=huge * 20).stdout == f"{20 * len(huge)}\n", "the way that the hint names works"
 
 
-def test_too_much_for_an_exec_call_of_the_kernel(sandbox: Sandbox) -> None:
-    """Linux takes 128 KiB in one argument: more is the shell's own 126, or a typed refusal."""
+def test_an_argument_longer_than_the_kernel_accepts(sandbox: Sandbox) -> None:
+    """Linux accepts 128 KiB in one argument: more gives the shell's exit code 126, or a typed error."""
     try:
         result = sandbox.exec(["true", "x" * 200_000])
     except HoldfastError as refused:
@@ -70,7 +70,7 @@ def test_bad_path(sandbox: Sandbox, rest: httpx.Client, path: str) -> None:
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_path")
 
 
-def test_paths_that_are_not_there(sandbox: Sandbox, rest: httpx.Client) -> None:
+def test_paths_that_do_not_exist(sandbox: Sandbox, rest: httpx.Client) -> None:
     for attempt in (sandbox.files.read, sandbox.files.list, sandbox.files.stat, sandbox.files.remove):
         with pytest.raises(RemoteFileNotFoundError) as refused:
             attempt("/no/such/file")
@@ -81,7 +81,7 @@ def test_paths_that_are_not_there(sandbox: Sandbox, rest: httpx.Client) -> None:
 
 @pytest.mark.parametrize("by", ["session", "rest"])
 @pytest.mark.parametrize("cwd", ["/no/such", "/etc/passwd", "no/such"])
-def test_a_working_directory_that_is_none(stack: Stack, sandbox: Sandbox, rest: httpx.Client, by: str, cwd: str) -> None:
+def test_an_invalid_working_directory(stack: Stack, sandbox: Sandbox, rest: httpx.Client, by: str, cwd: str) -> None:
     with SandboxClient(stack.url, stack.key, transport=cast(Any, by)) as client:
         same = client.get_sandbox(sandbox.id)
         attempts: list[Callable[[], object]] = [lambda: same.exec("true", cwd=cwd), lambda: same.exec(["true"], cwd=cwd, user="daemon")]
@@ -97,7 +97,7 @@ def test_a_working_directory_that_is_none(stack: Stack, sandbox: Sandbox, rest: 
 
 @pytest.mark.parametrize("by", ["session", "rest"])
 @pytest.mark.parametrize("user", ["nobody-of-that-name", "daemon:no-such-group", "no-such:0", 2**31])
-def test_a_user_who_is_not_there(stack: Stack, sandbox: Sandbox, rest: httpx.Client, by: str, user: str | int) -> None:
+def test_an_unknown_user(stack: Stack, sandbox: Sandbox, rest: httpx.Client, by: str, user: str | int) -> None:
     with SandboxClient(stack.url, stack.key, transport=cast(Any, by)) as client:
         same = client.get_sandbox(sandbox.id)
         attempts: list[Callable[[], object]] = [lambda: same.exec("true", user=user)]
@@ -111,7 +111,7 @@ def test_a_user_who_is_not_there(stack: Stack, sandbox: Sandbox, rest: httpx.Cli
     assert (answer.status_code, answer.json()["code"]) == (422, "user_not_found")
 
 
-def test_a_user_is_chosen_over_rest(sandbox: Sandbox, rest: httpx.Client) -> None:
+def test_rest_requests_choose_a_user(sandbox: Sandbox, rest: httpx.Client) -> None:
     for user, expected in (("daemon", "1 1"), (1, "1 1"), ("1:0", "1 0"), ("daemon:root", "1 0")):
         answer = rest.post(f"/sandboxes/{sandbox.id}/exec", json={"command": "echo $(id -u) $(id -g)", "user": user, "wait": True}).json()
         assert answer.get("stdout") == f"{expected}\n", answer
@@ -135,7 +135,7 @@ def test_unknown_command_and_conflicting_command(sandbox: Sandbox) -> None:
     is_clear(conflict.value, "command_conflict")
 
 
-def test_a_patch_that_is_none(sandbox: Sandbox) -> None:
+def test_a_text_that_is_no_patch(sandbox: Sandbox) -> None:
     try:
         result = sandbox.apply_patch("this is not a diff\n")
     except HoldfastError as refused:
@@ -153,7 +153,7 @@ _RIGHT: dict[str, Any] = {
     "diff": "x", "port": 80, "image": "host",
 }  # fmt: skip
 _OWN_SIDE = {"encoding", "errors", "local_host", "local_port", "self"}
-"""Parameters that only this process's own libraries see."""
+"""Parameters that only this process's own libraries use."""
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ _OWN_SIDE = {"encoding", "errors", "local_host", "local_port", "self"}
     ],
 )  # fmt: skip
 def test_wrong_types_for_every_parameter(sandbox: Sandbox, name: str) -> None:
-    """Each wrong value is taken, or refused as a HoldfastError; never by an accident further in, and never by a wait."""
+    """Each wrong value is accepted, or refused with a HoldfastError; it causes no other exception and no endless wait."""
     method: Any = sandbox
     for part in name.split("."):
         method = getattr(method, part)
@@ -197,7 +197,7 @@ def test_wrong_types_for_a_shell_and_a_process(sandbox: Sandbox) -> None:
         assert shell.run("echo on").stdout == "on\n"
 
 
-def test_a_number_is_not_that_many_bytes(sandbox: Sandbox) -> None:
+def test_writing_a_number_is_refused_instead_of_writing_that_many_zero_bytes(sandbox: Sandbox) -> None:
     with pytest.raises(InvalidArgumentError):
         sandbox.files.write("/tmp/seven", 7)  # type: ignore[arg-type]
     assert not sandbox.files.exists("/tmp/seven")
@@ -208,8 +208,8 @@ def _try(method: Callable[..., Any], arguments: dict[str, Any], close: str = "cl
         made = method(**arguments)
     except HoldfastError as refused:
         is_typed(refused)
-    except Exception as accident:
-        pytest.fail(f"{method.__name__}({arguments!r:.200}): {accident!r:.300}")
+    except Exception as unexpected:
+        pytest.fail(f"{method.__name__}({arguments!r:.200}): {unexpected!r:.300}")
     else:
         if hasattr(made, close):
             getattr(made, close)()

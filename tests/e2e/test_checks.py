@@ -1,4 +1,4 @@
-"""The house's own checks can fail: each is shown something that it must refuse."""
+"""The repository's own checks can fail: each gets an input that it must refuse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_wire_and_agent_may_import_only_what_is_allowed(tmp_path: Path) -> None:
     ]
 
 
-def test_contracts_about_packages_that_are_not_there_are_left_out_and_named() -> None:
+def test_contracts_about_missing_packages_are_left_out_and_named() -> None:
     text = "[importlinter]\nroot_packages =\n    json\n    nowhere\n[importlinter:contract:a]\nmodules =\n    json\n    nowhere\n"
     reduced, absent = import_rules.contracts_for_what_exists(text)
     assert absent == ["nowhere"]

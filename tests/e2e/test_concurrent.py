@@ -1,6 +1,6 @@
-"""Many at once: sandboxes made, used and deleted side by side, nothing left of them; and creates that are one create.
+"""Concurrent use: many sandboxes are created, used and deleted without a trace; equal creates at the same time make one sandbox.
 
-The big counts (1 000 created and deleted) are the node's own suite; this is the whole chain with concurrent clients.
+The node's own suite has the large counts (1 000 created and deleted); this is the whole chain with concurrent clients.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ SANDBOXES = 50
 AT_ONCE = 5
 
 
-async def test_fifty_side_by_side_leave_nothing() -> None:
-    """On a stack of its own, so that what is counted afterwards is theirs alone; spares, which follow demand, are not counted."""
+async def test_fifty_concurrent_sandboxes_leave_nothing_behind() -> None:
+    """Runs on its own stack, so that the leftovers counted are only its own; spares, whose number follows demand, are not counted."""
     with running_stack() as own:
         async with AsyncSandboxClient(own.url, own.key) as client:
             done = await asyncio.gather(*(life(client, number) for number in range(SANDBOXES)))
-            assert done == [f"{number} {number + 1}\n" for number in range(SANDBOXES)], "100 % succeeded, none got another's answer"
+            assert done == [f"{number} {number + 1}\n" for number in range(SANDBOXES)], "all succeeded, and none got the result of another"
             assert await client.list_sandboxes() == []
-        until(lambda: not any(unclaimed(own.data).values()), deadline_s=60, what=lambda: f"everything to go: {unclaimed(own.data)}")
+        until(lambda: not any(unclaimed(own.data).values()), deadline_s=60, what=lambda: f"everything to be deleted: {unclaimed(own.data)}")
 
 
 async def life(client: AsyncSandboxClient, number: int) -> str:
-    """One sandbox: four commands, three ways."""
+    """Use one sandbox by a shell, by exec and by files; returns the output of the last command."""
     async with await client.create_sandbox("host", memory="128Mi", cpu="500m", labels={"number": str(number)}) as sandbox:
         shell = await sandbox.shell()
         assert (await shell.run(f"N={number}; cd /tmp")).exit_code == 0
@@ -58,7 +58,7 @@ def test_threads_share_one_client(client: SandboxClient) -> None:
         assert list(pool.map(work, range(8))) == [f"{number}\n{number}\n" for number in range(8)]
 
 
-def test_the_same_create_at_once_makes_one(stack: Stack, rest: httpx.Client) -> None:
+def test_equal_concurrent_creates_make_one_sandbox(stack: Stack, rest: httpx.Client) -> None:
     key = secrets.token_hex(8)
     barrier = threading.Barrier(AT_ONCE)
 
@@ -85,8 +85,8 @@ def post_again(rest: httpx.Client, key: str, body: dict[str, object]) -> tuple[i
     return answer.status_code, answer.json().get("code")
 
 
-def test_the_same_id_at_once_makes_one(stack: Stack, client: SandboxClient, rest: httpx.Client) -> None:
-    """The same request under the same chosen id is the same sandbox; another request is a conflict."""
+def test_equal_concurrent_creates_with_one_id_make_one_sandbox(stack: Stack, client: SandboxClient, rest: httpx.Client) -> None:
+    """Equal requests with the same chosen id get the same sandbox; a different request is a conflict."""
     name = f"same-{secrets.token_hex(4)}"
     barrier = threading.Barrier(AT_ONCE)
 

@@ -1,4 +1,4 @@
-"""The demo, as a user runs it: the recorded episode, and a model (scripted here) in the policy's place."""
+"""The demo, as a user runs it: with the recorded episode, and with a (scripted) model as the policy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ END"""
 
 @pytest.fixture(scope="module")
 def downloads(pytestconfig: pytest.Config) -> Path:
-    """A HOLDFAST_DATA folder whose demo downloads are there, kept from run to run."""
+    """A HOLDFAST_DATA folder with the demo's downloads, kept from run to run."""
     assert pytestconfig.cache is not None
     folder = pytestconfig.cache.mkdir("demo")
     try:
@@ -77,11 +77,11 @@ def test_a_model_can_drive(stack: Stack, downloads: Path) -> None:
     assert "failed and passes now" in result.stdout
     assert model.keys == {"Bearer secret-key"}
     assert {request["model"] for request in model.requests} == {"scripted-1"}
-    told = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
-    assert "FAILED" in told[0]
-    assert "def split_after" in told[0]
-    assert "not understood" in told[1]
-    assert "exit code 0" in told[2]
+    tool_results = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert "FAILED" in tool_results[0]
+    assert "def split_after" in tool_results[0]
+    assert "not understood" in tool_results[1]
+    assert "exit code 0" in tool_results[2]
 
 
 def test_a_model_that_repairs_nothing_does_not_pass(stack: Stack, downloads: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_model_that_repairs_nothing_does_not_pass(stack: Stack, downloads: Pat
     assert "Is it repaired?" in result.stderr
 
 
-def test_a_refusing_model_service_is_said_clearly(stack: Stack, downloads: Path) -> None:
+def test_an_error_of_the_model_service_is_reported_clearly(stack: Stack, downloads: Path) -> None:
     with fake_model([], status=401) as model:
         result = demo(stack, downloads, "--live", OPENAI_BASE_URL=model.url, OPENAI_API_KEY="wrong", OPENAI_MODEL="m")
     assert result.returncode == 2
@@ -100,14 +100,14 @@ def test_a_refusing_model_service_is_said_clearly(stack: Stack, downloads: Path)
     assert "wrong" not in result.stderr
 
 
-def test_live_without_a_model_says_what_to_set(downloads: Path) -> None:
+def test_live_without_a_model_names_the_missing_setting(downloads: Path) -> None:
     result = demo(None, downloads, "--live", OPENAI_API_KEY="k")
     assert result.returncode == 2
     assert "--live needs OPENAI_BASE_URL" in result.stderr
-    assert result.stdout == "", "nothing was started"
+    assert result.stdout == "", "no process was started"
 
 
-def test_only_the_known_bytes_are_used(downloads: Path, tmp_path: Path) -> None:
+def test_downloads_with_other_content_are_fetched_again(downloads: Path, tmp_path: Path) -> None:
     kept = downloads / "demo" / "downloads"
     for path in kept.glob("*.tar.gz"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -117,8 +117,8 @@ def test_only_the_known_bytes_are_used(downloads: Path, tmp_path: Path) -> None:
 
 
 @requires("namespaces", "redis")
-def test_a_stack_of_its_own_starts_beside_the_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a fresh clone: the downloads come first, and a stack refuses a folder that holds anything of others."""
+def test_the_demos_own_stack_starts_beside_the_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a fresh clone: the downloads come first, and a stack refuses a folder with foreign files."""
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads/package.whl").write_bytes(b"fetched before")

@@ -1,4 +1,4 @@
-"""Files of a sandbox where a user of ``os`` and ``shutil`` would be surprised: on its own disk, with paths that lead nowhere."""
+"""Files of a sandbox in cases that would surprise a user of ``os`` and ``shutil``: its own disk, missing directories, unusual sources."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from holdfast import (
 )
 
 
-@pytest.mark.parametrize("made", ["files.write", "shell"])
-def test_a_file_on_the_sandboxs_own_disk_is_removed(sandbox: Sandbox, made: str) -> None:
-    if made == "shell":
+@pytest.mark.parametrize("creator", ["files.write", "shell"])
+def test_a_file_on_the_sandboxs_own_disk_is_removed(sandbox: Sandbox, creator: str) -> None:
+    if creator == "shell":
         sandbox.exec("echo x > /tmp/gone").check()
     else:
         sandbox.files.write("/tmp/gone", b"x")
@@ -26,7 +26,7 @@ def test_a_file_on_the_sandboxs_own_disk_is_removed(sandbox: Sandbox, made: str)
     assert not sandbox.files.exists("/tmp/gone")
 
 
-def test_roots_of_file_systems_stay(sandbox: Sandbox) -> None:
+def test_roots_of_file_systems_are_not_removed(sandbox: Sandbox) -> None:
     for path in ("/", "/proc", "/dev/shm", "/tmp/.."):
         with pytest.raises(RemotePermissionError, match="root of a file system"):
             sandbox.files.remove(path, recursive=True)
@@ -34,7 +34,7 @@ def test_roots_of_file_systems_stay(sandbox: Sandbox) -> None:
         sandbox.files.remove("/tmp/.", recursive=True)
 
 
-def test_a_move_that_fails_names_what_is_wrong(sandbox: Sandbox) -> None:
+def test_the_error_of_a_failed_move_names_the_path(sandbox: Sandbox) -> None:
     files = sandbox.files
     files.write("/tmp/moving/one", "1")
     with pytest.raises(RemoteFileNotFoundError) as missing:
@@ -48,7 +48,7 @@ def test_a_move_that_fails_names_what_is_wrong(sandbox: Sandbox) -> None:
     assert files.read("/tmp/moving/one") == b"1"
 
 
-def test_hints_fit_what_happened(sandbox: Sandbox) -> None:
+def test_hints_match_the_cause(sandbox: Sandbox) -> None:
     sandbox.exec("ln -sfn loop /tmp/loop").check()
     with pytest.raises(InvalidPathError) as loop:
         sandbox.files.read("/tmp/loop")
@@ -66,7 +66,7 @@ def test_text_files_are_written_as_utf8(sandbox: Sandbox, tmp_path: Path) -> Non
     assert sandbox.files.read_text("/tmp/text") == "ü"
 
 
-def test_a_source_that_gives_no_bytes_is_refused_and_leaves_nothing(sandbox: Sandbox) -> None:
+def test_a_source_that_returns_no_bytes_is_refused_and_leaves_no_file(sandbox: Sandbox) -> None:
     class Numbers:
         def read(self, size: int = -1) -> int:
             return 7

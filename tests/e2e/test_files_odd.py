@@ -1,4 +1,4 @@
-"""Names, places and neighbours that most files never have: control characters, devices, writers at work on the same file."""
+"""Unusual files: names with control characters, devices, pipes and sockets, and files that other processes write at the same time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from holdfast import InvalidArgumentError, InvalidPathError, RemoteFileNotFoundError, RequestTooLargeError, Sandbox
 
 
-def test_what_is_wrong_with_a_name_of_control_characters_is_told(sandbox: Sandbox) -> None:
+def test_an_error_escapes_the_control_characters_of_a_name(sandbox: Sandbox) -> None:
     with pytest.raises(RemoteFileNotFoundError, match=r"no\\nsuch\\x1b\[31m") as missing:
         sandbox.files.read("/tmp/no\nsuch\x1b[31m")
     assert missing.value.filename == "/tmp/no\nsuch\x1b[31m"
 
 
-def test_what_is_appended_side_by_side_is_all_there(sandbox: Sandbox) -> None:
-    """Also beside a process in the sandbox, which appends as shells do."""
+def test_concurrent_appends_lose_nothing(sandbox: Sandbox) -> None:
+    """Also while a process in the sandbox appends to the same file as shells do."""
     files = sandbox.files
     with sandbox.start("for i in $(seq 2000); do echo inside >> /tmp/log; done") as process:
         with ThreadPoolExecutor(4) as pool:
@@ -29,21 +29,21 @@ def test_what_is_appended_side_by_side_is_all_there(sandbox: Sandbox) -> None:
     assert (lines.count(b"inside"), lines.count(b"outside"), len(lines)) == (2000, 60, 2060)
 
 
-def test_the_hint_at_a_pipe_leads_somewhere(sandbox: Sandbox) -> None:
+def test_the_hint_about_a_pipe_names_another_way(sandbox: Sandbox) -> None:
     sandbox.exec("mkfifo /tmp/pipe").check()
     with pytest.raises(InvalidPathError) as pipe:
         sandbox.files.write("/tmp/pipe", b"")
     assert "command" in pipe.value.hint
 
 
-def test_a_file_that_cannot_be_replaced_says_how_it_is_written(sandbox: Sandbox) -> None:
+def test_the_error_about_a_file_that_cannot_be_replaced_names_the_option(sandbox: Sandbox) -> None:
     with pytest.raises(InvalidPathError, match="/proc/sys/kernel/domainname") as virtual:
         sandbox.files.write("/proc/sys/kernel/domainname", b"x")
     assert "atomic=False" in virtual.value.hint
 
 
 @pytest.mark.parametrize("into", ["directory", "file"])
-def test_a_name_as_long_as_they_get_is_downloaded(sandbox: Sandbox, tmp_path: Path, into: str) -> None:
+def test_a_file_with_the_longest_possible_name_is_downloaded(sandbox: Sandbox, tmp_path: Path, into: str) -> None:
     name = "n" * 255
     sandbox.files.write(f"/tmp/{name}", b"long")
     sandbox.files.download(f"/tmp/{name}", tmp_path if into == "directory" else tmp_path / name)
@@ -51,8 +51,8 @@ def test_a_name_as_long_as_they_get_is_downloaded(sandbox: Sandbox, tmp_path: Pa
     assert (tmp_path / name).read_bytes() == b"long"
 
 
-def test_a_download_to_a_device_or_pipe_goes_into_it(sandbox: Sandbox, tmp_path: Path) -> None:
-    """As root, /dev/null would be a file from then on."""
+def test_a_download_to_a_device_or_pipe_is_written_into_it(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Otherwise a download by root to /dev/null would replace the device by a file."""
     sandbox.files.write("/tmp/down", b"through")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -74,7 +74,7 @@ def test_a_download_to_a_socket_is_refused(sandbox: Sandbox, tmp_path: Path) -> 
     assert stat.S_ISSOCK((tmp_path / "socket").lstat().st_mode)
 
 
-def test_a_link_to_a_directory_is_uploaded_as_what_it_leads_to(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_link_to_a_directory_is_uploaded_as_that_directory(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "tree/empty").mkdir(parents=True)
     (tmp_path / "tree/file").write_text("1")
     (tmp_path / "link").symlink_to("tree")
@@ -82,7 +82,7 @@ def test_a_link_to_a_directory_is_uploaded_as_what_it_leads_to(sandbox: Sandbox,
     assert [entry.name for entry in sandbox.files.list("/tmp/linked")] == ["empty", "file"]
 
 
-def test_a_list_is_whole_or_says_that_it_is_not(sandbox: Sandbox) -> None:
+def test_a_list_that_would_be_incomplete_is_an_error(sandbox: Sandbox) -> None:
     sandbox.exec("mkdir /tmp/deep; cd /tmp/deep; for i in $(seq 25); do mkdir $(printf '%0200d' 0); cd 0*; done").check()
     with pytest.raises(RequestTooLargeError, match="than the 20 entries"):
         sandbox.files.list("/tmp/deep", recursive=True)
@@ -90,7 +90,7 @@ def test_a_list_is_whole_or_says_that_it_is_not(sandbox: Sandbox) -> None:
     assert not sandbox.files.exists("/tmp/deep")
 
 
-def test_what_a_copy_of_a_directory_left_out_is_counted(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_copy_of_a_directory_counts_the_files_it_left_out(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     os.mkfifo(tmp_path / "tree/pipe")
     (tmp_path / "tree/file").write_text("1")
@@ -102,23 +102,23 @@ def test_what_a_copy_of_a_directory_left_out_is_counted(sandbox: Sandbox, tmp_pa
     assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["file", "in"]
 
 
-def test_files_that_hold_more_than_their_size_says_are_counted(sandbox: Sandbox, tmp_path: Path) -> None:
-    """As those that are written to meanwhile: an archive says how long a file is before it holds it."""
+def test_files_longer_than_their_stated_size_are_counted(sandbox: Sandbox, tmp_path: Path) -> None:
+    """As are files that grow during the copy: an archive states the length of a file before its content."""
     moved = sandbox.files.download("/proc/sys/kernel/random", tmp_path / "random")
     assert moved.changed >= 1
 
 
-def test_paths_of_the_working_directory_are_plain(sandbox: Sandbox) -> None:
+def test_results_below_the_working_directory_have_normalized_paths(sandbox: Sandbox) -> None:
     sandbox.files.write("plain/file", "needle")
     assert "/workspace/plain" in [entry.path for entry in sandbox.files.list()]
     assert [match.path for match in sandbox.files.search(pattern="needle")] == ["/workspace/plain/file"]
 
 
-def test_a_source_that_has_nothing_yet_is_no_source_that_has_ended(sandbox: Sandbox) -> None:
-    """``read`` of what is open without waiting answers None then: what was written would be cut off there."""
-    ours, theirs = os.pipe()
-    os.set_blocking(ours, False)
-    os.write(theirs, b"some")
-    with open(ours, "rb", buffering=0) as source, open(theirs, "wb"), pytest.raises(InvalidArgumentError, match="file object"):
+def test_a_nonblocking_source_without_data_is_refused(sandbox: Sandbox) -> None:
+    """``read`` of a nonblocking file returns None when no data is ready: the written file would end there."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    os.write(write_end, b"some")
+    with open(read_end, "rb", buffering=0) as source, open(write_end, "wb"), pytest.raises(InvalidArgumentError, match="file object"):
         sandbox.files.write("/tmp/cut-off", source)
     assert not sandbox.files.exists("/tmp/cut-off")

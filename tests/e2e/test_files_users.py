@@ -1,4 +1,4 @@
-"""`files.*` with a `user`: that user's permissions hold, and what is made is that user's; afterwards the agent is itself again."""
+"""`files.*` with a `user`: that user's permissions apply, new files belong to that user, and the agent keeps its own identity."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ def owner(box: Sandbox, path: str) -> str:
 
 
 @pytest.mark.parametrize(("user", "owned"), [(USER, "1000:1000"), (1000, "1000:1000"), ("1000", "1000:1000"), ("user:users", "1000:100")])
-def test_what_is_made_is_the_users(box: Sandbox, tmp_path: Path, user: str | int, owned: str) -> None:
+def test_new_files_belong_to_the_user(box: Sandbox, tmp_path: Path, user: str | int, owned: str) -> None:
     (tmp_path / "tree/inner").mkdir(parents=True)
     (tmp_path / "tree/inner/leaf").write_text("leaf")
-    files, here = box.files, f"/srv/own/{str(user).replace(':', '-')}{type(user).__name__}"
-    files.mkdir(here, user=user)
-    files.write(f"{here}/new/dir/file", "x", user=user)
-    files.write(f"{here}/in-place", "x", user=user, atomic=False)
-    files.append(f"{here}/appended", "x", user=user)
-    files.upload(tmp_path / "tree/inner/leaf", f"{here}/uploaded", user=user)
-    files.upload(tmp_path / "tree", f"{here}/tree", user=user)
-    files.move(f"{here}/in-place", f"{here}/moved", user=user)
-    files.chmod(f"{here}/moved", 0o600, user=user)
-    made = {entry.path: f"{entry.uid}:{entry.gid}" for entry in files.list(here, recursive=True)}
+    files, folder = box.files, f"/srv/own/{str(user).replace(':', '-')}{type(user).__name__}"
+    files.mkdir(folder, user=user)
+    files.write(f"{folder}/new/dir/file", "x", user=user)
+    files.write(f"{folder}/in-place", "x", user=user, atomic=False)
+    files.append(f"{folder}/appended", "x", user=user)
+    files.upload(tmp_path / "tree/inner/leaf", f"{folder}/uploaded", user=user)
+    files.upload(tmp_path / "tree", f"{folder}/tree", user=user)
+    files.move(f"{folder}/in-place", f"{folder}/moved", user=user)
+    files.chmod(f"{folder}/moved", 0o600, user=user)
+    made = {entry.path: f"{entry.uid}:{entry.gid}" for entry in files.list(folder, recursive=True)}
     assert set(made.values()) == {owned}
     assert len(made) == 9
-    assert files.read(f"{here}/moved", user=user) == b"x"
-    files.remove(here, recursive=True, user=user)
-    assert not files.exists(here)
+    assert files.read(f"{folder}/moved", user=user) == b"x"
+    files.remove(folder, recursive=True, user=user)
+    assert not files.exists(folder)
 
 
-def test_what_the_user_may_not_do_is_refused(box: Sandbox, tmp_path: Path) -> None:
+def test_operations_without_permission_are_refused(box: Sandbox, tmp_path: Path) -> None:
     files = box.files
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/leaf").write_text("leaf")
@@ -105,16 +105,16 @@ def test_what_the_user_may_not_do_is_refused(box: Sandbox, tmp_path: Path) -> No
         files.read("/srv/open/none", user=USER)
 
 
-def test_what_another_owns_keeps_its_owner(box: Sandbox) -> None:
+def test_writing_a_file_of_another_user_keeps_its_owner(box: Sandbox) -> None:
     box.files.write("/srv/open/others", "changed", user=USER)
     assert (box.files.read("/srv/open/others"), owner(box, "/srv/open/others")) == (b"changed", "0:0")
     box.files.write("/srv/group", io.BytesIO(b"members"), user="user:users")
     assert (box.files.read("/srv/group"), owner(box, "/srv/group")) == (b"members", "0:100")
-    box.files.write("/srv/mine", "mine", user=USER)  # in a directory where nothing of this user's can be made
+    box.files.write("/srv/mine", "mine", user=USER)  # in a directory where this user cannot create files
     assert (box.files.read("/srv/mine"), owner(box, "/srv/mine")) == (b"mine", "1000:0")
 
 
-def test_groups_count(box: Sandbox) -> None:
+def test_the_users_groups_are_applied(box: Sandbox) -> None:
     with pytest.raises(RemotePermissionError):
         box.files.write("/srv/shared/file", "x", user=USER)
     box.files.write("/srv/shared/file", "x", user="user:users")
@@ -123,7 +123,7 @@ def test_groups_count(box: Sandbox) -> None:
     assert owner(box, "/srv/members/file") == "1000:1000"
 
 
-def test_root_and_nobody_in_particular_may_do_everything(box: Sandbox) -> None:
+def test_root_and_the_default_user_have_all_permissions(box: Sandbox) -> None:
     for user in (None, "root", 0):
         assert box.files.read("/srv/closed/secret", user=user) == b"secret"
         box.files.write("/srv/closed/new", "x", user=user)
@@ -131,7 +131,7 @@ def test_root_and_nobody_in_particular_may_do_everything(box: Sandbox) -> None:
         box.files.remove("/srv/closed/new", user=user)
 
 
-def test_a_patch_of_a_user(box: Sandbox) -> None:
+def test_a_patch_with_a_users_permissions(box: Sandbox) -> None:
     diff = "--- /dev/null\n+++ b/made\n@@ -0,0 +1 @@\n+line\n"
     assert box.apply_patch(diff, cwd="/srv/own", user=USER).success
     assert owner(box, "/srv/own/made") == "1000:1000"
@@ -141,14 +141,14 @@ def test_a_patch_of_a_user(box: Sandbox) -> None:
         box.apply_patch(diff, cwd="/srv", user=USER)
 
 
-def test_users_that_are_not_there(box: Sandbox) -> None:
+def test_unknown_users(box: Sandbox) -> None:
     for user in ("nobody-of-that-name", "user:no-such-group"):
         with pytest.raises(UserNotFoundError):
             box.files.read("/srv/open/fixed", user=user)
 
 
-def test_side_by_side(box: Sandbox) -> None:
-    """Transfers of several users at once, on shared threads: none does another's work as itself."""
+def test_concurrent_operations_of_several_users(box: Sandbox) -> None:
+    """Concurrent transfers of several users on shared threads: each runs with its own user's identity."""
     wrong: list[str] = []
 
     def work(user: str | None, expected: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The table of guesses, typed: what a user of docker, Modal or E2B tries first works, or the first line of its error names what does."""
+"""The table of guesses: what a user of docker, Modal or E2B tries first works, or the first line of its error names the right way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_name(client: SandboxClient) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("guess", COMMAND_LINE, ids=name_of)
-def test_on_the_command_line(stack: Stack, sandbox: Sandbox, new_name: str, guess: Guess) -> None:
+def test_a_guess_on_the_command_line(stack: Stack, sandbox: Sandbox, new_name: str, guess: Guess) -> None:
     words = [word.replace("SB", sandbox.id).replace("NEW", new_name) for word in shlex.split(guess.typed)]
     command = [sys.executable, "-m", "holdfast.cli", *words]
     done = subprocess.run(
@@ -46,18 +46,18 @@ def test_on_the_command_line(stack: Stack, sandbox: Sandbox, new_name: str, gues
 
 
 @pytest.mark.parametrize("guess", SDK, ids=name_of)
-def test_in_python(client: SandboxClient, sandbox: Sandbox, guess: Guess) -> None:
-    at_hand = {"client": client, "sandbox": sandbox}
+def test_a_guess_in_python(client: SandboxClient, sandbox: Sandbox, guess: Guess) -> None:
+    variables = {"client": client, "sandbox": sandbox}
     if guess.works is not None:
-        assert guess.works in repr(eval(guess.typed, at_hand))
+        assert guess.works in repr(eval(guess.typed, variables))
         return
     with pytest.raises(HoldfastError) as refused:
-        eval(guess.typed, at_hand)
+        eval(guess.typed, variables)
     assert guess.says is not None
     assert guess.says in refused.value.message.splitlines()[0]
 
 
-def test_there_are_forty_purposes_and_each_row_says_one_thing() -> None:
+def test_there_are_forty_purposes_and_each_row_has_one_expectation() -> None:
     rows = [*COMMAND_LINE, *SDK]
     assert len({guess.purpose for guess in rows}) >= 40
     assert all((guess.works is None) != (guess.says is None) for guess in rows)

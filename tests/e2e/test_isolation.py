@@ -1,7 +1,7 @@
-"""What code in a sandbox can reach and spoil, seen through the SDK: nothing of the machine, nothing of a neighbour, nothing of a stranger.
+"""Isolation, tested through the SDK: code in a sandbox reaches neither the machine nor another sandbox, and another owner has no access.
 
-The list of break-out attempts is the node's probe (`tests/node/probe.py`); here it runs as an agent's code would. The floods and bombs
-check three things each: the agent answers meanwhile, the result is still delivered, and a neighbour keeps its pace.
+The list of break-out attempts is the node's probe (`tests/node/probe.py`); here it runs as a user's command. Each flood and bomb checks
+three things: the agent answers while it runs, its result is delivered, and a neighbouring sandbox keeps its speed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEASUREMENTS = 4
 
 @pytest.fixture(scope="module")
 def marker() -> Iterator[str]:
-    """Files that only the machine's owner should see, where people keep such files."""
+    """Create private files in usual places of the machine, which no sandbox may see; returns their name."""
     name = f"holdfast-probe-marker-{uuid.uuid4().hex}"
     made = []
     for place in (Path("/root"), Path("/home"), Path.home(), Path("/tmp"), Path("/srv")):
@@ -63,7 +63,7 @@ def neighbour(client: SandboxClient) -> Iterator[Sandbox]:
 
 
 @pytest.mark.parametrize("way", ["exec", "shell", "terminal"])
-def test_every_way_out_is_refused(sandbox: Sandbox, marker: str, way: str) -> None:
+def test_every_break_out_attempt_is_refused(sandbox: Sandbox, marker: str, way: str) -> None:
     sandbox.files.write("/tmp/probe.py", PROBE)
     command = f"python3 /tmp/probe.py {marker} > /tmp/found.json"
     if way == "exec":
@@ -76,15 +76,15 @@ def test_every_way_out_is_refused(sandbox: Sandbox, marker: str, way: str) -> No
             assert terminal.wait().exit_code == 0
     found = json.loads(sandbox.files.read("/tmp/found.json"))
     assert set(NAMED) <= set(found)
-    allowed = {"other processes"} if way != "exec" else set()  # the shell that runs the probe is one more
+    allowed = {"other processes"} if way != "exec" else set()  # the shell that runs the probe is one more process
     if way == "terminal":
         allowed.add("descriptors")
-    broken = {name: said for name, said in found.items() if said is not None and name not in allowed}
+    broken = {name: result for name, result in found.items() if result is not None and name not in allowed}
     assert broken == {}
 
 
 @pytest.mark.parametrize("way", ["exec", "shell"])
-def test_commands_have_dockers_capabilities_and_no_more(sandbox: Sandbox, way: str) -> None:
+def test_commands_have_exactly_dockers_capabilities(sandbox: Sandbox, way: str) -> None:
     script = "cat /proc/self/status"
     if way == "exec":
         text = sandbox.exec(script).stdout
@@ -97,7 +97,7 @@ def test_commands_have_dockers_capabilities_and_no_more(sandbox: Sandbox, way: s
     assert (rows["NoNewPrivs"], rows["Seccomp"]) == ("0", "2")
 
 
-def test_files_of_the_machine_are_not_there_by_any_face(sandbox: Sandbox, marker: str) -> None:
+def test_files_of_the_machine_are_not_reachable_through_the_files_api(sandbox: Sandbox, marker: str) -> None:
     for place in ("/root", "/home", "/tmp", "/srv"):
         assert not sandbox.files.exists(f"{place}/{marker}")
         assert not sandbox.files.exists(f"/proc/1/root{place}/{marker}")
@@ -119,7 +119,7 @@ def test_two_sandboxes_do_not_see_each_other(sandbox: Sandbox, neighbour: Sandbo
         with neighbour.tunnel(8765) as address:
             for _ in range(100):
                 try:
-                    assert httpx.get(f"http://{address}/", timeout=5).status_code == 200, "it is there, for its owner"
+                    assert httpx.get(f"http://{address}/", timeout=5).status_code == 200, "the owner can reach it"
                     break
                 except httpx.TransportError:
                     neighbour.exec("true")
@@ -136,7 +136,7 @@ def test_two_sandboxes_do_not_see_each_other(sandbox: Sandbox, neighbour: Sandbo
     assert shared & {"mnt", "pid", "net", "ipc", "uts"} == set()
 
 
-# A stranger ----------------------------------------------------------------------------------------------------------
+# Other owners --------------------------------------------------------------------------------------------------------
 
 _ROUTES = (
     ("GET", "/sandboxes/{id}", None),
@@ -153,33 +153,35 @@ _ROUTES = (
 )
 
 
-def test_another_owners_sandbox_looks_like_a_missing_one(stack: Stack, sandbox: Sandbox, stranger_key: str) -> None:
+def test_the_answers_about_another_owners_sandbox_equal_those_about_a_missing_one(
+    stack: Stack, sandbox: Sandbox, stranger_key: str
+) -> None:
     missing = "sb-missing-one"
     with httpx.Client(base_url=stack.url, headers={"X-API-Key": stranger_key}, timeout=20) as stranger:
-        assert stranger.get("/sandboxes").json()["sandboxes"] == [], "the key itself is a good one"
+        assert stranger.get("/sandboxes").json()["sandboxes"] == [], "the key itself is valid"
         for method, path, body in _ROUTES:
             answers = [stranger.request(method, path.format(id=name), json=body) for name in (sandbox.id, missing)]
-            told = [answer.text.replace(sandbox.id, "ID").replace(missing, "ID") for answer in answers]
-            assert told[0] == told[1], (method, path)
+            texts = [answer.text.replace(sandbox.id, "ID").replace(missing, "ID") for answer in answers]
+            assert texts[0] == texts[1], (method, path)
             assert answers[0].status_code == answers[1].status_code
-            assert answers[0].status_code in (404, 400, 422, 426), (method, path, told[0])
+            assert answers[0].status_code in (404, 400, 422, 426), (method, path, texts[0])
             headers = [{name: value for name, value in answer.headers.items() if name not in _VARY} for answer in answers]
             assert headers[0] == headers[1]
-    assert sandbox.exec("echo alive").stdout == "alive\n", "the DELETE above did nothing"
+    assert sandbox.exec("echo alive").stdout == "alive\n", "the DELETE above had no effect"
 
 
 _VARY = {"date", "x-request-id", "content-length"}
 
 
-def test_nobody_gets_the_same_answer_for_every_id(stack: Stack, sandbox: Sandbox) -> None:
-    with httpx.Client(base_url=stack.url, timeout=20) as nobody:
+def test_a_client_without_a_key_gets_the_same_answer_for_every_id(stack: Stack, sandbox: Sandbox) -> None:
+    with httpx.Client(base_url=stack.url, timeout=20) as without_key:
         for method, path, body in _ROUTES[:-1]:
             for name in (sandbox.id, "sb-missing-one"):
-                answer = nobody.request(method, path.format(id=name), json=body)
+                answer = without_key.request(method, path.format(id=name), json=body)
                 assert (answer.status_code, answer.json()["code"]) == (401, "key_missing"), (method, path)
 
 
-def test_a_stranger_gets_no_session_and_takes_no_name(stack: Stack, sandbox: Sandbox, stranger_key: str) -> None:
+def test_another_owner_can_neither_attach_to_nor_replace_a_sandbox(stack: Stack, sandbox: Sandbox, stranger_key: str) -> None:
     with SandboxClient(stack.url, stranger_key) as stranger:
         seen = []
         for name in (sandbox.id, "sb-missing-one"):
@@ -194,7 +196,7 @@ def test_a_stranger_gets_no_session_and_takes_no_name(stack: Stack, sandbox: San
     assert sandbox.exec("echo alive").stdout == "alive\n"
 
 
-def test_a_job_of_another_owner_is_not_there(stack: Stack, sandbox: Sandbox, rest: httpx.Client, stranger_key: str) -> None:
+def test_a_job_of_another_owner_is_not_found(stack: Stack, sandbox: Sandbox, rest: httpx.Client, stranger_key: str) -> None:
     job = rest.post(f"/sandboxes/{sandbox.id}/exec", json={"command": "sleep 5"}).json()["job_id"]
     assert rest.get(f"/jobs/{job}").status_code == 200
     with httpx.Client(base_url=stack.url, headers={"X-API-Key": stranger_key}) as stranger:
@@ -213,7 +215,7 @@ OUTPUT_FLOOD = "yes holdfast | head -c 60000000; exit 3"
 
 
 LOAD = "for n in 1 2 3 4; do while :; do :; done & done; wait"
-"""As much of the processor as a sandbox may have, and no harm in it: what a neighbour's pace is compared with."""
+"""A harmless command that uses all processor time of a sandbox; the neighbour's speed beside a bomb is compared with that beside it."""
 
 
 @pytest.mark.parametrize(
@@ -223,15 +225,15 @@ LOAD = "for n in 1 2 3 4; do while :; do :; done & done; wait"
 @requires("cgroups", "root")
 @pytest.mark.alone
 @pytest.mark.timeout(240)
-def test_a_bomb_harms_only_its_own(client: SandboxClient, neighbour: Sandbox, bomb: str) -> None:
-    """The agent answers within a second all the while, the result is delivered, a neighbour's p99 is at most doubled."""
+def test_a_bomb_harms_only_its_own_sandbox(client: SandboxClient, neighbour: Sandbox, bomb: str) -> None:
+    """While the bomb runs the agent answers within a second; the result is delivered, and a neighbour's p99 at most doubles."""
     seen = []
-    with client.create_sandbox("host", memory="256Mi", cpu=1) as victim, neighbour.shell() as next_door:
+    with client.create_sandbox("host", memory="256Mi", cpu=1) as victim, neighbour.shell() as neighbour_shell:
         victim.files.write("/etc/asked", "here")
-        # A machine that is busy with something else for a moment spoils a measurement; a product that is slow spoils every one.
+        # A short load of the machine by another program spoils one measurement; a slow product spoils every one.
         for _ in range(MEASUREMENTS):
-            loaded = measured(victim, next_door, LOAD, timeout_s=1)
-            bombed = measured(victim, next_door, bomb, timeout_s=2)
+            loaded = measured(victim, neighbour_shell, LOAD, timeout_s=1)
+            bombed = measured(victim, neighbour_shell, bomb, timeout_s=2)
             assert victim.exec("echo over", timeout=30).stdout == "over\n"
             assert neighbour.exec("echo fine").stdout == "fine\n"
             seen.append((bombed.slowest_answer, bombed.neighbour_p99, loaded.neighbour_p99))
@@ -248,12 +250,12 @@ class Paces:
     neighbour_p99: float
 
 
-def measured(victim: Sandbox, next_door: Shell, command: str, timeout_s: float) -> Paces:
-    """Read from the victim's agent, and run commands next door, until the result of *command* is there."""
+def measured(victim: Sandbox, neighbour_shell: Shell, command: str, timeout_s: float) -> Paces:
+    """Read from the victim's agent, and run commands in the neighbour, until *command* has a result."""
     over = threading.Event()
     with ThreadPoolExecutor(2) as pool, victim.start(command, timeout=timeout_s, spool="tail", outlive="kill") as process:
         answers = pool.submit(times_of, lambda: victim.files.read("/etc/asked"), over)
-        paces = pool.submit(times_of, lambda: next_door.run("true").check(), over)
+        paces = pool.submit(times_of, lambda: neighbour_shell.run("true").check(), over)
         try:
             result = process.wait()
         finally:
@@ -263,7 +265,7 @@ def measured(victim: Sandbox, next_door: Shell, command: str, timeout_s: float) 
 
 
 def times_of(run: Callable[[], object], over: threading.Event) -> list[float]:
-    """Seconds of each small request, one every few milliseconds, until *over*; a window's worth at least."""
+    """Seconds of each small request, one every few milliseconds, until *over*; at least WINDOW requests."""
     times: list[float] = []
     while not over.wait(0.003) or len(times) < WINDOW:
         began = time.monotonic()
@@ -273,7 +275,7 @@ def times_of(run: Callable[[], object], over: threading.Event) -> list[float]:
 
 
 def p99(times: list[float]) -> float:
-    """The median over windows of WINDOW: one hiccup of the machine is in one window alone."""
+    """The median of the p99 of windows of WINDOW requests: one short disturbance of the machine affects only one window."""
     windows = [times[start : start + WINDOW] for start in range(0, len(times) - WINDOW + 1, WINDOW)]
     return statistics.median(sorted(window)[int(WINDOW * 0.99)] for window in windows)
 
@@ -285,8 +287,8 @@ STARTS = 3
 @requires("cgroups", "root")
 @pytest.mark.alone
 @pytest.mark.timeout(120)
-def test_only_what_is_started_among_busy_loops_waits_for_its_turn(client: SandboxClient) -> None:
-    """A start takes as long as the sandbox's share of the processor makes it take; meanwhile its agent answers everything else."""
+def test_only_starts_wait_while_busy_loops_use_the_processor(client: SandboxClient) -> None:
+    """A start takes as long as the sandbox's share of the processor allows; in the meantime its agent answers all other requests."""
     with client.create_sandbox("host", memory="256Mi", cpu=0.1) as sandbox, sandbox.start(BUSY) as busy:
         sandbox.files.write("/tmp/asked", "here")
         assert next(iter(busy)).text == "full\n"
@@ -305,7 +307,7 @@ def test_only_what_is_started_among_busy_loops_waits_for_its_turn(client: Sandbo
         assert busy.wait().signal == "KILL"
 
 
-def test_an_output_flood_that_nobody_reads_stands_still(sandbox: Sandbox, neighbour: Sandbox) -> None:
+def test_an_unread_output_flood_blocks_without_affecting_other_commands(sandbox: Sandbox, neighbour: Sandbox) -> None:
     with sandbox.start("yes") as flood:
         next(iter(flood))
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Arguments and variables up to what the kernel takes: 128 KiB in one, 2 MiB in all. More is an error of its own."""
+"""Arguments and variables up to the kernel's limits: 128 KiB in one, 2 MiB in all. More raises a specific error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORDS = {
 
 
 OPTIONS: dict[str, Any] = {"cwd": None, "user": None, "timeout": None, "login": False}
-"""What the command line gives every command."""
+"""Options that the command line sets for every command."""
 
 
 def expected(words: list[str], variable: str = "") -> list[object]:
@@ -38,35 +38,35 @@ def expected(words: list[str], variable: str = "") -> list[object]:
 
 
 @pytest.mark.parametrize("case", WORDS)
-def test_they_arrive_as_they_are(stack: Stack, sandbox: Sandbox, rest: httpx.Client, case: str) -> None:
+def test_large_arguments_arrive_unchanged(stack: Stack, sandbox: Sandbox, rest: httpx.Client, case: str) -> None:
     argv = ["python3", "-S", "-c", SHOW, *WORDS[case]]
-    wanted = expected(WORDS[case])
-    assert json.loads(sandbox.exec(argv).check().stdout) == wanted
+    digests = expected(WORDS[case])
+    assert json.loads(sandbox.exec(argv).check().stdout) == digests
     with sandbox.start(argv, stdin=False) as process:
-        assert json.loads(process.wait().stdout) == wanted
+        assert json.loads(process.wait().stdout) == digests
     with sandbox.terminal(argv) as terminal:
-        assert json.loads(terminal.wait().stdout) == wanted
+        assert json.loads(terminal.wait().stdout) == digests
     with SandboxClient(stack.url, stack.key, transport="rest") as client:
-        assert json.loads(client.get_sandbox(sandbox.id).exec(argv).check().stdout) == wanted
+        assert json.loads(client.get_sandbox(sandbox.id).exec(argv).check().stdout) == digests
     answer = rest.post(f"/sandboxes/{sandbox.id}/exec", json={"command": argv, "wait": True}).raise_for_status()
-    assert json.loads(answer.json()["stdout"]) == wanted
+    assert json.loads(answer.json()["stdout"]) == digests
 
 
-def test_empty_input_ends_behind_more_arguments_than_a_window_takes(sandbox: Sandbox) -> None:
+def test_empty_input_ends_after_arguments_larger_than_the_credit_window(sandbox: Sandbox) -> None:
     words = WORDS["a few long ones"]
     assert sum(map(len, words)) > WINDOW_BYTES
     result = sandbox.exec(["sh", "-c", "wc -c", *words], input=b"", timeout=60)
     assert (result.exit_code, result.stdout.strip()) == (0, "0")
 
 
-def test_a_detached_command_takes_them(sandbox: Sandbox) -> None:
+def test_a_detached_command_accepts_large_arguments(sandbox: Sandbox) -> None:
     words = WORDS["a few long ones"]
     process, status = leave(sandbox, ["sh", "-c", "echo $#", "sh", *words], OPTIONS, None)
     assert status == 0
     assert sandbox.follow(process.command_id).wait(60).stdout == f"{len(words)}\n"
 
 
-def test_variables_and_input_with_them(sandbox: Sandbox) -> None:
+def test_large_variables_and_input_with_large_arguments(sandbox: Sandbox) -> None:
     env = {f"LARGE{number}": chr(97 + number) * 120_000 for number in range(8)}
     words = WORDS["a few long ones"][:7]
     show = SHOW + "\nprint(d(sys.stdin.read()))"
@@ -81,7 +81,7 @@ def test_variables_and_input_with_them(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("by", ["session", "rest"])
-def test_what_is_too_long_is_an_error_of_its_own(stack: Stack, sandbox: Sandbox, by: str) -> None:
+def test_too_long_arguments_raise_arguments_too_long_error(stack: Stack, sandbox: Sandbox, by: str) -> None:
     long, many = "x" * 131_072, ["x" * 100_000] * 30
     huge = ["x" * 100_000] * (PARAMS_BYTES // 100_000 + 1)
     with SandboxClient(stack.url, stack.key, transport=by) as client:  # type: ignore[arg-type]
@@ -105,8 +105,8 @@ def test_what_is_too_long_is_an_error_of_its_own(stack: Stack, sandbox: Sandbox,
     assert sandbox.exec(["true", "x" * 131_000]).ok
 
 
-def test_they_are_of_one_command(sandbox: Sandbox) -> None:
-    """The same id attaches to what runs or ran, whichever way its parameters came; with other ones it is a conflict."""
+def test_large_arguments_belong_to_the_identity_of_a_command(sandbox: Sandbox) -> None:
+    """The same id and parameters attach to the command that runs or ran; other parameters are a conflict."""
     words = WORDS["a few long ones"]
     argv = ["sh", "-c", "echo run >> /tmp/runs; echo done", *words]
     results = [sandbox.exec(argv, command_id="large-once") for _ in range(3)]
@@ -132,8 +132,8 @@ def _runs(shell: Shell) -> bool:
 
 
 @pytest.mark.parametrize("cuts", [(300_000,), (700_000, 400_000), (700_000, 400_000, 300_000)])
-def test_a_connection_that_breaks_on_the_way(stack: Stack, sandbox: Sandbox, cuts: tuple[int, ...]) -> None:
-    """The rest of the parameters comes over the next one; nothing runs before, and it runs once."""
+def test_a_connection_that_breaks_while_arguments_are_sent(stack: Stack, sandbox: Sandbox, cuts: tuple[int, ...]) -> None:
+    """The rest of the parameters is sent over the next connection; the command runs only then, and once."""
     words = WORDS["a few long ones"]
     with FaultProxy(stack.url.replace("http://", "tcp://"), seed=3) as proxy, SandboxClient(proxy.url, stack.key) as client:
         proxy.cut_next(*cuts)

@@ -1,4 +1,4 @@
-"""What a one-off leaves running lives on, as after `docker exec`: every way to leave a server, started by one call, used by the next."""
+"""Background processes of a one-off continue, as after `docker exec`: each way to start a server in one call and use it in the next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.stack import Stack
 pytestmark = [requires("namespaces", "redis", "bash")]
 
 LIMIT_S = 1.5
-"""A one-off that leaves something running answers as one that leaves nothing: far sooner than any wait for a pipe would let it."""
+"""A one-off that leaves a background process returns as soon as one that leaves none; waiting for its pipes would take far longer."""
 SERVER = """
 import os, socket, sys
 where, turns = sys.argv[1], int(sys.argv[2])
@@ -29,7 +29,7 @@ listening = socket.create_server(("127.0.0.1", int(where)))
 while True:
     connection, _ = listening.accept()
     for stream in sys.stdout, sys.stderr:
-        print("asked", flush=True, file=stream)  # as a server logs: nobody reads it, and it does not die of it
+        print("asked", flush=True, file=stream)  # as a server logs: no one reads it, and it must not end the server
     connection.sendall(b"served")
     connection.close()
 """
@@ -66,7 +66,7 @@ def ask(sandbox: Sandbox, port: int) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_server_that_one_call_started_is_there_for_the_next(serving: Sandbox, way: str) -> None:
+def test_a_server_that_one_call_started_serves_the_next(serving: Sandbox, way: str) -> None:
     port = 4100 + list(WAYS).index(way)
     with Stopwatch() as watch:
         result = serving.exec(f"{line(way, port)}\necho started", timeout=60)
@@ -75,7 +75,7 @@ def test_a_server_that_one_call_started_is_there_for_the_next(serving: Sandbox, 
     assert watch.elapsed_s < LIMIT_S
 
 
-def test_so_it_is_over_rest(stack: Stack, serving: Sandbox, rest: httpx.Client) -> None:
+def test_background_processes_continue_over_rest(stack: Stack, serving: Sandbox, rest: httpx.Client) -> None:
     body = {"command": f"{line('nohup', 4150)} echo started", "wait": True}
     answer = rest.post(f"/sandboxes/{serving.id}/exec", json=body).raise_for_status().json()
     assert (answer["exit_code"], answer["stdout"]) == (0, "started\n")
@@ -86,13 +86,13 @@ def test_so_it_is_over_rest(stack: Stack, serving: Sandbox, rest: httpx.Client) 
         assert ask(by_rest, 4151) == "served"
 
 
-def test_a_started_command_leaves_it_too(serving: Sandbox) -> None:
+def test_background_processes_of_a_started_command_continue(serving: Sandbox) -> None:
     with serving.start(line("background", 4152), stdin=False) as process:
         assert process.wait().exit_code == 0
     assert ask(serving, 4152) == "served"
 
 
-def test_a_terminal_leaves_what_left_its_session(serving: Sandbox) -> None:
+def test_processes_that_left_a_terminals_session_continue(serving: Sandbox) -> None:
     script = line("setsid that forks", 4153) + " >/dev/null 2>&1; python3 -S /tmp/ask.py 4153"
     with serving.terminal(["bash", "-c", script]) as terminal:
         assert terminal.wait().exit_code == 0
@@ -100,7 +100,7 @@ def test_a_terminal_leaves_what_left_its_session(serving: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("by", ["session", "rest"])
-def test_another_policy_is_asked_for(stack: Stack, serving: Sandbox, rest: httpx.Client, by: str) -> None:
+def test_outlive_kill_and_wait(stack: Stack, serving: Sandbox, rest: httpx.Client, by: str) -> None:
     def run(command: str, outlive: str) -> dict[str, Any]:
         body = {"command": command, "outlive": outlive, "wait": True}
         return dict(rest.post(f"/sandboxes/{serving.id}/exec", json=body).raise_for_status().json())
@@ -119,13 +119,13 @@ def test_an_unknown_policy_is_refused_over_rest(serving: Sandbox, rest: httpx.Cl
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
 
 
-def test_a_time_out_still_ends_the_whole_tree(serving: Sandbox) -> None:
+def test_a_time_out_ends_the_whole_process_tree(serving: Sandbox) -> None:
     result = serving.exec("setsid sleep 299.75 & nohup sleep 299.75 & (setsid sleep 299.75 &); echo on; sleep 60", timeout=1)
     assert (result.exit_code, result.timed_out, result.stdout) == (124, True, "on\n")
     assert serving.exec("grep -lz '^299.75$' /proc/[0-9]*/cmdline").stdout == ""
 
 
-def test_a_leftover_that_writes_without_end_slows_nothing_down(serving: Sandbox) -> None:
+def test_a_background_process_that_writes_without_end_slows_no_command_down(serving: Sandbox) -> None:
     for _ in range(4):
         serving.exec("yes &").check()
     try:
@@ -161,6 +161,6 @@ print(time.monotonic() - began)
 
 
 def test_orphans_that_end_are_reaped_at_once(serving: Sandbox) -> None:
-    """Else a program that waits for another's pid to go, such as `stop` of an init script, waits for a second."""
+    """Otherwise a program that waits for a pid to disappear, such as `stop` of an init script, waits for a second."""
     times = [float(serving.exec(["python3", "-S", "-c", ORPHANS], timeout=60).check().stdout) for _ in range(3)]
     assert min(times) < 0.2, times

@@ -1,4 +1,4 @@
-"""How long sandboxes live: the default that the service states, what changes it, and warnings for what nobody closed."""
+"""How long sandboxes live: the service's default, how to change it, and warnings about objects that were never closed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_default_is_stated_and_shown(client: SandboxClient, rest: httpx.Clie
         assert client.get_sandbox(sandbox.id).info().lifetime_s == DAY_S
 
 
-def test_it_can_be_put_off_and_set_anew(client: SandboxClient) -> None:
+def test_a_lifetime_can_be_extended_and_set(client: SandboxClient) -> None:
     with client.create_sandbox("host", lifetime_s=60.0) as sandbox:
         made = sandbox.info().expires_at or 0.0
         assert sandbox.extend(600.0).expires_at == pytest.approx(made + 600.0, abs=0.01)
@@ -46,31 +46,31 @@ def test_it_can_be_put_off_and_set_anew(client: SandboxClient) -> None:
                 return lost.reason == "ttl"
             return False
 
-        until(gone, deadline_s=60, what="its lifetime to end it")
+        until(gone, deadline_s=60, what="its lifetime to end the sandbox")
         with pytest.raises(SandboxLostError):
             sandbox.extend(60.0)
     with pytest.raises(SandboxNotFoundError):
         client.get_sandbox("sb-nobody").extend(60.0)
 
 
-def test_what_was_never_closed_warns(stack: Stack) -> None:
+def test_objects_that_were_never_closed_warn(stack: Stack) -> None:
     client = SandboxClient(stack.url, stack.key)
     sandbox = client.create_sandbox("host")
     id_ = sandbox.id
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         del sandbox
         gc.collect()
         del client
         gc.collect()
-    said = [str(warning.message) for warning in heard]
-    assert any(text.startswith(f"sandbox {id_} was neither deleted nor closed and keeps running until 20") for text in said), said
-    assert any(text.startswith(f"<SandboxClient {stack.url}> was never closed") for text in said), said
+    messages = [str(warning.message) for warning in caught_warnings]
+    assert any(text.startswith(f"sandbox {id_} was neither deleted nor closed and keeps running until 20") for text in messages), messages
+    assert any(text.startswith(f"<SandboxClient {stack.url}> was never closed") for text in messages), messages
     with SandboxClient(stack.url, stack.key) as other:
         other.get_sandbox(id_).delete()
 
 
-def test_what_was_closed_does_not_warn(stack: Stack, recwarn: pytest.WarningsRecorder) -> None:
+def test_closed_objects_do_not_warn(stack: Stack, recwarn: pytest.WarningsRecorder) -> None:
     with SandboxClient(stack.url, stack.key) as client:
         with client.create_sandbox("host"):
             pass

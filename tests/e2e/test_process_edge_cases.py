@@ -1,4 +1,4 @@
-"""Live processes and transfers where a user of ``subprocess``, ``scp`` or ``docker cp`` would be surprised."""
+"""Processes and transfers in cases that would surprise a user of ``subprocess``, ``scp`` or ``docker cp``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast import (
 from tests.support.stack import Stack
 
 
-def test_input_that_nobody_takes_is_refused(sandbox: Sandbox) -> None:
+def test_input_that_no_process_can_read_is_refused(sandbox: Sandbox) -> None:
     with sandbox.start("true") as ended:
         ended.wait()
         with pytest.raises(InputClosedError) as refused:
@@ -48,7 +48,7 @@ def test_signals_by_name_number_and_member(sandbox: Sandbox, name: Any, status: 
 
 
 @pytest.mark.parametrize("size", [(0, 0), (-1, 80), (24, 10_001), ("a", 80), (24.0, 80), (None, 80), (True, 80)])
-def test_a_size_that_no_terminal_has_is_refused_and_the_session_goes_on(sandbox: Sandbox, size: Any) -> None:
+def test_an_invalid_terminal_size_is_refused_and_the_session_continues(sandbox: Sandbox, size: Any) -> None:
     with sandbox.shell() as shell, sandbox.terminal("cat") as terminal:
         with pytest.raises(InvalidArgumentError, match="rows and cols"):
             terminal.resize(*size)
@@ -57,21 +57,21 @@ def test_a_size_that_no_terminal_has_is_refused_and_the_session_goes_on(sandbox:
 
 
 @pytest.mark.parametrize("name", ["FOO", "", "0", "99", 0, -9, True, None, b"INT", 9.0])
-def test_a_signal_that_there_is_not_is_refused(sandbox: Sandbox, name: Any) -> None:
+def test_an_unknown_signal_is_refused(sandbox: Sandbox, name: Any) -> None:
     with sandbox.shell() as shell, sandbox.start("exec sleep 60") as process:
         for target in (shell, process):
             with pytest.raises(InvalidArgumentError, match="no signal"):
                 target.signal(name)
 
 
-def test_delete_tells_whether_it_was_there(client: SandboxClient) -> None:
+def test_delete_returns_whether_the_sandbox_existed(client: SandboxClient) -> None:
     sandbox = client.create_sandbox("host")
     assert sandbox.delete() is True
     assert sandbox.delete() is False
     assert client.get_sandbox("sb-never-there").delete() is False
 
 
-def test_a_file_is_uploaded_into_a_directory_as_cp_would(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_file_is_uploaded_into_a_directory_as_with_cp(sandbox: Sandbox, tmp_path: Path) -> None:
     local = tmp_path / "script"
     local.write_text("echo hi")
     local.chmod(0o755)
@@ -93,7 +93,7 @@ def test_a_download_keeps_the_mode_and_makes_directories(sandbox: Sandbox, tmp_p
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
-def test_one_name_to_leave_out_of_a_search(sandbox: Sandbox) -> None:
+def test_a_search_excludes_one_name(sandbox: Sandbox) -> None:
     sandbox.exec("mkdir -p /tmp/seek/s /tmp/seek/sub; touch /tmp/seek/s/x /tmp/seek/sub/x").check()
     assert [match.path for match in sandbox.files.search("/tmp/seek", glob="x", exclude="sub")] == ["/tmp/seek/s/x"]
     for wrong in (3, [3], b"sub"):
@@ -101,45 +101,45 @@ def test_one_name_to_leave_out_of_a_search(sandbox: Sandbox) -> None:
             sandbox.files.search("/tmp/seek", exclude=wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("program", "said"), [("/tmp/round", "symbolic links"), ("x" * 5000, "too long"), ("/tmp", "denied")])
-def test_a_program_that_cannot_be_one_is_126(sandbox: Sandbox, program: str, said: str) -> None:
+@pytest.mark.parametrize(("program", "expected"), [("/tmp/round", "symbolic links"), ("x" * 5000, "too long"), ("/tmp", "denied")])
+def test_the_exit_code_of_an_invalid_program_is_126(sandbox: Sandbox, program: str, expected: str) -> None:
     sandbox.exec("ln -sfn round /tmp/round").check()
     result = sandbox.exec([program])
     assert (result.exit_code, result.cause) == (126, None)
-    assert said in result.stderr
+    assert expected in result.stderr
     assert len(result.stderr) < 1000
 
 
-def test_a_diff_is_text(sandbox: Sandbox) -> None:
+def test_a_diff_that_is_no_text_is_refused(sandbox: Sandbox) -> None:
     for wrong in (None, 3, ["--- a"]):
         with pytest.raises(InvalidArgumentError, match="a diff"):
             sandbox.apply_patch(wrong)  # type: ignore[arg-type]
 
 
-def test_a_command_is_no_map_and_no_set(sandbox: Sandbox) -> None:
+def test_a_command_that_is_a_dict_or_a_set_is_refused(sandbox: Sandbox) -> None:
     for wrong in ({"echo": 1}, {"echo"}):
         with pytest.raises(InvalidArgumentError):
             sandbox.exec(wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("patience", [-1, float("nan"), float("inf"), 1e300, "1", True])
-def test_a_patience_that_is_no_time_is_refused(sandbox: Sandbox, patience: Any) -> None:
+@pytest.mark.parametrize("timeout_s", [-1, float("nan"), float("inf"), 1e300, "1", True])
+def test_an_invalid_timeout_of_a_wait_is_refused(sandbox: Sandbox, timeout_s: Any) -> None:
     with sandbox.start("sleep 60") as process, sandbox.terminal("cat") as terminal:
         for wait in (process.wait, process.read, terminal.wait, terminal.read):
             with pytest.raises(InvalidArgumentError, match="number of seconds"):
-                wait(patience)
+                wait(timeout_s)
         with pytest.raises(WaitTimeoutError):
             process.read(0)
 
 
-def test_a_size_that_the_sandbox_would_pass_over_is_refused_here(sandbox: Sandbox) -> None:
+def test_a_size_that_the_sandbox_would_ignore_is_refused_by_the_client(sandbox: Sandbox) -> None:
     with sandbox.terminal("cat") as terminal:
         terminal.resize(4096, 4096)
         with pytest.raises(InvalidArgumentError, match="4096"):
             terminal.resize(4097, 80)
 
 
-def test_a_directory_whose_name_is_no_text(sandbox: Sandbox) -> None:
+def test_a_directory_whose_name_is_not_valid_utf8(sandbox: Sandbox) -> None:
     name = b"/tmp/odd-\xff"
     sandbox.files.mkdir(name)
     sandbox.files.write(name + b"/inside", "x")
@@ -151,7 +151,7 @@ def test_a_directory_whose_name_is_no_text(sandbox: Sandbox) -> None:
         assert terminal.wait().stdout.strip() == "inside"
 
 
-def test_what_rest_cannot_do_is_refused_and_not_passed_over(stack: Stack, sandbox: Sandbox) -> None:
+def test_operations_that_rest_lacks_are_refused_and_not_ignored(stack: Stack, sandbox: Sandbox) -> None:
     with SandboxClient(stack.url, stack.key, transport="rest") as client:
         by_rest = client.get_sandbox(sandbox.id)
         with pytest.raises(UnsupportedError, match="REST"):
@@ -168,7 +168,7 @@ def test_what_rest_cannot_do_is_refused_and_not_passed_over(stack: Stack, sandbo
         assert (cut.stdout, cut.stderr, cut.truncated) == ("01", "4\n", True)
 
 
-def test_a_limit_of_the_session_has_its_class(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_open_channels_raises_quota_error(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.exec("true").check()
     monkeypatch.setattr("holdfast_wire.client_session.CHANNELS", 0)
     with pytest.raises(QuotaError, match="open channels"):

@@ -1,4 +1,4 @@
-"""Using a sandbox that is gone: deleted, killed, expired or never there; each use says why and whose fault it was."""
+"""Using a sandbox that was deleted, killed, expired or never existed: each call raises an error with the reason and the fault."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.support.until import until
 pytestmark = [requires("namespaces", "redis", "bash"), pytest.mark.usefixtures("nothing_lost")]
 
 
-def is_gone(client: SandboxClient, held: Sandbox, reason: str, fault: str) -> None:
-    """Every use says why, whoever asks: who held it, and who comes later."""
-    for sandbox in (held, client.get_sandbox(held.id)):
+def is_gone(client: SandboxClient, old_handle: Sandbox, reason: str, fault: str) -> None:
+    """Every call raises an error with the reason, on an old handle and on a new one."""
+    for sandbox in (old_handle, client.get_sandbox(old_handle.id)):
         for use in uses(sandbox):
             with pytest.raises(SandboxLostError) as gone:
                 use()
             is_clear(gone.value)
             assert (gone.value.reason, gone.value.fault) == (reason, fault), gone.value
-    assert held.id not in {one.sandbox_id for one in client.list_sandboxes()}
-    assert held.delete() in (True, False), "deleting what is gone is no error"
+    assert old_handle.id not in {one.sandbox_id for one in client.list_sandboxes()}
+    assert old_handle.delete() in (True, False), "deleting a sandbox that is gone is no error"
 
 
 def test_deleted(client: SandboxClient) -> None:
@@ -38,7 +38,7 @@ def test_deleted(client: SandboxClient) -> None:
     is_gone(client, sandbox, "deleted", "caller")
 
 
-def test_never_there(client: SandboxClient) -> None:
+def test_never_existed(client: SandboxClient) -> None:
     for use in uses(client.get_sandbox("sb-never")):
         with pytest.raises(SandboxNotFoundError) as missing:
             use()
@@ -54,7 +54,7 @@ def test_killed(client: SandboxClient) -> None:
             process.wait()
     assert gone.value.started is True
     assert gone.value.fault == "infrastructure"
-    until(lambda: _gone(client, sandbox), deadline_s=60, what="the record to say so")
+    until(lambda: _gone(client, sandbox), deadline_s=60, what="the record to show the failure")
     with pytest.raises(SandboxLostError) as later:
         sandbox.exec("true")
     assert later.value.fault == "infrastructure"
@@ -70,15 +70,15 @@ def _gone(client: SandboxClient, sandbox: Sandbox) -> bool:
 
 
 def first_process(sandbox: Sandbox) -> int:
-    """The pid, out here, of the sandbox's agent: the parent of a process that was started there and can be told by its name."""
+    """The pid, on this machine, of the sandbox's agent: the parent of a process that was started there with a unique argument."""
     name = f"54321.{secrets.randbelow(10**9)}"
     with sandbox.start(["sleep", name]):
-        until(lambda: _parents(name), deadline_s=60, what="the sandbox's process to be seen from here")
+        until(lambda: _parents(name), deadline_s=60, what="the sandbox's process to be visible on this machine")
         return _parents(name)[0]
 
 
 def _parents(name: str) -> list[int]:
-    """Who started the processes with this argument."""
+    """The parents of the processes with this argument."""
     found = []
     for entry in os.listdir("/proc"):
         try:
@@ -92,7 +92,7 @@ def _parents(name: str) -> list[int]:
 @pytest.mark.parametrize(("limit", "reason"), [({"lifetime_s": 0.5}, "ttl"), ({"idle_timeout_s": 0.5}, "idle")])
 def test_expired(client: SandboxClient, limit: dict[str, float], reason: str) -> None:
     sandbox = client.create_sandbox("host", **limit)  # type: ignore[arg-type]
-    until(lambda: _gone(client, sandbox), deadline_s=60, what=f"{reason} to end it")
+    until(lambda: _gone(client, sandbox), deadline_s=60, what=f"{reason} to end the sandbox")
     for use in uses(client.get_sandbox(sandbox.id)):
         with pytest.raises(SandboxLostError) as gone:
             use()

@@ -1,7 +1,7 @@
-"""The public surface as a user meets it: the examples of the README and of the design, pasted, and the command line from first to last.
+"""The public interface as users see it: the examples of the README and of the design, and all commands of the command line.
 
-The examples run as programs of their own that know nothing but HOLDFAST_URL and HOLDFAST_API_KEY. Each command has tests of its
-own in `tests/cli`; here is one user's way through all of them.
+The examples run as separate programs that get only HOLDFAST_URL and HOLDFAST_API_KEY. Each command has its own tests in `tests/cli`;
+here one user runs all of them.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ print("as promised")
 )
 
 
-def paste(stack: Stack, folder: Path, code: str) -> str:
-    """Run ``code`` as a user's own file; its output."""
+def run_example(stack: Stack, folder: Path, code: str) -> str:
+    """Run ``code`` as a user's own file and return its output."""
     file = folder / "example.py"
     file.write_text(code)
     done = subprocess.run(
@@ -146,18 +146,18 @@ def paste(stack: Stack, folder: Path, code: str) -> str:
 
 
 def test_the_example_of_the_design(stack: Stack, tmp_path: Path) -> None:
-    assert paste(stack, tmp_path, SYNC) == "as promised\n"
+    assert run_example(stack, tmp_path, SYNC) == "as promised\n"
 
 
 def test_the_asynchronous_example(stack: Stack, tmp_path: Path) -> None:
-    assert paste(stack, tmp_path, ASYNC) == "as promised\n"
+    assert run_example(stack, tmp_path, ASYNC) == "as promised\n"
 
 
-@pytest.mark.parametrize(("page", "promised"), [("README.md", [["0", "42", "/tmp"]]), ("sdk_py/README.md", [["0", "42", "/tmp"], ["50"]])])
-def test_every_python_block_of_the_pages_runs(stack: Stack, tmp_path: Path, page: str, promised: list[list[str]]) -> None:
+@pytest.mark.parametrize(("page", "expected"), [("README.md", [["0", "42", "/tmp"]]), ("sdk_py/README.md", [["0", "42", "/tmp"], ["50"]])])
+def test_every_python_block_of_the_pages_runs(stack: Stack, tmp_path: Path, page: str, expected: list[list[str]]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (TOP / page).read_text(), re.DOTALL)
-    for block, output in zip(blocks, promised, strict=True):
-        assert paste(stack, tmp_path, textwrap.dedent(block)).split() == output
+    for block, output in zip(blocks, expected, strict=True):
+        assert run_example(stack, tmp_path, textwrap.dedent(block)).split() == output
 
 
 # The command line ----------------------------------------------------------------------------------------------------
@@ -172,10 +172,10 @@ class Cli:
 
     def __call__(self, *words: str, status: int = 0, **more: Any) -> str:
         done = subprocess.run([self.program, *words], env=self.environment, capture_output=True, text=True, timeout=120, **more)
-        said: str = done.stdout
+        output: str = done.stdout
         assert done.returncode == status, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
-        return said
+        return output
 
     def json(self, *words: str) -> Any:
         answer: Any = json.loads(self(*words))
@@ -236,10 +236,10 @@ def test_shell_on_a_terminal(holdfast: Cli, box: str) -> None:
     )
     os.close(child)
     try:
-        type_line(parent, b"", until=rb"[#$] ")  # what is typed before the prompt is thrown away, as by ssh
+        type_line(parent, b"", until=rb"[#$] ")  # keys typed before the prompt are discarded, as by ssh
         type_line(parent, b"export TYPED=1; cd /usr\r", until=rb"[#$] ")
         type_line(parent, b"echo [$TYPED:$WHO:$PWD:$(tty)]\r", until=rb"\[1:cli:/usr:/dev/pts/\d+\]")
-        # said by what is to be interrupted: a Ctrl-C that meets bash between reading a line and running it may be lost
+        # printed by the program to be interrupted: a Ctrl-C that arrives between bash reading a line and running it may be lost
         type_line(parent, b"sh -c 'echo a\"\"sleep; exec sleep 60'\r", until=rb"asleep\r")
         began = time.monotonic()
         type_line(parent, b"\x03", until=rb"\^C")
@@ -253,7 +253,7 @@ def test_shell_on_a_terminal(holdfast: Cli, box: str) -> None:
 
 
 def type_line(terminal: int, keys: bytes, until: bytes | None = None) -> None:
-    """Type, and read until what is asked for appears."""
+    """Type ``keys``, and read until ``until`` appears."""
     os.write(terminal, keys)
     seen, end = b"", time.monotonic() + 20
     while until is not None and not re.search(until, seen):
@@ -288,7 +288,7 @@ def refused(holdfast: Cli, *words: str) -> str:
 
 
 def minimal_root(root: Path) -> None:
-    """bash and what it is linked with: no coreutils, no Python."""
+    """bash and the libraries that it is linked with: no coreutils, no Python."""
     for name in ("bin", "etc", "tmp"):
         (root / name).mkdir(parents=True)
     shutil.copy("/bin/bash", root / "bin" / "bash")
@@ -308,6 +308,6 @@ def test_doctor(holdfast: Cli) -> None:
     assert said["ok"] is all(row["ok"] for row in said["checks"] if row.get("required", True))
 
 
-def test_rm_of_what_is_not_there(holdfast: Cli) -> None:
+def test_rm_of_a_missing_sandbox(holdfast: Cli) -> None:
     assert holdfast.json("rm", "--json", "-f", "sb-never") == {"removed": [], "missing": ["sb-never"]}
     assert holdfast("rm", "sb-never", status=125) == ""

@@ -1,4 +1,4 @@
-"""`make setup` on machines that lack something: it says what, and how to get it."""
+"""`make setup` on machines that lack a requirement: it names the requirement and how to install it."""
 
 from __future__ import annotations
 
@@ -17,36 +17,40 @@ _STUBS = {
 
 
 def setup_with(tmp_path: Path, python: str) -> str:
-    """What the setup script says where `python3` is the stub and apt-get has nothing to offer."""
-    room = tmp_path / "bin"
-    room.mkdir()
+    """The error output of the setup script where `python3` is the stub and apt-get installs nothing."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
     for name in ("bash", "sh", "dirname", "id", "rm", "mkdir", "touch", "uname", "env"):
         found = shutil.which(name)
         assert found is not None
-        (room / name).symlink_to(found)
+        (programs / name).symlink_to(found)
     for name, text in (("python3", _STUBS[python]), ("apt-get", "#!/bin/sh\nexit 100\n")):
-        (room / name).write_text(text)
-        (room / name).chmod(0o755)
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
     clone = tmp_path / "clone" / "infra" / "scripts"
     clone.mkdir(parents=True)
-    # The script falls back to /usr/bin/python3: a machine without one is shown by a copy that looks elsewhere.
+    # The script falls back to /usr/bin/python3; this copy looks elsewhere, as on a machine without that file.
     script = (TOP / "infra" / "scripts" / "setup").read_text().replace("/usr/bin/python3", "/nowhere/python3")
     (clone / "setup").write_text(script)
     result = subprocess.run(
-        ["bash", clone / "setup"], env={"PATH": os.fspath(room), "HOME": os.fspath(tmp_path)}, capture_output=True, text=True, timeout=120
+        ["bash", clone / "setup"],
+        env={"PATH": os.fspath(programs), "HOME": os.fspath(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert result.returncode == 1
     return result.stderr
 
 
 def test_no_python_new_enough(tmp_path: Path) -> None:
-    said = setup_with(tmp_path, "old-python")
-    assert "no Python 3.11 or newer was found" in said
-    assert "apt-get install python3" in said
+    output = setup_with(tmp_path, "old-python")
+    assert "no Python 3.11 or newer was found" in output
+    assert "apt-get install python3" in output
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as another user the same words are reached without apt-get")
+@pytest.mark.skipif(os.geteuid() != 0, reason="as another user the same message is printed without apt-get")
 def test_python_without_venv_names_its_package_after_trying_to_install_it(tmp_path: Path) -> None:
-    said = setup_with(tmp_path, "python-without-venv")
-    assert "installing python3.11-venv with apt-get" in said
-    assert "Install the package python3.11-venv" in said
+    output = setup_with(tmp_path, "python-without-venv")
+    assert "installing python3.11-venv with apt-get" in output
+    assert "Install the package python3.11-venv" in output

@@ -1,4 +1,4 @@
-"""A living shell where somebody who types at a terminal would be surprised."""
+"""A living shell in cases where it could differ from a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def shell(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Shell]:
         yield shell
 
 
-def test_what_a_trap_on_exit_prints_is_output_of_the_command_that_ends_the_shell(shell: Shell) -> None:
+def test_the_output_of_an_exit_trap_belongs_to_the_command_that_ends_the_shell(shell: Shell) -> None:
     result = shell.run("trap 'echo tidied up' EXIT; echo work; exit 5")
     assert (result.exit_code, result.stdout, result.shell_restarted) == (5, "work\ntidied up\n", True)
     assert shell.run("echo on").stdout == "on\n"
@@ -23,21 +23,21 @@ def test_what_a_trap_on_exit_prints_is_output_of_the_command_that_ends_the_shell
     assert shell.run("exit 6").stdout == "later\n"
 
 
-def test_prompts_are_nobodys_output(shell: Shell) -> None:
+def test_prompts_are_not_part_of_the_output(shell: Shell) -> None:
     shell.run("PROMPT_COMMAND='echo prompted'; PS1=prompt")
     assert shell.run("echo a").stdout == "a\n"
     assert shell.run("echo b; exit 3").stdout == "b\n"
 
 
-def test_history_holds_nothing_of_the_driver(sandbox: Sandbox) -> None:
+def test_history_contains_no_commands_of_the_driver(sandbox: Sandbox) -> None:
     with sandbox.shell(shell="bash") as shell:
         assert shell.run("history; fc -l 2>&1").stdout == ""
         shell.run("exit 1")
         assert shell.run("history").stdout == ""
 
 
-def test_a_substitution_without_its_end_costs_no_later_run(sandbox: Sandbox) -> None:
-    """Bash 5.2 crashes after it, now and then in the middle of the next command."""
+def test_an_unterminated_substitution_does_not_affect_later_commands(sandbox: Sandbox) -> None:
+    """Bash 5.2 sometimes crashes after one, even in the middle of the next command."""
     for number in range(6):
         with sandbox.shell() as shell:
             shell.run(f"X={number}")

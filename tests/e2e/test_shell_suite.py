@@ -20,10 +20,10 @@ from tests.support.shell_cases import CASES, Case
 pytestmark = [requires("namespaces", "redis", "bash")]
 
 ANSWER_FACTOR = 2.0
-"""How much longer than at the agent alone an answer may take here: other suites share the machine."""
+"""How much longer than in the agent's own suite an answer may take here, where other suites share the machine."""
 AFTER_LIMIT_S = 20.0
 KEPT_BYTES = 64 * 1024 * 1024
-"""What the SDK keeps of a stream unless told otherwise."""
+"""How much of a stream the SDK keeps by default."""
 
 POISON = {
     "exit": "exit",
@@ -39,12 +39,12 @@ POISON = {
     "10 MB line": "10 MB line",
     "NUL and invalid UTF-8": "NUL and invalid UTF-8",
 }
-"""The row of reliability.md, and the case that shows each of its words."""
+"""The hostile commands that reliability.md names, and the case that covers each."""
 
 _PARAMS = [pytest.param(case, shell, id=f"{case.name}-{shell}") for case in CASES for shell in case.shells]
 
 
-def test_the_suite_is_what_the_requirements_name() -> None:
+def test_the_suite_covers_the_requirements() -> None:
     names = {case.name for case in CASES}
     for shell in ("bash", "sh"):
         assert len([case for case in CASES if shell in case.shells]) >= 60
@@ -59,7 +59,7 @@ def test_case(sandbox: Sandbox, case: Case, shell: str) -> None:
             living.run(script)
         script = case.script if isinstance(case.script, str) else case.script.decode("utf-8", "surrogateescape")
         began = time.monotonic()
-        if len(script) > MESSAGE_BYTES:  # more than one message carries: refused before anything is sent
+        if len(script) > MESSAGE_BYTES:  # larger than one message: refused before a request is sent
             with pytest.raises(RequestTooLargeError, match=r"files\.write"):
                 living.run(script, timeout=case.timeout_s)
         else:
@@ -72,7 +72,7 @@ def test_case(sandbox: Sandbox, case: Case, shell: str) -> None:
 
 
 def compare(case: Case, result: CommandResult) -> None:
-    """Everything that the case says of the result; the agent's own count of each stream agrees with what arrived."""
+    """The result is as the case states; the agent's own count of each stream agrees with the received bytes."""
     if case.exit_code is not None:
         assert result.exit_code == case.exit_code, result
     if case.stdout is not None:
@@ -94,7 +94,7 @@ def compare(case: Case, result: CommandResult) -> None:
     for stream, data in ((1, result.stdout_bytes), (2, result.stderr_bytes)):
         count = result.streams[stream]
         assert count.dropped == 0
-        if result.truncated and len(data) == KEPT_BYTES:  # a flood: the head is kept, all of it is counted
+        if result.truncated and len(data) == KEPT_BYTES:  # a flood: only the head is kept, but all bytes are counted
             assert count.seen > len(data)
         else:
             assert (count.seen, count.sha256) == (len(data), hashlib.sha256(data).hexdigest())

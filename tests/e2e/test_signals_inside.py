@@ -1,4 +1,4 @@
-"""Signals that commands send to all they can see, the sandbox's first process included: the session goes on."""
+"""Commands send signals to all processes that they can see, including the sandbox's first process: the session continues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast import Sandbox
 
 
 @pytest.mark.parametrize("how", ["for n in $(seq 1 64); do kill -$n 1; done 2>/dev/null", "pkill -TERM -f holdfast", "kill -TERM -- -1"])
-def test_the_first_process_stays(sandbox: Sandbox, how: str) -> None:
+def test_the_first_process_survives_all_signals(sandbox: Sandbox, how: str) -> None:
     with sandbox.shell() as shell:
         shell.run("N=41")
         sandbox.exec(["sh", "-c", how], timeout=30)

@@ -1,4 +1,4 @@
-"""Sizes that no machine here has are refused at once, and docker's units are understood."""
+"""Sizes that no machine of the service has are refused at once, and docker's units are understood."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.support.requires import requires
 pytestmark = [requires("namespaces", "redis")]
 
 
-@pytest.mark.parametrize("asked", [{"memory": "500Ti"}, {"cpu": 1024}, {"cpu": "1024", "memory": "64m"}])
-def test_more_than_the_machine_has_is_refused(client: SandboxClient, asked: dict[str, str]) -> None:
+@pytest.mark.parametrize("size", [{"memory": "500Ti"}, {"cpu": 1024}, {"cpu": "1024", "memory": "64m"}])
+def test_more_than_the_machine_has_is_refused(client: SandboxClient, size: dict[str, str]) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        client.create_sandbox("host", **asked)  # type: ignore[arg-type]
+        client.create_sandbox("host", **size)  # type: ignore[arg-type]
     assert refused.value.code == "invalid_quantity"
     assert not refused.value.retryable
     assert "more than any machine here has" in refused.value.message
-    assert next(iter(asked)) in refused.value.message
+    assert next(iter(size)) in refused.value.message
 
 
-def test_all_that_the_machine_has_may_be_asked_for(client: SandboxClient) -> None:
+def test_all_processors_of_the_machine_can_be_requested(client: SandboxClient) -> None:
     with client.create_sandbox("host", cpu=os.cpu_count()) as sandbox:
         assert sandbox.exec("true").ok
 
@@ -34,8 +34,8 @@ def test_dockers_units(client: SandboxClient) -> None:
         assert sandbox.exec("true").ok
 
 
-def test_the_defaults_are_taken_whatever_the_machine_has(rest: httpx.Client) -> None:
-    """Orchard's clients ask for nothing and get four cores and 16Gi, be the machine ever so small."""
+def test_the_defaults_are_accepted_on_every_machine(rest: httpx.Client) -> None:
+    """Orchard's clients request no size and get four cores and 16Gi, even on a smaller machine."""
     made = rest.post("/sandboxes", json={"image": "host", "wait": True}).json()
     assert (made["cpu"], made["memory"], made["status"]) == ("4", "16Gi", "ready")
     rest.delete(f"/sandboxes/{made['sandbox_id']}")

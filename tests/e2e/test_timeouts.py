@@ -1,7 +1,7 @@
-"""A time-out kills the tree that a command started, and only that: seen from inside, through the whole chain.
+"""A time-out kills the process tree of its command and nothing else, checked inside the sandbox through the whole chain.
 
-Daemons that left their session die with the command that made them; jobs of earlier commands, the shell and the agent live. What was
-written until then is returned.
+Daemons that left their session end with the command that started them; jobs of earlier commands, the shell and the agent continue. The
+output written until the time-out is returned.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def has_timed_out(result: CommandResult) -> None:
 
 
 def unique_sleep() -> str:
-    """A sleep that can be told from all others by its argument."""
+    """A sleep with a unique argument."""
     return f"sleep 6{secrets.randbelow(10**8):08d}"
 
 
@@ -67,7 +67,7 @@ TREES = {
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("by", ["shell", "exec"])
-def test_the_whole_tree_dies_whatever_it_did_to_hide(sandbox: Sandbox, shell: Shell, tree: str, by: str) -> None:
+def test_the_whole_process_tree_is_killed_even_if_it_hides(sandbox: Sandbox, shell: Shell, tree: str, by: str) -> None:
     sleep = unique_sleep()
     script = "echo before; " + TREES[tree].format(sleep=sleep)
     result = shell.run(script, timeout=1.0) if by == "shell" else sandbox.exec(script, timeout=1.0)
@@ -84,7 +84,7 @@ def test_the_check_above_can_see_a_survivor(sandbox: Sandbox, shell: Shell) -> N
     shell.run("kill $B")
 
 
-def test_jobs_of_earlier_commands_live(sandbox: Sandbox, shell: Shell) -> None:
+def test_jobs_of_earlier_commands_continue(sandbox: Sandbox, shell: Shell) -> None:
     job, daemon = unique_sleep(), unique_sleep()
     with sandbox.start(unique_sleep()) as bystander:
         shell.run(f"{job} & J=$!; setsid {daemon} & D=$!")
@@ -94,7 +94,7 @@ def test_jobs_of_earlier_commands_live(sandbox: Sandbox, shell: Shell) -> None:
         assert shell.run("kill -0 $J && kill -0 $D && echo both").stdout == "both\n"
         assert len(living(sandbox, job.split()[1])) == len(living(sandbox, daemon.split()[1])) == 1
         bystander.signal("TERM")
-        assert bystander.wait().signal == "TERM", "it ran until now"
+        assert bystander.wait().signal == "TERM", "it ran until the signal"
         shell.run("kill $J $D")
 
 
@@ -112,7 +112,7 @@ def test_jobs_of_earlier_commands_live(sandbox: Sandbox, shell: Shell) -> None:
 )
 @pytest.mark.parametrize("kind", ["bash", "sh"])
 def test_nothing_after_the_time_out_runs(sandbox: Sandbox, script: str, kind: str) -> None:
-    """The command that ran is ended; the ones after it in the same script must not begin."""
+    """The running command is ended; later commands of the same script must not start."""
     marker = f"/tmp/after-{secrets.token_hex(8)}"
     with sandbox.shell(shell=kind) as shell:
         shell.run("true")  # a new shell's start counts towards the limit of its first command
@@ -123,7 +123,7 @@ def test_nothing_after_the_time_out_runs(sandbox: Sandbox, script: str, kind: st
         assert shell.run("echo on").stdout == "on\n"
 
 
-def test_output_until_then_is_returned(sandbox: Sandbox, shell: Shell) -> None:
+def test_output_until_the_time_out_is_returned(sandbox: Sandbox, shell: Shell) -> None:
     script = "head -c 3000000 /dev/zero; printf 'to err' >&2; sleep 60"
     for result in (shell.run(script, timeout=3.0), sandbox.exec(script, timeout=3.0)):
         has_timed_out(result)
@@ -145,7 +145,7 @@ def test_two_hundred_time_outs_leave_the_agent_and_the_shell_as_they_were(sandbo
 
 
 def identity(sandbox: Sandbox) -> tuple[str, str]:
-    """What shows whether this is still the same first process: when it began, and the sandbox's incarnation."""
+    """The start time of the first process and the sandbox's incarnation: equal values mean the same first process."""
     began = sandbox.exec(["cut", "-d", " ", "-f", "22", "/proc/1/stat"]).check().stdout
     return began, sandbox.refresh().incarnation or ""
 
@@ -165,27 +165,27 @@ def test_fifty_out_of_memory_kills_leave_the_agent_as_it_was(client: SandboxClie
 
 
 @requires("cgroups", "root")
-def test_an_out_of_memory_kill_says_so(client: SandboxClient) -> None:
+def test_an_out_of_memory_kill_is_reported_as_cause(client: SandboxClient) -> None:
     with client.create_sandbox("host", memory="192Mi") as sandbox, sandbox.shell() as shell:
-        assert sandbox.exec("kill -KILL $$").cause is None, "not every SIGKILL is one"
+        assert sandbox.exec("kill -KILL $$").cause is None, "not every SIGKILL is an out-of-memory kill"
         for result in (sandbox.exec(HOG), shell.run(HOG)):
             assert result.exit_code == 137
-            assert result.cause is not None, "the reason is told"
+            assert result.cause is not None, "the result has a cause"
             assert (result.cause.fault, result.cause.reason) == ("workload", "oom")
 
 
-def test_a_time_out_that_was_not_reached_is_none(sandbox: Sandbox, shell: Shell) -> None:
+def test_a_command_that_ends_before_its_limit_has_not_timed_out(sandbox: Sandbox, shell: Shell) -> None:
     for result in (shell.run("echo quick", timeout=30), sandbox.exec("echo quick", timeout=30)):
         assert (result.exit_code, result.stdout, result.timed_out, result.cause) == (0, "quick\n", False, None)
 
 
-def test_a_command_that_itself_answers_124_has_not_timed_out(sandbox: Sandbox) -> None:
+def test_a_command_that_exits_with_124_has_not_timed_out(sandbox: Sandbox) -> None:
     result = sandbox.exec("exit 124", timeout=30)
     assert (result.exit_code, result.timed_out, result.cause) == (124, False, None)
 
 
-def test_a_cancelled_process_dies_with_its_tree(sandbox: Sandbox) -> None:
+def test_a_cancelled_process_ends_with_its_process_tree(sandbox: Sandbox) -> None:
     sleep = unique_sleep()
     with sandbox.start(f"setsid {sleep} & {sleep}"):
-        until(lambda: len(living(sandbox, sleep.split()[1])) >= 2, deadline_s=60, what="the tree to grow")
-    until(lambda: living(sandbox, sleep.split()[1]) == [], deadline_s=60, what="the tree to die")
+        until(lambda: len(living(sandbox, sleep.split()[1])) >= 2, deadline_s=60, what="the processes to start")
+    until(lambda: living(sandbox, sleep.split()[1]) == [], deadline_s=60, what="the processes to end")

@@ -1,4 +1,4 @@
-"""Tunnels whose other end does not do what a server should."""
+"""Tunnels to a silent server, invalid addresses, and tunnels whose sandbox ends."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ while True:
 
 @pytest.fixture(scope="module")
 def silent(sandbox: Sandbox) -> Iterator[int]:
-    """A port that takes connections and never says or closes anything."""
+    """A port whose server accepts connections, sends nothing and never closes them."""
     with sandbox.start(["python3", "-c", SILENT], stdin=False):
-        until(lambda: sandbox.exec(["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7070"]).ok, deadline_s=60, what="it to listen")
+        until(lambda: sandbox.exec(["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7070"]).ok, deadline_s=60, what="the server to listen")
         yield 7070
 
 
@@ -44,7 +44,7 @@ def test_closing_a_tunnel_ends_connections_that_the_server_holds_open(sandbox: S
     for connection in connections:
         assert connection.recv(1) == b""
         connection.close()
-    assert time.monotonic() - began < 20, "bounded, however many there are"
+    assert time.monotonic() - began < 20, "the time does not grow with the number of connections"
     until(lambda: threading.active_count() <= before, deadline_s=60, what="their threads to end")
     assert sandbox.exec("echo on").stdout == "on\n"
 
@@ -57,15 +57,15 @@ def test_closing_a_tunnel_ends_connections_that_the_server_holds_open(sandbox: S
         {"local_host": None},
     ],
 )
-def test_where_nobody_can_listen_or_connect_is_refused_at_once(sandbox: Sandbox, wrong: dict[str, Any]) -> None:
-    """An empty ``local_host``, most often a variable that was not set, would be every interface of this machine."""
+def test_invalid_hosts_and_ports_are_refused_at_once(sandbox: Sandbox, wrong: dict[str, Any]) -> None:
+    """An empty ``local_host``, most often an unset variable, would mean every interface of this machine."""
     with pytest.raises(InvalidArgumentError, match="host" if "_port" not in str(wrong) else "port"):
         sandbox.tunnel(8000, **wrong)
 
 
 @pytest.mark.parametrize("how", ["delete", "close"])
 def test_a_tunnel_ends_with_its_sandbox(client: SandboxClient, how: str) -> None:
-    """Else its port would go on to take connections that lead nowhere."""
+    """Otherwise its port would accept connections that cannot be forwarded."""
     sandbox = client.create_sandbox("host")
     try:
         address = sandbox.tunnel(7070).address

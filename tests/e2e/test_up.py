@@ -1,6 +1,6 @@
-"""The process runner: restarts what dies, ends in reverse order, leaves nothing behind, says what is wrong.
+"""The process runner: it restarts processes that die, stops them in reverse order, leaves nothing behind and reports errors.
 
-Runs the real runner on small Procfiles; the stack fixture (tests/support/stack.py) runs it on the real one.
+Runs the real runner on small Procfiles; the stack fixture (tests/support/stack.py) runs it on the real Procfile.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def up(
 
 
 def refused(tmp_path: Path, procfile: str = f"a: {_SLEEPER}\n", **environment: str) -> str:
-    """What the runner says when it cannot start."""
+    """The error output of a runner that cannot start."""
     file = tmp_path / "Procfile.refused"
     file.write_text(procfile)
     settings = {"HOLDFAST_DATA": str(tmp_path / "refused"), "PORT": str(free_port()), **environment}
@@ -103,7 +103,7 @@ def refused(tmp_path: Path, procfile: str = f"a: {_SLEEPER}\n", **environment: s
     return result.stderr
 
 
-def test_output_carries_the_name_of_its_process(tmp_path: Path) -> None:
+def test_output_lines_have_the_name_of_their_process(tmp_path: Path) -> None:
     with up(tmp_path, f"web: {_SLEEPER}\nworker: {_SLEEPER}\n") as run:
         run.wait_text("web    | up")
         run.wait_text("worker | up")
@@ -111,19 +111,19 @@ def test_output_carries_the_name_of_its_process(tmp_path: Path) -> None:
         assert (run.data / "logs" / "web.log").read_text() == "up\n"
 
 
-def test_env_file_and_private_secrets_are_there_before_the_first_process(tmp_path: Path) -> None:
+def test_env_file_and_private_secrets_exist_before_the_first_process(tmp_path: Path) -> None:
     with up(tmp_path, "look: sh -c 'cat \"$HOLDFAST_DATA/env\"; echo seen; exec sleep 600'\n") as run:
         run.wait_text("look | seen")
         env = read_env(run.data / "env")
-        assert run.text().count(env["HOLDFAST_API_KEY"]) == 2, "said by the runner, and read by the process"
+        assert run.text().count(env["HOLDFAST_API_KEY"]) == 2, "printed by the runner, and by the process"
         assert env["HOLDFAST_API_KEY"].startswith("hf_")
         assert len(env["HOLDFAST_API_KEY"]) == 3 + 32
         for name in ("env", "keys", "secret"):
             assert (run.data / name).stat().st_mode & 0o077 == 0
-        assert env["HOLDFAST_API_KEY"] not in (run.data / "keys").read_text(), "keys are kept hashed"
+        assert env["HOLDFAST_API_KEY"] not in (run.data / "keys").read_text(), "keys are stored hashed"
 
 
-def test_key_and_secret_outlive_a_restart_of_the_stack(tmp_path: Path) -> None:
+def test_key_and_secret_are_kept_over_a_restart_of_the_stack(tmp_path: Path) -> None:
     seen = []
     for _ in range(2):
         with up(tmp_path, f"a: {_SLEEPER}\n") as run:
@@ -132,7 +132,7 @@ def test_key_and_secret_outlive_a_restart_of_the_stack(tmp_path: Path) -> None:
     assert seen[0] == seen[1]
 
 
-_HALF_THERE = """
+_UNREADY_GATEWAY = """
 import http.server, json, os
 class Gateway(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -145,9 +145,9 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Gateway).serve_fo
 """
 
 
-def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path) -> None:
+def test_an_unavailable_part_is_reported_until_it_is_available(tmp_path: Path) -> None:
     program, whole = tmp_path / "gateway.py", tmp_path / "whole"
-    program.write_text(_HALF_THERE.replace("WHOLE", str(whole)))
+    program.write_text(_UNREADY_GATEWAY.replace("WHOLE", str(whole)))
     with up(tmp_path, f"gateway: {sys.executable} {program}\n", ready=True) as run:
         run.wait_text("not ready yet:\n    placement: the placement store does not answer")
         whole.touch()
@@ -155,7 +155,7 @@ def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path) -> None:
         assert run.text().count("not ready yet") == 1
 
 
-def test_what_dies_is_started_again(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_restarted(tmp_path: Path) -> None:
     with up(tmp_path, f"a: {_SLEEPER}\nb: {_SLEEPER}\n") as run:
         run.wait_text("b | up")
         old, bystander = run.pid("a"), run.pid("b")
@@ -166,8 +166,8 @@ def test_what_dies_is_started_again(tmp_path: Path) -> None:
         assert run.pid("b") == bystander
 
 
-def test_a_launcher_that_ignores_the_end_of_children_changes_nothing(tmp_path: Path) -> None:
-    """An ignored SIGCHLD is inherited, and the kernel reports no child then."""
+def test_processes_are_restarted_under_a_launcher_that_ignores_sigchld(tmp_path: Path) -> None:
+    """An ignored SIGCHLD is inherited, and the kernel then reports no end of a child."""
     with up(tmp_path, f"a: {_SLEEPER}\n", ignored=[signal.SIGCHLD]) as run:
         run.wait_text("a | up")
         os.kill(run.pid("a"), signal.SIGKILL)
@@ -182,7 +182,7 @@ def test_back_off_grows_while_a_process_keeps_dying(tmp_path: Path) -> None:
             run.wait_text(f"a | died (exit status 3), starts again in {delay} s")
 
 
-def test_what_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_start_is_retried(tmp_path: Path) -> None:
     with up(tmp_path, f"a: {_SLEEPER}\nb: {_SLEEPER}\n") as run:
         a, b = run.pid("a"), run.pid("b")
         supervisor = subreaper.descendants(run.process.pid)[0]
@@ -203,14 +203,14 @@ def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path) -> None:
         assert "starts again" not in run.text()
 
 
-def test_what_gives_up_is_told_how_often(tmp_path: Path) -> None:
+def test_a_process_gets_the_number_of_its_failed_starts(tmp_path: Path) -> None:
     with up(tmp_path, "a: sh -c 'n=$HOLDFAST_FAILED_STARTS; echo refusal $n; [ $n = 2 ] && exec sleep 600; exit 3'\n") as run:
         run.wait_text("a | refusal 2")
         os.kill(run.pid("a"), signal.SIGKILL)
         run.wait_text("a | refusal 0", count=2)
 
 
-def test_end_is_in_reverse_order(tmp_path: Path) -> None:
+def test_processes_are_stopped_in_reverse_order(tmp_path: Path) -> None:
     traps = "".join(f"{name}: sh -c 'trap \"exit 0\" TERM; echo up; sleep 600 & wait'\n" for name in ("one", "two", "three"))
     with up(tmp_path, traps) as run:
         for name in ("one", "two", "three"):
@@ -221,7 +221,7 @@ def test_end_is_in_reverse_order(tmp_path: Path) -> None:
         assert ends == ["three", "two", "one"]
 
 
-def test_what_ignores_sigterm_is_killed_and_the_status_says_so(tmp_path: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_and_the_exit_status_is_1(tmp_path: Path) -> None:
     stubborn = "a: sh -c 'trap \"\" TERM; echo up; while :; do sleep 600; done'\n"
     with up(tmp_path, stubborn, "--stop-grace", "0.2") as run:
         run.wait_text("a | up")
@@ -230,18 +230,18 @@ def test_what_ignores_sigterm_is_killed_and_the_status_says_so(tmp_path: Path) -
         assert "a | does not end: killed" in run.text()
 
 
-def test_second_signal_does_not_wait(tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_grace_period(tmp_path: Path) -> None:
     stubborn = "a: sh -c 'trap \"\" TERM; echo up; while :; do sleep 600; done'\n"
     with up(tmp_path, stubborn, "--stop-grace", "600") as run:
         run.wait_text("a | up")
         run.process.terminate()
         run.wait_text("up: stopping")
-        until(lambda: _ended_by(run.process), deadline_s=_DEADLINE_S, what="it to end at once")
+        until(lambda: _ended_after_another_signal(run.process), deadline_s=_DEADLINE_S, what="the runner to end at once")
         assert run.process.returncode == 1
 
 
-def _ended_by(process: subprocess.Popen[bytes]) -> bool:
-    """Asked once more, and again: what comes with the first is taken for the same wish."""
+def _ended_after_another_signal(process: subprocess.Popen[bytes]) -> bool:
+    """Send the signal again and return whether the runner has ended; signals right after the first count as the first."""
     process.terminate()
     return process.poll() is not None
 
@@ -267,13 +267,13 @@ def test_kill_9_of_the_runner_leaves_nothing(tmp_path: Path, victim: str) -> Non
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         until(lambda: not any(map(is_alive, members)), deadline_s=_DEADLINE_S, what="the members to end")
-        if victim == "both":  # nobody is left to look for what hid itself: that much is promised only for one of the two
+        if victim == "both":  # no process is left that looks for hidden ones: their end is promised only if one of the two survives
             for pid in processes_of(run.data):
                 os.kill(pid, signal.SIGKILL)
         run.wait_nothing_left()
 
 
-def test_port_in_use_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_before_a_process_starts(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -293,7 +293,7 @@ def test_second_stack_in_one_folder_is_refused(tmp_path: Path) -> None:
             second.wait_text("a | up")
 
 
-def test_no_redis_is_said_with_the_package_to_install(tmp_path: Path) -> None:
+def test_the_error_about_a_missing_redis_names_the_package(tmp_path: Path) -> None:
     # A copy of the interpreter's prefix without the stand-in server, and a PATH without the system's.
     code = "import sys; from holdfast_server import __main__ as m; m.find_redis_server = lambda: None; sys.exit(m.main())"
     result = subprocess.run(
@@ -333,11 +333,11 @@ def test_python_in_a_procfile_is_this_interpreter(tmp_path: Path) -> None:
         ({}, "# nothing\n", "names no process"),
     ],
 )
-def test_bad_settings_are_said_clearly(tmp_path: Path, environment: dict[str, str], procfile: str, words: str) -> None:
+def test_errors_about_bad_settings(tmp_path: Path, environment: dict[str, str], procfile: str, words: str) -> None:
     assert words in refused(tmp_path, procfile, **environment)
 
 
-def test_a_file_that_is_no_procfile_is_said_as_json(tmp_path: Path) -> None:
+def test_a_file_that_is_no_procfile_is_reported_as_json(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     command = [sys.executable, "-m", "holdfast.cli", "up", "--json", "--data", str(tmp_path / "data"), "--procfile"]
     for name, words in (("binary", "is not a Procfile"), (".", "Is a directory"), ("nothing", "No such file or directory")):
@@ -348,29 +348,29 @@ def test_a_file_that_is_no_procfile_is_said_as_json(tmp_path: Path) -> None:
         assert "--procfile" in error["hint"]
 
 
-def test_an_interrupt_before_anything_has_started_ends_it_quietly(tmp_path: Path) -> None:
+def test_an_interrupt_before_the_first_process_ends_the_runner_quietly(tmp_path: Path) -> None:
     def interrupted() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        os.kill(os.getpid(), signal.SIGINT)  # waits until the server takes it
+        os.kill(os.getpid(), signal.SIGINT)  # pending until the server unblocks it
 
     command = [sys.executable, "-m", "holdfast.cli", "up", "--data", str(tmp_path / "data"), "--port", str(free_port())]
     result = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=_DEADLINE_S, preexec_fn=interrupted)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
-def test_a_setting_that_is_empty_is_none(tmp_path: Path) -> None:
+def test_an_empty_setting_counts_as_unset(tmp_path: Path) -> None:
     assert read_settings([], {"PORT": "", "HOLDFAST_DATA": ""}) == read_settings([], {})
 
 
 @pytest.mark.parametrize(("url", "named"), [("", False), ("unix:///run/redis.sock", True), ("redis+cluster://h:1", True), (None, False)])
-def test_an_empty_url_of_a_redis_is_none(url: str | None, named: bool) -> None:
+def test_an_empty_redis_url_counts_as_unset(url: str | None, named: bool) -> None:
     environment = {} if url is None else {"HOLDFAST_REDIS_URL": url}
     assert check_redis_url(environment) is named
     assert ("HOLDFAST_REDIS_URL" in environment) is named
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    """As in HOLDFAST_DATA=/var/lib."""
+def test_a_folder_of_another_program_is_refused_and_unchanged(tmp_path: Path) -> None:
+    """Such as HOLDFAST_DATA=/var/lib."""
     dump = tmp_path / "refused" / "redis" / "dump.rdb"
     dump.parent.mkdir(parents=True)
     dump.write_text("somebody's")
@@ -382,11 +382,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "lock", ".git/HEAD", "images/holiday.jpg", "run/one.pid", "env/bin/python", "logs/a.log"])
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, name: str) -> None:
-    """As in HOLDFAST_DATA=$HOME, or /var/lib/dpkg, which has a `lock` too."""
-    there = tmp_path / "refused" / name
-    there.parent.mkdir(parents=True)
-    there.write_text("of others")
+def test_a_folder_with_other_files_is_refused_and_unchanged(tmp_path: Path, name: str) -> None:
+    """Such as HOLDFAST_DATA=$HOME, or /var/lib/dpkg, which has a `lock` too."""
+    existing = tmp_path / "refused" / name
+    existing.parent.mkdir(parents=True)
+    existing.write_text("of others")
     (tmp_path / "refused" / "other").write_text("of others")
     message = refused(tmp_path)
     assert "is no data folder of a stack, and it is not empty" in message
@@ -394,7 +394,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, name: str) -> 
     assert sorted(os.listdir(tmp_path / "refused")) == sorted({"other", name.partition("/")[0]})
 
 
-def test_a_folder_of_a_stack_is_known_again(tmp_path: Path) -> None:
+def test_a_folder_of_an_earlier_stack_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "secret").write_text("s" * 64 + "\n")
     (tmp_path / "data" / "demo").mkdir()
@@ -407,7 +407,7 @@ def test_a_folder_of_a_stack_is_known_again(tmp_path: Path) -> None:
         run.wait_text("a | up")
 
 
-def test_what_is_said_to_be_typed_can_be_typed(tmp_path: Path) -> None:
+def test_the_printed_shell_line_works(tmp_path: Path) -> None:
     with up(tmp_path, f"a: {_SLEEPER}\n", name="it's $HOME") as run:
         run.wait_text("a | up")
         line = run.text().partition("in another terminal:")[2].splitlines()[0]
@@ -417,7 +417,7 @@ def test_what_is_said_to_be_typed_can_be_typed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_to_make_alone_ends_the_stack(tmp_path: Path, number: signal.Signals) -> None:
-    """`kill -INT` of a make: it hands nothing on, and waits."""
+    """As with `kill -INT` of make, which does not pass the signal on and waits."""
     (tmp_path / "Procfile").write_text(f"a: {_SLEEPER}\n")
     command = shlex.join([sys.executable, "-m", "holdfast_server", "--with-parent", "--no-ready", f"--procfile={tmp_path}/Procfile"])
     (tmp_path / "Makefile").write_text(f"up:\n\t@exec {command}\n")
@@ -445,7 +445,7 @@ def test_a_signal_to_make_alone_ends_the_stack(tmp_path: Path, number: signal.Si
 
 
 def test_a_parent_that_is_no_make_may_block_signals(tmp_path: Path) -> None:
-    """As every Python does while it forks."""
+    """As every Python process does while it forks."""
     blocked = subprocess.Popen(
         [
             sys.executable,
@@ -464,8 +464,8 @@ def test_a_parent_that_is_no_make_may_block_signals(tmp_path: Path) -> None:
 
 
 @requires("root")
-def test_a_full_data_folder_is_said_and_survived(tmp_path: Path) -> None:
-    """Full before the start: refused with what to do. Full later: log lines are lost, nothing else."""
+def test_a_full_data_folder_is_reported_and_survived(tmp_path: Path) -> None:
+    """A folder that is full before the start is refused with a hint. If it fills up later, only log lines are lost."""
     disk = tmp_path / "full"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
@@ -485,7 +485,7 @@ def test_a_full_data_folder_is_said_and_survived(tmp_path: Path) -> None:
 
 
 @requires("root")
-def test_a_folder_of_somebody_elses_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission_is_reported(tmp_path: Path) -> None:
     data = tmp_path / "refused"
     for name in ("logs", "run", "redis"):
         (data / name).mkdir(parents=True)
@@ -509,15 +509,15 @@ def test_long_data_folder_still_gets_sockets(tmp_path: Path) -> None:
 
 @requires("namespaces", "redis")
 @pytest.mark.parametrize("name", ["gateway", "controller", "redis"])
-def test_any_part_of_the_real_stack_comes_back(stack: Stack, name: str) -> None:
+def test_any_process_of_the_real_stack_is_restarted(stack: Stack, name: str) -> None:
     old = stack.kill_process(name)
     assert stack.wait_restarted(name, old) != old
     stack.wait_ready()
 
 
 @requires("namespaces", "redis")
-def test_an_index_that_cannot_be_read_is_made_anew() -> None:
-    """Redis refuses to start on a damaged file, again and again; all it knew is known elsewhere."""
+def test_a_damaged_redis_file_is_replaced_and_records_are_rebuilt() -> None:
+    """Redis refuses to start with a damaged file every time; all its records can be rebuilt from the runtime."""
     with running_stack() as own, SandboxClient(own.url, own.key) as client:
         sandbox = client.create_sandbox("host", ready_timeout_s=30)
         shell = sandbox.shell()
@@ -530,18 +530,18 @@ def test_an_index_that_cannot_be_read_is_made_anew() -> None:
                 path.write_bytes(b"no such format\n" * 100)
         os.kill(pid, signal.SIGKILL)
         assert shell.run("echo $KEPT", timeout=60).stdout == "yes\n"
-        until(lambda: _there(client, sandbox.id), deadline_s=_DEADLINE_S, what="the record to be made anew")
+        until(lambda: _is_listed(client, sandbox.id), deadline_s=_DEADLINE_S, what="the record to be rebuilt")
         assert client.get_sandbox(sandbox.id).exec("echo here", timeout=60).stdout == "here\n"
 
 
-def _there(client: SandboxClient, sandbox_id: str) -> bool:
+def _is_listed(client: SandboxClient, sandbox_id: str) -> bool:
     with contextlib.suppress(HoldfastError):
         return sandbox_id in [box.sandbox_id for box in client.list_sandboxes()]
     return False
 
 
 @requires("namespaces", "redis")
-def test_a_killed_node_comes_back_and_makes_sandboxes() -> None:
+def test_a_killed_node_is_restarted_and_creates_sandboxes() -> None:
     with running_stack() as own, SandboxClient(own.url, own.key) as client:
         old = own.kill_process("node")
         own.wait_restarted("node", old)

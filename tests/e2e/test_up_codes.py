@@ -1,4 +1,4 @@
-"""The codes of the errors that ``holdfast up --json`` reports: each is one of the error table and says what kept it from starting."""
+"""The codes of the errors that ``holdfast up --json`` reports: each is in the error table and names the cause of the failed start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refused_code(tmp_path: Path, *, code: str | None = None, **environment: str)
     return str(error["code"])
 
 
-def test_codes_say_what_kept_it_from_starting(tmp_path: Path) -> None:
+def test_codes_name_the_cause_of_a_failed_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("")
@@ -57,7 +57,7 @@ def test_codes_say_what_kept_it_from_starting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.EACCES, "permission_denied"), (errno.ENOSPC, "no_space"), (errno.EIO, "io_error")])
-def test_the_code_of_a_file_is_the_systems(tmp_path: Path, number: int, code: str) -> None:
+def test_errors_of_the_data_folder_have_the_code_of_their_errno(tmp_path: Path, number: int, code: str) -> None:
     with pytest.raises(UpError) as refused, datadir.writing(datadir.DataDir(tmp_path)):
         raise OSError(number, os.strerror(number))
     assert refused.value.code == code
