@@ -31,15 +31,15 @@ for line in sys.stdin:
 
 
 def series(value: Callable[[float], float], measure: str = "memory_bytes", process: str = "gateway", seconds: int = 1800) -> list[Sample]:
-    """One sample each five seconds."""
+    """One sample every five seconds."""
     return [(float(at), process, 7, measure, value(float(at))) for at in range(5, seconds, 5)]
 
 
-DICE = random.Random(4)
+RANDOM = random.Random(4)
 
 
 def noise() -> float:
-    return DICE.uniform(-5 * MIB, 5 * MIB)
+    return RANDOM.uniform(-5 * MIB, 5 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def noise() -> float:
         ("less than the allowance", lambda at: 50 * MIB + at * MIB / 1000),
     ],
 )
-def test_what_is_no_growth(what: str, value: Callable[[float], float]) -> None:
+def test_series_without_a_trend_are_not_growth(what: str, value: Callable[[float], float]) -> None:
     assert broken(series(value)) == [], what
 
 
@@ -67,7 +67,7 @@ def test_what_is_no_growth(what: str, value: Callable[[float], float]) -> None:
         ("after a long quiet", lambda at: 50 * MIB + max(0, at - 900) * MIB / 50),
     ],
 )
-def test_what_is_growth(what: str, value: Callable[[float], float]) -> None:
+def test_series_with_a_trend_are_growth(what: str, value: Callable[[float], float]) -> None:
     [sentence] = broken(series(value))
     assert sentence.startswith("gateway (7): memory_bytes rose by "), what
     assert table(series(value)).endswith("grows")
@@ -80,27 +80,27 @@ def test_counts_are_judged_by_their_own_allowances() -> None:
     assert broken(series(lambda at: 30 + at // 100, "descriptors"))
 
 
-def test_redis_may_keep_something_of_each_create() -> None:
+def test_the_memory_of_redis_may_grow_with_the_number_of_creates() -> None:
     grown = series(lambda at: 5 * MIB + at * 4096, process="redis")
     work = series(lambda at: at * 5, "creates_total")
     assert len(broken(grown)) == 1
     assert broken([*grown, *work]) == []
-    assert len(broken([*series(lambda at: 5 * MIB + at * 4096), *work])) == 1, "others may not"
+    assert len(broken([*series(lambda at: 5 * MIB + at * 4096), *work])) == 1, "the memory of other processes may not"
     assert "creates" not in table([*grown, *work])
 
 
-def test_locust_may_keep_its_counts_of_each_second() -> None:
+def test_the_memory_of_locust_may_grow_with_its_counts_of_each_second() -> None:
     for bytes_per_s, sentences in ((6000, 0), (30_000, 1)):
         assert len(broken(series(lambda at, rate=bytes_per_s: 50 * MIB + at * rate, process="locust"))) == sentences  # type: ignore[misc]
-    assert len(broken(series(lambda at: 50 * MIB + at * 6000))) == 1, "others may not"
+    assert len(broken(series(lambda at: 50 * MIB + at * 6000))) == 1, "the memory of other processes may not"
 
 
-def test_a_process_that_was_started_again_is_named() -> None:
+def test_a_restarted_process_is_reported() -> None:
     later = [(at, name, 8, measure, value) for at, name, _, measure, value in series(lambda _: 1.0)]
     assert "gateway was started again: it had 2 process ids" in broken([*series(lambda _: 1.0), *later])
 
 
-def test_agents_are_judged_when_they_live_through_the_run() -> None:
+def test_agents_are_judged_only_if_they_run_to_the_end() -> None:
     for ended, sentences in ((1800, 1), (1500, 0)):
         grown = series(lambda at: at * MIB, process="agent", seconds=ended)
         assert len(broken([*grown, *series(lambda _: 1.0)])) == sentences
@@ -113,7 +113,7 @@ def test_a_short_run_is_not_judged() -> None:
 
 @pytest.fixture
 def leaky(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], None]]]:
-    """A folder as a stack's with one process, which leaks one of what it is given by each call."""
+    """A folder like a stack's with one process, and a function that makes the process leak one memory block, descriptor or thread."""
     command = [sys.executable, "-c", LEAKY]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -146,7 +146,7 @@ def test_a_process_that_leaks_is_found(leaky: tuple[Path, Callable[[str], None]]
         assert [sentence.split()[2].removesuffix("_bytes") for sentence in found] == [what]
 
 
-def test_the_file_of_a_watch_is_judged_as_its_samples(leaky: tuple[Path, Callable[[str], None]]) -> None:
+def test_the_file_of_a_watch_contains_its_samples(leaky: tuple[Path, Callable[[str], None]]) -> None:
     data, _ = leaky
     with watched(Footprint(data, {}, {}), data / "footprint.csv", 0.01) as samples:
         until(lambda: len(samples) > 40, deadline_s=60, what="some samples")
@@ -159,7 +159,7 @@ def test_the_file_of_a_watch_is_judged_as_its_samples(leaky: tuple[Path, Callabl
     }
 
 
-def test_a_sampler_that_fails_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_sampler_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken_read(_: Footprint) -> list[Reading]:
         raise ValueError("a format that is not known")
 
@@ -168,7 +168,7 @@ def test_a_sampler_that_fails_fails_the_run(tmp_path: Path, monkeypatch: pytest.
         pass
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     for name in ("binary", "other.csv", "nothing", "."):

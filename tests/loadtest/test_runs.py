@@ -1,6 +1,6 @@
-"""Locust as `make load` starts it, on the real stack: every user class, a threshold that fails, two workers, a kill.
+"""Locust as `make load` starts it, on the real stack: every user class, an exceeded threshold, two workers, a killed run.
 
-Each run has its own run id, so that tests beside it on the same stack do not count.
+Each run has its own run id, so that sandboxes of other tests on the same stack are not counted.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_each_user_class_for_ten_seconds(stack: Stack, tmp_path: Path, user: str
     assert "key to screen" in (tmp_path / "load.html").read_text() or user != "TypistUser"
 
 
-def test_a_limit_that_is_broken_ends_with_status_1(stack: Stack, tmp_path: Path) -> None:
+def test_an_exceeded_limit_ends_with_status_1(stack: Stack, tmp_path: Path) -> None:
     status, output = run(stack, tmp_path, "ChurnUser", "--max-ms", "one-off command:p50:0.001,create:p99:1e9,no such name:p50:5")
     assert status == 1
     assert re.search(r"threshold: 'one-off command' p50 is \S+ ms: more than 0\.001", output), output
@@ -90,7 +90,7 @@ def test_a_service_that_cannot_be_reached_fails_the_run(stack: Stack, tmp_path: 
     assert "the run cannot begin" in ended.stderr
 
 
-def test_a_request_that_is_refused_is_no_infrastructure_fault(stack: Stack, tmp_path: Path) -> None:
+def test_a_refused_request_is_no_infrastructure_fault(stack: Stack, tmp_path: Path) -> None:
     status, output = run(stack, tmp_path, "ChurnUser", "--duration", "10", "--image", "no such image")
     assert status == 1
     assert "0 infrastructure faults" in output, output
@@ -105,7 +105,7 @@ def test_a_sandbox_that_is_left_behind_fails_the_run(stack: Stack, tmp_path: Pat
     assert "threshold: 1 sandboxes are left behind" in output
 
 
-def test_two_workers_add_up(stack: Stack, tmp_path: Path) -> None:
+def test_the_counts_of_two_workers_are_added(stack: Stack, tmp_path: Path) -> None:
     port = str(free_port())
     status, output = run(
         *(stack, tmp_path, "ChurnUser", "--users", "4", "--workers", "2", "--run-id", "pair"),
@@ -133,7 +133,7 @@ def test_killed_locust_leaves_nothing_behind(stack: Stack) -> None:
 
 
 def run_alone(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A run without an address, and the end of its stack."""
+    """Run without an address, and wait until the run's own stack has ended."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     words = load(data / "reports", "OneOffUser", "--duration", "5", *arguments)
     ended = subprocess.run(words, env={**environment, "HOLDFAST_DATA": str(data)}, capture_output=True, text=True, timeout=150)
@@ -141,7 +141,7 @@ def run_alone(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return ended
 
 
-def test_without_an_address_it_runs_on_a_stack_of_its_own(tmp_path: Path) -> None:
+def test_without_an_address_the_run_starts_its_own_stack(tmp_path: Path) -> None:
     ended = run_alone(tmp_path, "--sample-s", "0.5")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert int(rows(tmp_path / "reports")["REST command"]["Request Count"]) > 0
@@ -150,10 +150,10 @@ def test_without_an_address_it_runs_on_a_stack_of_its_own(tmp_path: Path) -> Non
         if value or measure == "mounts":
             measures[process].add(measure)
     each = {"memory_bytes", "descriptors", "threads", "mounts"}
-    looped = each | {"tasks"}
+    with_tasks = each | {"tasks"}
     stack = {"sandboxes", "spares", "files", "namespaces", "cgroups"}
-    assert measures.pop("gateway") == looped | {"creates_total"}
-    assert measures.pop("controller") == looped
+    assert measures.pop("gateway") == with_tasks | {"creates_total"}
+    assert measures.pop("controller") == with_tasks
     assert measures.pop("stack") == stack
     assert measures == dict.fromkeys(("supervisor", "locust", "redis", "node", "zygote", "agent"), each)
 

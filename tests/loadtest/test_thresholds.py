@@ -53,11 +53,11 @@ def test_limits_that_cannot_be_read_are_refused(text: str) -> None:
         limits_of(text)
 
 
-def test_a_run_that_did_nothing_has_failed() -> None:
+def test_a_run_without_requests_fails() -> None:
     assert judged(_Stats(_Entry(0))) == ["no request was finished"]
 
 
-def test_faults_are_counted_apart() -> None:
+def test_faults_are_counted_by_kind() -> None:
     errors = {
         "a": _Error(InfrastructureFault("sandbox_lost (oom)"), 2),
         "b": _Error("InfrastructureFault: service_unavailable", 1),  # as a worker sends it
@@ -72,7 +72,7 @@ def test_faults_are_counted_apart() -> None:
     assert len(judged(stats, infrastructure=0.029, workload=0.04)) == 1
 
 
-def test_failures_of_unknown_kind_are_never_excused() -> None:
+def test_failures_of_other_kinds_have_no_allowance() -> None:
     stats = _Stats(_Entry(100, num_failures=3), {"a": _Error(CallerFault("quota"), 1), "b": _Error("KeyError('x')", 2)})
     assert judged(stats, infrastructure=1, workload=1) == ["3 requests failed through the load test's own fault"]
 
@@ -84,7 +84,7 @@ def test_percentiles_are_compared_by_name() -> None:
     assert judged(stats, [Limit("delete", 50, 50)]) == ["'delete' has a limit and was never measured"]
 
 
-def test_whose_fault_an_error_of_the_sdk_is() -> None:
+def test_errors_of_the_sdk_are_classified_by_fault() -> None:
     assert repr(failure_of(ServiceUnavailableError("unavailable"))).startswith("InfrastructureFault: ")
     assert isinstance(failure_of(SandboxLostError("sandbox_lost", fault="workload", reason="oom")), WorkloadFailure)
     assert isinstance(failure_of(SpawnError("spawn_failed", fault="workload")), WorkloadFailure)
