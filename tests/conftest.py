@@ -1,4 +1,4 @@
-"""Fixtures and rules for every test: real servers from `tests.support`, needs checked before a test runs."""
+"""Fixtures and rules for every test: real servers from `tests.support`, and requirements that are checked before a test runs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ pytest_plugins = ["tests.support.tiers", "tests.support.sharing", "tests.support
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # the same examples every time, however slow the machine: what is new is for `make fuzz` to find
+    # the same examples in every run, also on a slow machine; `make fuzz` generates new ones
     settings.register_profile("suite", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
-    # every run other ones, of a seed that `make fuzz` chooses and prints
+    # new examples in every run, from a seed that `make fuzz` chooses and prints
     settings.register_profile(
         "fuzz", deadline=None, max_examples=1000, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("fuzz" if os.environ.get("HOLDFAST_FUZZ") else "suite")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # started in a background: children would never hear a Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # started in the background: children would inherit the ignored signal
     config.addinivalue_line("markers", "requires(*needs): what the test needs from the machine (tests.support.requires)")
     config.addinivalue_line("markers", "chaos: minutes of faults under load; left out of `make test`")
     config.addinivalue_line("markers", "docker: the differential suite, of an image that takes minutes to build (`make test-docker`)")

@@ -13,7 +13,7 @@ from typing import Any
 
 @contextlib.asynccontextmanager
 async def in_background(work: Coroutine[Any, Any, object], name: str) -> AsyncIterator[None]:
-    """Run ``work`` in a task of this loop; cancelled at the end of the block, where what it failed with is raised."""
+    """Run ``work`` in a task of this loop; it is cancelled at the end of the block, and an exception that it raised is raised there."""
     task = asyncio.create_task(work, name=name)
     try:
         yield

@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 
 
 class Context:
-    """What file channels need of the agent."""
+    """The part of the agent's context that file channels use."""
 
     def __init__(self, workdir: str, user: str = "") -> None:
         self.workdir = workdir
@@ -87,7 +87,7 @@ class FakeChannel:
         self._input_waits.set()
 
     def read(self) -> None:
-        """The client reads everything there is, which gives the credit back."""
+        """The client reads all output, which returns the credit."""
         self._unread = 0
         if not self.ended.is_set():
             self.handler.writable()
@@ -107,14 +107,14 @@ class FakeChannel:
             self.handler.write(b"", True)
 
     async def used(self, size_bytes: int) -> None:
-        """Until the handler has used that much input."""
+        """Wait until the handler has used that much input."""
         async with asyncio.timeout(DEADLINE_S):
             while self.consumed < size_bytes:
                 self._input_waits.clear()
                 await self._input_waits.wait()
 
     async def end(self) -> Fact:
-        """The final fact."""
+        """Wait for the final fact and return it."""
         async with asyncio.timeout(DEADLINE_S):
             await self.ended.wait()
         return self.facts[-1]
@@ -125,7 +125,7 @@ class FakeChannel:
         return info
 
     async def fact(self, kind: type[Any]) -> Any:
-        """The first fact of a kind, once it is there."""
+        """Wait for the first fact of a kind and return it."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 for fact in self.facts:

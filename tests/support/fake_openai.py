@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class FakeModel:
-    """`replies` are assistant messages; `requests` what was asked, oldest first."""
+    """`replies` are assistant messages; `requests` are the received requests, oldest first."""
 
     url: str
     replies: list[dict[str, Any]]
@@ -32,7 +32,7 @@ def call(command: str, number: int = 1) -> dict[str, Any]:
 
 
 def raw_call(arguments: str, number: int = 1) -> dict[str, Any]:
-    """An assistant message that calls the tool with whatever arguments."""
+    """An assistant message that calls the tool with the given arguments, which may be invalid."""
     function = {"name": "shell", "arguments": arguments}
     return {"role": "assistant", "content": None, "tool_calls": [{"id": f"call_{number}", "type": "function", "function": function}]}
 

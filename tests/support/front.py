@@ -1,6 +1,6 @@
 """A minimal gateway between an SDK and one agent: accepts the upgrade, dials the agent with the real proof, copies bytes.
 
-Owns no policy: no keys, no placement, no REST. For tests of an agent in conditions that a whole stack cannot produce.
+Has no policy: no keys, no placement, no REST. For tests of an agent in conditions that a whole stack cannot produce.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Front:
 
 
 class _Back(asyncio.Protocol):
-    """Copy the agent's bytes to the client, in their order and at their pace."""
+    """Copy the agent's bytes to the client in order, with back-pressure."""
 
     def __init__(self, writer: asyncio.StreamWriter, agent: asyncio.Transport) -> None:
         self._writer = writer
@@ -108,7 +108,7 @@ class _Back(asyncio.Protocol):
 
 @asynccontextmanager
 async def sdk_on(endpoint: str, token: str, **options: float) -> AsyncIterator[tuple[AsyncSandbox, Front]]:
-    """The SDK's view of one agent."""
+    """A sandbox object of the SDK that is connected to one agent, and the gateway between them."""
     front = Front(endpoint, token)
     await front.start()
     client = AsyncSandboxClient(front.url, "hf_" + "t" * 32, **options)  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ _WORDS = (
 
 
 class Recorder:
-    """A sink that remembers, and holds the reader to the order of calls."""
+    """A sink that records the members and checks the order of the reader's calls."""
 
     def __init__(self) -> None:
         self.events: Events = []
@@ -63,7 +63,7 @@ class Recorder:
 
 
 def read_tar(data: bytes, piece: int = 0) -> tuple[Events, str]:
-    """The members of a stream and how it ended: a code, or nothing."""
+    """The members of a stream and its error code, empty if it is valid."""
     sink = Recorder()
     reader = TarReader(sink, LIMITS)
     try:
@@ -79,14 +79,14 @@ def read_tar(data: bytes, piece: int = 0) -> tuple[Events, str]:
 
 
 def check_tar(data: bytes, pieces: tuple[int, ...] = (1, 511)) -> None:
-    """Any bytes are an archive or one typed error, however they are cut."""
+    """Any bytes are an archive or give one typed error, independent of how they are split."""
     whole = read_tar(data)
     for piece in pieces:
         assert read_tar(data, piece) == whole
 
 
 def check_diff(diff: bytes, original: bytes) -> None:
-    """Any bytes are a diff that applies or does not, or malformed."""
+    """Any bytes are a diff that can or cannot be applied, or give `PatchError`."""
     try:
         patches = parse(diff)
     except PatchError:
@@ -100,7 +100,7 @@ def check_diff(diff: bytes, original: bytes) -> None:
 
 
 def damaged(seed: bytes, rng: random.Random) -> bytes:
-    """``seed`` with a few bytes changed, cut, doubled or replaced by words that parsers trip over."""
+    """``seed`` with a few bytes changed, cut, doubled or replaced by texts that are difficult for parsers."""
     data = bytearray(seed)
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(data) + 1)
@@ -121,7 +121,7 @@ def damaged(seed: bytes, rng: random.Random) -> bytes:
 
 
 def resum(archive: bytes) -> bytes:
-    """Give every block that looks like a header a right checksum, so that damage gets past it."""
+    """Give every block that looks like a header a correct checksum, so that the parser reads the damaged header."""
     out = bytearray(archive)
     for at in range(0, len(out) - 511, 512):
         block = out[at : at + 512]

@@ -11,11 +11,11 @@ from typing import Self
 
 _TICK_S = 0.02
 _GRACE_S = 0.02
-"""Later than this a thread that only sleeps is never woken, unless the machine has others to run: then all of us were late."""
+"""On an idle machine a sleeping thread is woken within this time. A later wake-up means that other work delayed all our threads."""
 
 
 class Stopwatch:
-    """``elapsed_s`` counts from the start of the block, without the time in which a sleeping thread of ours was not woken."""
+    """``elapsed_s`` counts from the start of the block, without the time by which a sleeping thread of this process was woken late."""
 
     def __init__(self) -> None:
         self._late_s = 0.0

@@ -15,7 +15,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def expect_caught(
     plant: Plant, patch: pytest.MonkeyPatch, run: Callable[[int], object], seeds: int, errors: tuple[type[Exception], ...]
 ) -> None:
-    """Fail unless the world of one of the first ``seeds`` seeds ends with one of ``errors`` once the bug is planted."""
+    """Fail unless, with the planted bug, ``run`` raises one of ``errors`` for one of the first ``seeds`` seeds."""
     plant(patch)
     for seed in range(seeds):
         try:

@@ -28,7 +28,7 @@ from tests.support.until import until_async
 
 @dataclass
 class Outcome:
-    """All that the agent reported of one command."""
+    """Everything that the agent reported about one command."""
 
     started: bool = False
     stdout: bytes = b""
@@ -64,7 +64,7 @@ class Outcome:
 
 
 class ProcessChannel(FakeChannel):
-    """A fake channel on which `Exited` may be the end."""
+    """A fake channel that `Exited` may end."""
 
     def send(self, fact: Fact) -> None:
         super().send(fact)
@@ -72,7 +72,7 @@ class ProcessChannel(FakeChannel):
             self.ended.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Until the facts so far satisfy `condition`."""
+        """Wait until the facts received so far satisfy `condition`."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self.heard.clear()
@@ -94,7 +94,7 @@ _FACTORIES: dict[str, Callable[..., Any]] = {
 
 
 class Client:
-    """A client without a wire."""
+    """A client that calls the agent's handlers directly, without a connection."""
 
     def __init__(self, context: AgentContext) -> None:
         self.context = context
@@ -126,7 +126,7 @@ class Client:
 
 
 class LiveShell:
-    """A shell channel with the SDK's manners."""
+    """A shell channel, used as the SDK uses it."""
 
     def __init__(self, channel: ProcessChannel, ids: Any) -> None:
         self.channel = channel
@@ -139,20 +139,20 @@ class LiveShell:
         return handler
 
     def begin(self, script: str | bytes, *, command_id: str | None = None, **params: Any) -> str:
-        """Send a Run; its id."""
+        """Send a Run and return its id."""
         command_id = command_id or f"run-{next(self._ids)}"
         self._asked_at[command_id] = len(self.channel.facts)
         self.handler.run(command_id, {"script": script, **params})
         return command_id
 
     async def wait(self, command_id: str) -> Outcome:
-        """The outcome of a Run that was begun."""
+        """Wait for the outcome of a Run that `begin` sent."""
         channel = self.channel
         start = self._asked_at.get(command_id, 0)
 
         def over() -> bool:
-            told = any(isinstance(fact, Exited) and fact.command_id == command_id for fact in channel.facts[start:])
-            return told or channel.ended.is_set()
+            exited = any(isinstance(fact, Exited) and fact.command_id == command_id for fact in channel.facts[start:])
+            return exited or channel.ended.is_set()
 
         await channel.until(over)
         mine: list[Fact] = []
@@ -173,7 +173,7 @@ class LiveShell:
 
 @asynccontextmanager
 async def client(limits: SandboxLimits | None = None, **settings: Any) -> AsyncIterator[Client]:
-    """A client of a fresh agent context; everything it started is dead afterwards."""
+    """A client of a new agent context; all processes that it started have ended afterwards."""
     settings.setdefault("workdir", "/tmp")
     context = AgentContext(AgentSettings(sandbox_id="test", token="", **settings), limits)
     context.start()

@@ -1,7 +1,7 @@
 """A real, private Redis on a Unix socket: one server per test module, empty at the start of each test.
 
 Owns the server process. Fixtures: `redis_server` (module; can be killed and started again) and `redis_url` (function;
-flushed). Nothing is kept on disk and no port is opened.
+flushed). Nothing is stored on disk and no port is opened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _START_DEADLINE_S = 60.0
 
 
 class RedisServer:
-    """One redis-server process. `start`, `stop` and `kill` may be called in any order; its data dies with it."""
+    """One redis-server process. `start`, `stop` and `kill` may be called in any order; its data is lost when it ends."""
 
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "redis.sock"
@@ -36,7 +36,7 @@ class RedisServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Return once it answers PING."""
+        """Start the server and return once it answers PING."""
         program = find_redis_server()
         assert program is not None, 'mark the test with requires("redis")'
         log = self._folder / "redis.log"
@@ -58,7 +58,7 @@ class RedisServer:
         self._end("terminate")
 
     def kill(self) -> None:
-        """As `kill -9`."""
+        """Kill the server with SIGKILL."""
         self._end("kill")
 
     def _end(self, how: str) -> None:

@@ -29,7 +29,7 @@ def requires(*needs: str) -> pytest.MarkDecorator:
 
 @functools.cache
 def missing(need: str) -> str | None:
-    """Why a need is not met here, else None. Probed once per run."""
+    """Why a requirement is not met here, else None. Each is probed once per run."""
     return _PROBES[need]()
 
 
@@ -67,7 +67,7 @@ def _program(name: str) -> Callable[[], str | None]:
 
 @functools.cache
 def static_busybox() -> str | None:
-    """A busybox that needs no libraries: Debian's busybox-static, say."""
+    """A busybox that needs no libraries, such as that of Debian's busybox-static."""
     found = shutil.which("busybox")
     return found if found is not None and _is_static(found) else None
 
@@ -88,12 +88,12 @@ def _cluster() -> str | None:
 
 
 def _container_tools() -> str | None:
-    """runc and debootstrap, which the differential suite installs where it may: nothing else of the project needs them."""
+    """runc and debootstrap, which only the differential suite needs, and which it installs where it has permission."""
     return _install("runc", "debootstrap")
 
 
 def _install(*names: str) -> str | None:
-    """Programs that tests install where they may, from Debian's packages of the same names."""
+    """Install missing programs from Debian's packages of the same names, as root; returns why one is missing, else None."""
     lacking = [name for name in names if shutil.which(name) is None]
     if not lacking:
         return None

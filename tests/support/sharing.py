@@ -21,9 +21,9 @@ LONG = (
     "e2e/test_shell_suite", "e2e/test_up", "e2e/test_demo", "session_agent/test_commands", "session_agent/test_commands_trees",
     "session_agent/test_shutdown", "regressions/test_e2b_1031", "package/", "node/", "faults/", "wire/", "sdk/", "contract/",
 )  # fmt: skip
-"""What begins first, longest first: else the last worker is left alone with it. A hint; what is missing here costs time only."""
+"""Files that start first, the longest first; otherwise the last worker would run them alone. A missing entry only costs time."""
 TOGETHER = ("package/",)
-"""Folders whose files share something that is dear to make."""
+"""Folders whose files share something that is expensive to create."""
 _ALONE = "alone"
 
 
@@ -36,12 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, those with something that runs alone last, and in them that last; else the order of the collection."""
-    quiet = {_path(item.nodeid) for item in items if item.get_closest_marker(_ALONE)}
+    """Long files first; files with tests marked ``alone`` last, and in them those tests last; otherwise the order of the collection."""
+    files_with_alone = {_path(item.nodeid) for item in items if item.get_closest_marker(_ALONE)}
 
     def rank(item: pytest.Item) -> tuple[int, str, bool]:
         path = _path(item.nodeid)
-        if path in quiet:
+        if path in files_with_alone:
             return len(LONG) + 1, path, item.get_closest_marker(_ALONE) is not None
         starts = enumerate(LONG)
         return next((at for at, start in starts if path == start or (start.endswith("/") and path.startswith(start))), len(LONG)), "", False
@@ -54,7 +54,7 @@ def _path(nodeid: str) -> str:
 
 
 class _Scheduler:
-    """Registered where the plug-in for workers is there."""
+    """Registered if the plug-in for workers is installed."""
 
     @pytest.hookimpl
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -70,11 +70,11 @@ class _Scheduler:
 
 
 class _Lock:
-    """Readers and one writer over two files; who waits to be alone stops the others from beginning anew."""
+    """A lock for readers and one writer over two files; while a test waits to run alone, no other worker starts a test."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Outside of the test's time limit: waiting for the others is not its fault."""
+        """Waits outside of the test's time limit, because the wait depends on other tests."""
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
         if run is None:
             return (yield)

@@ -18,8 +18,8 @@ BASH = ("bash",)
 
 @dataclass(frozen=True)
 class Case:
-    """One behaviour. None means: not looked at. `stdout` and `stderr` are exact, `stdout_has` is a part, `stderr_has` an
-    expression that is found."""
+    """One behaviour. None means: not checked. `stdout` and `stderr` are exact, `stdout_has` is a part, `stderr_has` a
+    regular expression that is found."""
 
     name: str
     script: str | bytes
@@ -39,9 +39,9 @@ class Case:
     after: str = "echo still here"
     after_stdout: bytes = b"still here\n"
     env: dict[str, str] = field(default_factory=dict)
-    """Of the shell."""
+    """The shell's environment."""
     limit_s: float = 15.0
-    """The answer must be there within this time, whatever the case does: a bound for the slowest of machines, not a measure of speed."""
+    """The result must arrive within this time: a limit for the slowest machines, not a measure of speed."""
 
 
 def _case(name: str, script: str | bytes, **expected: Any) -> Case:
@@ -61,12 +61,12 @@ def _restarted_by_interrupted_wait() -> bool | None:
 
 
 def _own(script: str) -> str:
-    """The script with files of this process's own: other runs on this machine try the same cases."""
+    """The script with file names of this process only, because other runs on this machine may test the same cases."""
     return script.replace("/tmp/holdfast-case", f"/tmp/holdfast-case-{os.getpid()}")
 
 
 CASES: tuple[Case, ...] = (
-    # what every shell does
+    # basic behaviour of every shell
     _case("true", "true", stdout=b""),
     _case("false", "false", exit_code=1, stdout=b""),
     _case("output", "echo out", stdout=b"out\n"),
@@ -89,7 +89,7 @@ CASES: tuple[Case, ...] = (
     _case("unicode", "echo 'grüße 🦀'", stdout="grüße 🦀\n".encode()),
     _case("backslashes", r"""printf '%s\n' 'a\nb' "c\\d" """, stdout=b"a\\nb\nc\\d\n"),
     _case("a line that ends in a backslash", "echo a\\\nb", stdout=b"ab\n"),
-    # state that lives
+    # state that is kept between commands
     _case("directory survives", "pwd", before=("cd /usr",), stdout=b"/usr\n", cwd="/usr"),
     _case("variable survives", 'echo "$X"', before=("X='a  b'",), stdout=b"a  b\n"),
     _case("export survives", "sh -c 'echo $Y'", before=("export Y=exported",), stdout=b"exported\n"),
@@ -106,7 +106,7 @@ CASES: tuple[Case, ...] = (
     _case("sourced file", ". /tmp/holdfast-case-rc; echo $RC", before=("echo RC=7 >/tmp/holdfast-case-rc",), stdout=b"7\n"),
     _case("trap survives", "kill -USR1 $$; echo done", before=("trap 'echo caught' USR1",), stdout=b"caught\ndone\n"),
     _case("a tool that changes PS1", "echo ok", before=("PS1='(venv) > '; PS2='more> '",), stdout=b"ok\n"),
-    # nothing of ours shows
+    # the agent's own machinery is not visible
     _case("no prompt, no job notice", "sleep 0 & wait; echo x", stdout=b"x\n"),
     _case("background start is silent", "sleep 0.01 &", stdout=b""),
     _case(
@@ -118,7 +118,7 @@ CASES: tuple[Case, ...] = (
     _case("read meets the end of input", "read x; echo $?", stdout=b"1\n"),
     _case("no history expansion", "echo 'a!b' \"c!d\"", stdout=b"a!b c!d\n"),
     _case("set -x goes to stderr alone", "set -x; echo hi; set +x", stdout=b"hi\n", stderr_has=rb"\+ echo hi"),
-    # poison
+    # hostile commands
     _case(
         "exit",
         "cd /usr; X=5; exit 3",

@@ -26,7 +26,7 @@ READY_DEADLINE_S = 60.0
 
 
 class Stack:
-    """A running stack: `url` and `key` are what a client needs; `data` is its folder."""
+    """A running stack: a client needs `url` and `key`; `data` is the stack's folder."""
 
     def __init__(self, running: embed.EmbeddedStack) -> None:
         self._running = running
@@ -35,13 +35,13 @@ class Stack:
         self.data = running.data
 
     def pid(self, name: str) -> int:
-        """The process of a Procfile entry, e.g. "gateway"; waits while it is being started again."""
+        """The pid of a Procfile entry, e.g. "gateway"; waits while it is being restarted."""
         path = self.data / "run" / f"{name}.pid"
         until(lambda: read_pid(path), deadline_s=READY_DEADLINE_S, what=f"{name} to run")
         return read_pid(path) or self.pid(name)
 
     def kill_process(self, name: str, number: int = signal.SIGKILL) -> int:
-        """Send a signal (SIGKILL) to one process and wait until it has gone. Returns the pid that it had."""
+        """Send a signal (SIGKILL) to one process and wait until it has ended. Returns the pid that it had."""
         pid = self.pid(name)
         os.kill(pid, number)
         until(lambda: not is_alive(pid), deadline_s=READY_DEADLINE_S, what=f"{name} ({pid}) to end")
@@ -83,7 +83,7 @@ def is_alive(pid: int) -> bool:
 
 
 def processes_of(data: Path) -> list[int]:
-    """Every living process whose environment names this data folder: the stack and all that it forked."""
+    """Every living process whose environment names this data folder: the stack and all processes that it forked."""
     needle = f"HOLDFAST_DATA={data}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -102,7 +102,7 @@ def processes_of(data: Path) -> list[int]:
 def running_stack(environment: Mapping[str, str] | None = None, arguments: Sequence[str] = (), *, wait: bool = True) -> Iterator[Stack]:
     """Start a stack, yield it once it is ready, end it with SIGTERM and assert that nothing is left of it.
 
-    It has patience with a Redis that a busy machine holds up: what the store's absence is answered with is tested where it is away.
+    It waits longer than usual for a Redis that a busy machine delays; other tests check the answers while Redis is unavailable.
     """
     data = Path(tempfile.mkdtemp(prefix="hf-stack-"))
     settings = {"HOLDFAST_IMAGE_FALLBACK": "host", "HOLDFAST_REDIS_TIMEOUT_MS": "5000", **(environment or {})}
@@ -113,7 +113,7 @@ def running_stack(environment: Mapping[str, str] | None = None, arguments: Seque
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(data) in line]
     assert not mounts, f"mounts left behind: {mounts}"
     tag = hashlib.sha256(str(data).encode()).hexdigest()[:12]
-    # os.walk passes over what vanishes beneath it: the groups of other stacks come and go.
+    # os.walk ignores folders that disappear meanwhile: the groups of other stacks come and go.
     groups = [os.path.join(folder, name) for folder, names, _ in os.walk("/sys/fs/cgroup") for name in names if tag in name]
     assert not groups, f"cgroups left behind: {groups}"
     assert running.runner.returncode == 0, f"the runner ended with {running.runner.returncode}:\n{running.logs()}"

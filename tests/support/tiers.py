@@ -53,8 +53,8 @@ SLOW = (
     "session_agent/test_shutdown",
     "wire/test_simulation",
 )
-"""Seconds each: the machine's own services, faults, images, clusters. The core, the contracts, the chain and the shell suite over it are
-quick; the agent's own run of the same cases is not."""
+"""Tests of seconds each: the machine's own services, faults, images, clusters. The core, the contracts, the whole chain and the shell suite
+through it are quick; the agent's own run of the same cases is slow."""
 QUICK = (
     "faults/test_cut_connections",
     "faults/test_history",
@@ -64,13 +64,13 @@ QUICK = (
     "node/test_isolation",
     "node/test_lifecycle",
 )
-"""What of the slow folders proves the chain, and is run always."""
+"""Files of slow folders that test the whole chain and run always."""
 SOAK = (
     "faults/test_stalled_readers",
     "faults/test_thousand",
     "kubernetes/test_scale",
 )
-"""Minutes of many sandboxes, and of clients that stop reading."""
+"""Tests of minutes with many sandboxes, or with clients that stop reading."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""The fake cluster as a process of its own, with thin agents: prints its address, ends when its standard input does."""
+"""The fake cluster as a separate process, with minimal agents: prints its address, ends when its standard input ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canary's pods as a network would have them end: one that enforces policies, or one that does not.
+"""Ends the canary's pods as a network would: one that enforces policies, or one that does not.
 
 Owns these pods' whole life; the kubelet leaves them alone. Nothing runs in them.
 """
@@ -19,9 +19,9 @@ _REACHED, _NOT_REACHED = 40, 41
 
 
 class Canaries:
-    """``enforced``: what a probe of the network finds out. ``played`` counts listeners.
+    """``enforced``: whether a probe of the network finds policies enforced. ``played`` counts the listener pods.
 
-    ``uid_map`` and ``volume``: what probes of the nodes report.
+    ``uid_map`` and ``volume``: the values that probes of the nodes report.
     """
 
     def __init__(self, api: FakeApi, *, enforced: bool = True, uid_map: str = OWN_USERS, volume: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""DaemonSets of the fake cluster: a pod for each node, whose fate the image's name decides as it does for the kubelet's.
+"""DaemonSets of the fake cluster: a pod for each node; as for the kubelet's pods, the image's name selects a failure.
 
 Owns the controller and these pods' whole life; the kubelet leaves them alone. Nothing runs in them. Nodes that join later get their pod
 when ``join`` is called.
@@ -18,7 +18,7 @@ from .server import FakeApi
 
 
 class Daemons:
-    """The controller. ``held``: pulls take until ``release``."""
+    """The controller. ``held``: image pulls do not end before ``release``."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api

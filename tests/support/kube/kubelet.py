@@ -1,7 +1,7 @@
 """A kubelet and a scheduler for the fake API server: pods become Ready and run a real session agent each.
 
-Owns the life of a pod as the API server shows it: scheduled, image pulled, container started, ended, removed. Every pod gets an address of
-its own in 127.0.0.0/8, so that all agents listen on the one agreed port. The image's name selects a failure (``IMAGES``).
+Owns the life of a pod as the API server shows it: scheduled, image pulled, container started, ended, removed. Every pod gets its own
+address in 127.0.0.0/8, so that all agents listen on the same agreed port. The image's name selects a failure (``PULLS``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PULLS = {
     "needs-secret": ("CreateContainerConfigError", 'secret "missing" not found'),
 }
 _addresses = itertools.count((os.getpid() % 4000 << 12) + 2)
-"""Every process of the tests has addresses of its own."""
+"""Every process of the tests uses its own addresses."""
 _PROBE_S = 0.02
 _NO_LOADER = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start "
@@ -41,7 +41,7 @@ _NO_LOADER = (
 
 
 class Agent(Protocol):
-    """What runs in a pod."""
+    """The program that runs in a pod."""
 
     async def start(self) -> None: ...
     async def ended(self) -> int: ...
@@ -91,10 +91,10 @@ class Kubelet:
         self.agents: dict[str, Any] = {}
         """By pod uid."""
         self.frozen = False
-        """The node does not answer: nothing happens to its pods."""
+        """The node does not answer: it does not act on changes of its pods."""
         self.agent = agent
         self.whole_images = False
-        """As containerd 2.1: an image volume holds the whole image where a part was asked for, so nothing is found in it."""
+        """As containerd 2.1: an image volume contains the whole image although a part was requested, so the requested paths are missing."""
         self.no_users = ""
         """Why the node creates no user namespaces; reported in repeated events, as kubelets do."""
         self._lives: dict[str, asyncio.Task[None]] = {}
@@ -126,7 +126,7 @@ class Kubelet:
         metadata = entry.object["metadata"]
         uid = metadata["uid"]
         if (metadata.get("labels") or {}).get("app.kubernetes.io/component") in ("canary", "prepull"):
-            return  # `canaries`, or a test, plays the former, `daemons` the latter
+            return  # `canaries` or a test simulates the former, `daemons` the latter
         if entry.kind == "ADDED":
             self._lives[uid] = asyncio.get_running_loop().create_task(self._live(entry.object), name=f"pod {metadata['name']}")
             self._lives[uid].add_done_callback(lambda _: self._lives.pop(uid, None))
@@ -143,8 +143,14 @@ class Kubelet:
         container = pod["spec"]["containers"][0]
         if _cores(container) > self.cores:
             message = "0/1 nodes are available: 1 Insufficient cpu."
-            told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message, "lastTransitionTime": stamp()}
-            self._status(name, {"phase": "Pending", "conditions": [told]})
+            condition = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": message,
+                "lastTransitionTime": stamp(),
+            }
+            self._status(name, {"phase": "Pending", "conditions": [condition]})
             return
         self.api.pods.update(name, lambda body: body["spec"].update(nodeName="node-1"))
         scheduled = {"type": "PodScheduled", "status": "True"}
@@ -177,7 +183,7 @@ class Kubelet:
             if found["metadata"].get("deletionTimestamp"):
                 if self._runs(name, uid):
                     self.end(name, reason="Completed" if code == 0 else "Error", code=code if code >= 0 else 128 - code)
-                # As a kubelet removes what has ended: without grace, which a watch shows before the pod is gone.
+                # A kubelet removes an ended pod without grace, which a watch shows before the pod is gone.
                 self.api.pods.update(name, lambda body: body["metadata"].update(deletionGracePeriodSeconds=0))
                 self.api.pods.remove(name, grace=0)
             elif self._runs(name, uid):
@@ -197,18 +203,18 @@ class Kubelet:
         return found is not None and found["status"].get("phase") == "Running"
 
     def _status(self, name: str, status: dict[str, Any]) -> None:
-        """Conditions are merged by their type, as a kubelet's patch does: others write some of their own."""
+        """Conditions are merged by their type, as by a kubelet's patch, because other components write conditions too."""
 
-        def lay(body: Object) -> None:
+        def merge(body: Object) -> None:
             known = {one["type"]: one for one in body["status"].get("conditions", [])}
-            told = {one["type"]: one for one in status.get("conditions", [])}
-            body["status"].update(status | {"conditions": list((known | told).values())})
+            reported = {one["type"]: one for one in status.get("conditions", [])}
+            body["status"].update(status | {"conditions": list((known | reported).values())})
 
-        self.api.pods.update(name, lay)
+        self.api.pods.update(name, merge)
 
 
 async def _listens(address: str, agent: Agent) -> bool:
-    """The startup probe: True as soon as the agent listens, False when it ended before it did."""
+    """The startup probe: True as soon as the agent listens, False if it ended before."""
     ended = asyncio.ensure_future(agent.ended())
     try:
         while not ended.done():

@@ -1,7 +1,7 @@
-"""What the fake API server keeps: objects with versions, a bounded log of their changes, selectors and patches.
+"""The storage of the fake API server: objects with versions, a bounded log of their changes, selectors and patches.
 
-Owns the rules of Kubernetes that the runtime relies on: names are unique, every write has a new resource version, preconditions are held,
-a deletion with a grace is announced before it is done, a log that is too short answers "Expired".
+Owns the rules of Kubernetes that the runtime relies on: names are unique, every write has a new resource version, preconditions are
+checked, a deletion with a grace period is announced before it is done, a log that is too short gives "Expired".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the log. ``before`` decides what a watch with a selector makes of it."""
+    """One line of the log. ``before`` decides which event a watch with a selector sends."""
 
     version: int
     kind: str
@@ -46,7 +46,7 @@ class Store:
         self.on_write: list[Callable[[Entry], None]] = []
         self._objects: dict[str, Object] = {}
         self._oldest = 1000
-        """A watch may go on from here, and from nothing older."""
+        """The oldest version from which a watch may continue."""
 
     def resize(self, history: int) -> None:
         self.log = deque(self.log, history)
@@ -89,7 +89,7 @@ class Store:
         return self.update(name, lambda body: _apply(body, operations))
 
     def delete(self, name: str, options: Object) -> Object:
-        """Announced with a grace, done at once without."""
+        """With a grace period the deletion is announced; without one it is done at once."""
         found = self.get(name)
         for key, wanted in (options.get("preconditions") or {}).items():
             if str(found["metadata"].get(key)) != wanted:
@@ -122,7 +122,7 @@ class Store:
         return [entry for entry in self.log if entry.version > version]
 
     def forget_history(self) -> None:
-        """As after a compaction: no watch can continue from its version."""
+        """Simulate a compaction: no watch can continue from its version."""
         self.log.clear()
         self.version += 1
         self._oldest = self.version
@@ -134,13 +134,13 @@ class Store:
             self._objects[body["metadata"]["name"]] = body
         entry = Entry(self.version, kind, body, before)
         self.log.append(entry)
-        for tell in self.on_write:
-            tell(entry)
+        for listener in self.on_write:
+            listener(entry)
         return body
 
 
 def seen_through(entry: Entry, selector: str) -> str | None:
-    """What a watch with this selector calls the entry; None where it does not see it."""
+    """The type of the event that a watch with this selector sends for the entry; None where it sends none."""
     now, was = matches(selector, entry.object), entry.before is not None and matches(selector, entry.before)
     if entry.kind == "DELETED":
         return "DELETED" if was else None

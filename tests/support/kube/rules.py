@@ -1,4 +1,4 @@
-"""What the API server would not take: the baseline and restricted Pod Security Standards, and the shapes of names and labels.
+"""Manifests that the API server refuses: the baseline and restricted Pod Security Standards, and the syntax of names and labels.
 
 Owns the checks of a pod's manifest that admission makes on a real cluster, as far as our manifests could break them
 (kubernetes.io/docs/concepts/security/pod-security-standards).
@@ -19,12 +19,12 @@ _MAY_BE_ADDED = {
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
     *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
 }
-"""By the baseline standard; not NET_RAW, which a runtime may give of its own accord."""
+"""Capabilities that the baseline standard allows; not NET_RAW, which a runtime may add by default."""
 _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"}
 
 
 def check_pod(body: dict[str, Any], *, restricted: bool) -> None:
-    """Raise what the server would answer."""
+    """Raise the error with which the server would refuse the pod."""
     metadata, spec = body["metadata"], body["spec"]
     if not _NAME.fullmatch(metadata["name"]) or len(metadata["name"]) > 253:
         raise RefusedError(422, "Invalid", f'Pod "{metadata["name"]}" is invalid: metadata.name: Invalid value')

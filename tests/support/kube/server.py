@@ -1,7 +1,7 @@
 """The fake API server over HTTP: LIST in pages, WATCH with bookmarks, CRUD, and every failure of a watch.
 
-Owns the routes and the faults. kmock was tried first; it has no pages, no expiry of versions and no stalled streams, which is what the
-watch loop has to survive. Requests are counted by verb and resource.
+Owns the routes and the faults. kmock was tried first; it has no pages, no expiry of versions and no stalled streams, which the watch loop
+must survive. Requests are counted by verb and resource.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ class FakeApi:
         """Answers to the next requests of a verb and resource, as ``create pods``; one each, in this order."""
         self.user_namespaces = True
         self.image_volumes = True
-        """As from 1.35 on, or with the gate opened before."""
+        """As from 1.35 on, or before with the feature gate enabled."""
         self.quota_pods: int | None = None
         self.restricted = False
-        """Whether its namespace enforces the restricted standard, not baseline."""
+        """Whether the namespace enforces the restricted standard instead of baseline."""
         self.denied: set[tuple[str, str]] = set()
         """(verb, resource) that access reviews deny."""
         self.bookmark_s = 0.5
         self.stalled = False
-        """Watches say nothing, not even bookmarks."""
+        """Watches send no events, not even bookmarks."""
         self.expire_pages = 0
-        """So many continue tokens are answered with 410."""
+        """How many of the next continue tokens are answered with 410."""
         self.broken_lines = 0
-        """So many watch events are cut in half."""
+        """How many of the next watch events are cut in half."""
         self.probed = True
-        """A canary found before that policies are enforced; without that creates wait until one has looked."""
+        """Whether an earlier canary found that policies are enforced; if not, creates wait for the result of a canary."""
         self.url = ""
         self.watches: dict[int, web.Request] = {}
-        self._told = asyncio.Event()
+        self._written = asyncio.Event()
         for store in self.stores.values():
-            store.on_write.append(self._tell)
+            store.on_write.append(self._on_write)
         self.stores["namespaces"].create(
             {"metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}, "kind": "Namespace"}
         )
@@ -62,7 +62,7 @@ class FakeApi:
         self.stores["nodes"].create({"metadata": {"name": "node-1"}, "kind": "Node", "spec": {}, "status": {"allocatable": allocatable}})
 
     def note_verdict(self, *, holds: bool, leaks: bool = False) -> None:
-        """As a controller notes what its canary found."""
+        """Store the result of a canary as a controller does."""
         store, text = self.stores["networkpolicies"], json.dumps({"holds": holds, "leaks": leaks, "detail": "planted", "at": time.time()})
         if "hf-canary" not in store.names():
             store.create({"kind": "NetworkPolicy", "metadata": {"name": "hf-canary"}, "spec": {}})
@@ -108,9 +108,9 @@ class FakeApi:
                 request.transport.abort()
         return len(cut)
 
-    def _tell(self, entry: Entry) -> None:
-        told, self._told = self._told, asyncio.Event()
-        told.set()
+    def _on_write(self, entry: Entry) -> None:
+        written, self._written = self._written, asyncio.Event()
+        written.set()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -178,7 +178,7 @@ class FakeApi:
     def _check(self, store: Store, body: Object) -> None:
         if store.resource == "pods":
             if not self.user_namespaces:
-                body["spec"].pop("hostUsers", None)  # as a closed gate does
+                body["spec"].pop("hostUsers", None)  # as with the feature gate disabled
             if not self.image_volumes and any("image" in volume for volume in body["spec"].get("volumes", ())):
                 message = f'Pod "{body["metadata"]["name"]}" is invalid: spec.volumes[0]: Required value: must specify a volume type'
                 raise RefusedError(422, "Invalid", message)
@@ -196,7 +196,7 @@ class FakeApi:
             self.expire_pages -= 1
             raise RefusedError(410, "Expired", "The provided continue parameter is too old to display a consistent list result")
         if token:
-            # All pages carry the version of the first: a watch from there reports the changes in between.
+            # All pages have the version of the first: a watch from that version reports the changes in between.
             metadata["resourceVersion"], _, after = token.partition(":")
             items = [one for one in items if one["metadata"]["name"] > after]
         if limit and len(items) > limit:
@@ -222,12 +222,12 @@ class FakeApi:
                 store.since(version)
             await response.prepare(request)
             while clock() < end:
-                told = self._told
+                written = self._written
                 if not self.stalled:
                     version = await self._send(request, response, store, selector, version)
                 try:
                     async with asyncio.timeout(min(self.bookmark_s, max(end - clock(), 0.001))):
-                        await told.wait()
+                        await written.wait()
                 except TimeoutError:
                     if not self.stalled:
                         version = max(await self._send(request, response, store, selector, version), version)
@@ -268,7 +268,7 @@ _PROBED = {
 
 
 def _has_fields(item: Object, request: web.Request) -> bool:
-    """Whether the request's field selector, if any, takes the object."""
+    """Whether the request's field selector, if any, matches the object."""
     parts = filter(None, request.query.get("fieldSelector", "").split(","))
     return all(_field(item, path) == value for path, _, value in (part.partition("=") for part in parts))
 

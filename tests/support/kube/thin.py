@@ -1,4 +1,4 @@
-"""Agents that only prove themselves: for tests with a thousand pods, where processes would cost what is to be measured."""
+"""Agents that only prove their identity: for tests with a thousand pods, where processes would dominate the measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class ThinAgent:
-    """Listens where its pod is and answers dials, nothing else."""
+    """Listens on its pod's address and answers dials, nothing else."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._token = environment["HOLDFAST_AGENT_TOKEN"]
