@@ -1,6 +1,6 @@
-"""`make bench`: starts a stack of its own, takes the figures one after the other, prints the table, writes bench.json.
+"""`make bench`: starts its own stack, measures the figures one after the other, prints the table, writes bench.json.
 
-Owns the order and the command line. Exit status 1 when a budget is missed. `--only P1,P6` takes some of them.
+Owns the order and the command line. Exit status 1 when a budget is missed. `--only P1,P6` selects some of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
 
     async with AsyncExitStack() as scope:
         client = await scope.enter_async_context(AsyncSandboxClient(stack.url, stack.key))
-        if "P9" in wanted:  # first: after figures that grew the gateway's heap, new sessions would use free memory in it
+        if "P9" in wanted:  # first: after figures that enlarge the gateway's heap, new sessions would use free memory in it
             async with _crowd(client) as crowd:
                 take(await memory.p9(_gateway_pid(stack), [each.id for each in crowd], environment))
         if "P7" in wanted:

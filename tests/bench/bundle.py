@@ -20,7 +20,7 @@ _PAUSE_S = 0.0003
 
 
 def p14(count: int = 50) -> Figure:
-    """Build a bundle, then take turns: the bare interpreter, and the whole agent on a socket of its own."""
+    """Build a bundle, then measure in turn the bare interpreter and the whole agent, each on its own socket."""
     figures: list[float] = []
     under: list[float] = []
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as folder:

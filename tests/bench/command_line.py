@@ -1,4 +1,4 @@
-"""PC: how soon the command line answers, beside an interpreter that does nothing.
+"""PC: how long the command line takes, compared with an interpreter that does nothing.
 
 Owns one figure: `holdfast list` against the bench's own stack, from starting its process to its end.
 """
@@ -18,7 +18,7 @@ _BUDGET = 4.0
 
 
 def pc(environment: Mapping[str, str], count: int = 50) -> Figure:
-    """Take turns: `python -c pass`, and `holdfast list`. With its bytecode, which pip compiles where it is installed."""
+    """Measure in turn `python -c pass` and `holdfast list`, with compiled bytecode as after an installation by pip."""
     environment = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [str(Path(sys.executable).with_name("holdfast")), "list"]
     figures: list[float] = []

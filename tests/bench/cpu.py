@@ -1,4 +1,4 @@
-"""P1c and P3c: CPU time of a command in each process that has a part in it.
+"""P1c and P3c: CPU time of a command in each process that takes part in it.
 
 Owns the accounts: user and system time of all threads of a process, in nanoseconds, by the scheduler's own count. Wall time
 includes other work on the machine; CPU time shows which process to improve.
@@ -39,7 +39,7 @@ def of_prototype(bare: Prototype, clients: Sequence[int]) -> Pids:
 
 
 class Account:
-    """The CPU time that processes use from now on."""
+    """The CPU time that processes use after its creation."""
 
     def __init__(self, pids: Pids) -> None:
         self._pids = pids
@@ -72,7 +72,7 @@ def table(rows: Iterable[tuple[str, Spent]]) -> str:
 
 
 def figure(number: str, name: str, spent: Spent, floor: Spent | None = None) -> Figure:
-    """The sum of all processes; which of them takes how much is in ``how``."""
+    """The sum of all processes; ``how`` states the share of each."""
 
     def split(each: Spent) -> str:
         return ", ".join(f"{process} {value:.0f}" for process, value in each.items())

@@ -32,7 +32,7 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Cost per unit (`unit`) at each amount of work (`x`); `knee` is the first amount at which it is half again the cheapest before."""
+    """Cost per unit (`unit`) at each amount of work (`x`); `knee`: the first amount where it is over 1.5 times the lowest cost before."""
 
     name: str
     x: str
@@ -84,13 +84,13 @@ class Stage:
     scale: float
 
     def amounts(self, *amounts: int) -> Iterator[int]:
-        """Those amounts of work that the scale admits, at least two."""
+        """The amounts of work that the scale allows, at least two."""
         admitted = [amount for amount in amounts if amount <= amounts[-1] * self.scale]
         yield from admitted if len(admitted) > 1 else amounts[:2]
 
 
 async def created(stage: Stage) -> list[Curve]:
-    """Sandboxes asked for at once: wall time and Redis commands for each."""
+    """Sandboxes requested at once: wall time and Redis commands for each."""
     wall: list[tuple[float, float]] = []
     commands: list[tuple[float, float]] = []
     await growth.create(stage.client, 5)
@@ -106,7 +106,7 @@ async def created(stage: Stage) -> list[Curve]:
 
 
 async def alive(stage: Stage) -> list[Curve]:
-    """Sandboxes that stay: memory of node and gateway, bytes in Redis, commands a second in Redis, and what the next create takes."""
+    """Sandboxes that stay alive: memory of node and gateway, bytes and commands a second in Redis, and the time of the next create."""
     next_one: list[tuple[float, float]] = []
     memory: list[tuple[float, float]] = []
     bytes_: list[tuple[float, float]] = []
@@ -143,7 +143,7 @@ async def alive(stage: Stage) -> list[Curve]:
 
 
 async def attached(stage: Stage) -> list[Curve]:
-    """Sessions that are attached and idle: gateway memory for each, and what a command takes beside them."""
+    """Sessions that are attached and idle: gateway memory for each, and the time of a command beside them."""
     memory: list[tuple[float, float]] = []
     latency: list[tuple[float, float]] = []
     seconds: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""The floors: what the bare machine needs for the same work.
+"""The floors: the time that the bare machine needs for the same work.
 
 Owns one small process per floor, so that the benchmark's size and event loop do not matter. Each
 floor is taken one sample at a time, between the samples of the figure that it belongs to.
@@ -97,10 +97,10 @@ for line in sys.stdin:
 
 
 class BarePipe:
-    """`true` through a pipe to bash and its status back: no framing, no session, no network.
+    """Sends `true` through a pipe to bash and reads its exit status: no framing, no session, no network.
 
-    Taken from an event loop and from another core than bash's, as the figure is. Left to the scheduler the same pipe takes 20, 45 or
-    75 µs on one machine, depending on whether both are on one core, and the ratio would be random.
+    Measured from an event loop on another core than bash's, as the figure is. If the scheduler chose the cores, the same pipe would take
+    20, 45 or 75 µs on one machine, depending on whether both are on one core, and the ratio would be random.
     """
 
     def __init__(self, bash: asyncio.subprocess.Process) -> None:
@@ -163,9 +163,9 @@ class _Helper:
 
 
 class EmptyNamespaces(_Helper):
-    """User, mount, pid, net, ipc and uts namespaces with their id maps and a first process, made and left again.
+    """User, mount, pid, net, ipc and uts namespaces with their id maps and a first process, created and left again.
 
-    This is the least that a command can run in: without maps there is no root in it, and without a first process no pid namespace.
+    This is the minimum in which a command can run: without maps it has no root, and without a first process there is no pid namespace.
     """
 
     def __init__(self) -> None:
@@ -173,8 +173,8 @@ class EmptyNamespaces(_Helper):
 
 
 class BareSandbox(_Helper):
-    """All that the kernel does for one sandbox of P7: namespaces, mapped, an overlay of this machine's /usr, /proc and /dev, four
-    commands by fork and exec, and the end of it all. `sample` is seconds of CPU time."""
+    """The kernel's work for one sandbox of P7: namespaces with id maps, an overlay of this machine's /usr, /proc and /dev, four commands by
+    fork and exec, and the removal of all. `sample` is seconds of CPU time."""
 
     def __init__(self, release: str) -> None:
         super().__init__(_BARE_SANDBOX.replace("FLAGS", str(sum(_CLONE_FLAGS.values()))).replace("RELEASE", repr(release)))

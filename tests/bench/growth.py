@@ -1,8 +1,8 @@
-"""P13: ten times the work costs at most twelve times as much, whatever the work is.
+"""P13: ten times the work costs at most twelve times as much, for each kind of work.
 
 Owns the kinds of work: sandboxes created, sessions attached, commands in one session, bytes of one command's output. The same
-functions draw the curves of `tests.bench.curves`. A round does ten times the work once, between twice five times the work itself: both
-sides take as long and see the same machine. The figure is the median round's, so one slow moment changes one round of five.
+functions draw the curves of `tests.bench.curves`. A round does ten times the work at once, and five times the single work before and after:
+both sides take about as long and see the same machine. The figure is the median of five rounds, so one slow moment affects only one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _BUDGET = 12.0
 _AT_ONCE = 16
 _SESSIONS = 4 * _AT_ONCE
 """Four waves. A single wave, whose sessions all start together, costs a fifth less CPU time for each session than a steady stream, also
-when each session is closed at once; beside it a stream looks like growth."""
+when each session is closed at once; compared with it, a stream looks like growth."""
 _MB = 1_000_000
 
 Work = Callable[[int], Awaitable[float]]
 
 
 async def create(client: AsyncSandboxClient, count: int) -> float:
-    """Seconds for `count` sandboxes asked for at once: created, one command run, deleted."""
+    """Seconds for `count` sandboxes requested at once: created, one command run, deleted."""
 
     async def one() -> None:
         async with await client.create_sandbox("host", cpu="0.1", memory="64Mi") as sandbox:
@@ -49,7 +49,7 @@ async def attach(sandbox_ids: list[str], count: int, another: Callable[[], Async
 
 @contextlib.asynccontextmanager
 async def attached(sandbox_ids: list[str], count: int, another: Callable[[], AsyncSandboxClient]) -> AsyncIterator[float]:
-    """Hold `count` idle sessions, each by a client of its own; yields the seconds that attaching them took."""
+    """Hold `count` idle sessions, each with its own client; yields the seconds that attaching them took."""
     turn = asyncio.Semaphore(_AT_ONCE)
     async with contextlib.AsyncExitStack() as held:
 
@@ -77,7 +77,7 @@ async def commands(sandbox: AsyncSandbox, count: int) -> float:
 
 
 async def output(sandbox: AsyncSandbox, size_mb: int) -> float:
-    """Seconds for one command's output of that many megabytes, read as it comes."""
+    """Seconds for one command's output of that many megabytes, read as it arrives."""
     received = 0
     started = time.perf_counter()
     async with await sandbox.start(["head", "-c", str(size_mb * _MB), "/dev/zero"]) as process:
@@ -102,7 +102,7 @@ async def p13(client: AsyncSandboxClient, sandbox: AsyncSandbox, another: Callab
 
 
 async def grown(number: str, what: str, count: int, work: Work) -> Figure:
-    """What ten times the work costs beside the work."""
+    """The cost of ten times the work, compared with the work."""
     await work(count)
     rounds: list[tuple[float, float]] = []
     for _ in range(_ROUNDS):

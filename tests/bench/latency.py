@@ -1,7 +1,7 @@
-"""P1, P4, P5, P12: how long one command takes, sample by sample beside its floor.
+"""P1, P4, P5, P12: how long one command takes, compared with its floor.
 
-Owns the sampling: warm up, then short stretches of floor and figure in turn, so that a disturbance hits both. They do
-not alternate sample by sample: a floor would overlap with work that our processes do after they have answered.
+Owns the sampling: warm up, then short stretches of floor and figure in turn, so that a disturbance affects both. They do
+not alternate sample by sample: a floor would overlap with work that our processes do after their answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def joined(several: Iterable[Samples]) -> Samples:
 
 
 async def in_turn(count: int, floor: Callable[[], Awaitable[float]], figure: Callable[[], Awaitable[object]]) -> Samples:
-    """`count` samples of each after a tenth of it unrecorded; `floor` times itself."""
+    """`count` samples of each after a warm-up of a tenth as many; `floor` measures its own time."""
     figures: list[float] = []
     under: list[float] = []
     while len(figures) < count + int(count * _WARM_UP):

@@ -1,4 +1,4 @@
-"""P6: from asking for a sandbox to the end of its first command."""
+"""P6: from the request for a sandbox to the end of its first command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.bench.figures import Figure, at_most, percentile, quartiles
 
 _WARM_UP = 3
 _PAUSE_S = 0.2
-"""Pause after each, as between episodes: the node prepares later sandboxes then, which disturbs neither figure nor floor."""
+"""Pause after each, as between episodes: the node prepares later sandboxes in this time, so that figure and floor are undisturbed."""
 
 
 async def p6(client: AsyncSandboxClient, count: int = 40) -> Figure:

@@ -1,9 +1,9 @@
 """One load process: a share of the sessions, each busy or attached and idle.
 
 Owns a client process of P2, P3, P9 and P12. Started as `python -m tests.bench.load busy|idle|proto COUNT BEFORE WHERE`,
-with BEFORE as many sessions in the processes before it; prints `ready` once every session has run a command, works from
-the line `go SECONDS PERIOD` until they are over (each session begins a command every PERIOD seconds, or with 0 as soon
-as the last one ended), and answers with one JSON line. Ends when its standard input ends.
+with BEFORE as the number of sessions in earlier processes; prints `ready` once every session has run a command. After a line
+`go SECONDS PERIOD` it works for SECONDS (each session begins a command every PERIOD seconds, or with 0 as soon as the last
+one ended), and answers with one JSON line. Ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def _true(shell: AsyncShell) -> None:
 
 
 async def _idle(count: int, sandbox_ids: list[str]) -> None:
-    """`count` sessions over the given sandboxes, each attached by a client of its own."""
+    """`count` sessions over the given sandboxes, each attached by its own client."""
     gate = asyncio.Semaphore(_ATTACH_AT_ONCE)
     async with contextlib.AsyncExitStack() as stack:
 
@@ -91,7 +91,7 @@ async def _idle(count: int, sandbox_ids: list[str]) -> None:
 
 
 async def _proto(count: int, folder: Path, first: int) -> None:
-    """Connected to `count` agents of the prototype, from number `first`."""
+    """`count` connections to agents of the prototype, from number `first`."""
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(prototype.client(folder, first + number)) for number in range(count)]
         for client in clients:

@@ -1,8 +1,8 @@
 """P7: many sandboxes at once, from the create to the delete, by time and by CPU time of each process.
 
-Owns two ways to use them: as rollouts do, each of which creates a sandbox, runs Orchard's four commands in it and deletes it, all begun at
-once (P7, P7c); and with all of them alive at the same time, in three phases, of which each begins when the last sandbox has ended the one
-before (P7a, P7b). Owns the accounts of CPU time and the count of what is left too. The floor is the kernel's part of one sandbox
+Owns two ways to use them: as rollouts do, each of which creates a sandbox, runs Orchard's four commands in it and deletes it, all started
+at once (P7, P7c); and with all of them alive at the same time, in three phases, each of which starts when all sandboxes have ended the
+one before (P7a, P7b). Also owns the accounts of CPU time and the count of leftovers. The floor is the kernel's part of one sandbox
 (`floors.BareSandbox`), taken in the same run.
 """
 
@@ -28,7 +28,7 @@ from tests.support.until import until_async
 
 COUNT = 1000
 _BUDGET_S, _AIM_S = 26.0, 15.0
-"""For COUNT of them on two cores; fewer have their share of it."""
+"""For COUNT sandboxes on two cores; proportionally less for fewer."""
 _BUDGET_CPU_MS = 45.0
 _RELEASE = "cat /etc/os-release | head -1"
 COMMANDS = (("ls /", False), (_RELEASE, False), ("echo done", False), (_RELEASE, True))
@@ -49,7 +49,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """One round of `count` sandboxes; CPU seconds of one bare sandbox, and what was left at the end."""
+    """One round of `count` sandboxes; CPU seconds of one bare sandbox, and leftovers at the end."""
 
     count: int
     phases: Sequence[Phase]
@@ -79,7 +79,7 @@ class Many:
 
 
 class Accounts:
-    """CPU seconds of the processes of one stack, and of what the node has forked."""
+    """CPU seconds of the processes of one stack, and of the processes that the node has forked."""
 
     def __init__(self, data: Path) -> None:
         self._pids = {name: int(path.read_text()) for name in _PROCESSES if (path := data / "run" / f"{name}.pid").exists()}
@@ -89,7 +89,7 @@ class Accounts:
         self._forked = _counter(f"holdfast-{NodeSettings(str(data), '').tag}")
 
     def read(self) -> dict[str, float]:
-        """``sandboxes`` are the agents with all processes that they started, ended ones included."""
+        """``sandboxes`` are the agents with all processes that they started, including ended ones."""
         found = {name: _cpu_s(pid) for name, pid in self._pids.items()}
         found["sandboxes"] = self._forked() - found["zygote"]
         found["client"] = time.process_time()
@@ -97,7 +97,7 @@ class Accounts:
 
 
 def _counter(group: str) -> Callable[[], float]:
-    """CPU seconds of a node's control group, with those of the groups below it that are gone."""
+    """CPU seconds of a node's control group, including removed groups below it."""
     folders = [path for path, _, _ in os.walk("/sys/fs/cgroup") if os.path.basename(path) == group]  # those of other nodes come and go
     for folder in folders:
         if os.path.exists(path := f"{folder}/cpuacct.usage"):
@@ -113,7 +113,7 @@ def _first_number(path: str, column: int, per_second: float) -> float:
 
 
 async def rollouts(client: AsyncSandboxClient, data: Path, count: int) -> Many:
-    """One round in which each sandbox is created, used and deleted on its own. Raises when one command of one has a wrong result."""
+    """One round in which each sandbox is created, used and deleted independently. Raises if a command has a wrong result."""
     alive = most = 0
 
     async def rollout() -> None:
@@ -158,9 +158,9 @@ async def _round(data: Path, count: int, work: Callable[[Accounts, list[Phase]],
 
 
 def _touch_memory(size_bytes: int) -> None:
-    """Have the host of a virtual machine supply the memory of a burst beforehand, where it takes back what has been free for seconds.
+    """Make the host of a virtual machine supply the memory of a burst beforehand; some hosts take back memory that was free for seconds.
 
-    There a page that is touched first costs 4 µs more of CPU time, charged to whichever process touches it.
+    On such a host the first touch of a page costs 4 µs more of CPU time, charged to the process that touches it.
     """
     mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
@@ -177,7 +177,7 @@ async def _commands(box: AsyncSandbox) -> None:
 
 
 async def phase(name: str, steps: Sequence[Callable[[], Awaitable[object]]], accounts: Accounts, phases: list[Phase]) -> None:
-    """Run all steps at once and add what that took to ``phases``."""
+    """Run all steps at once and append their wall time and CPU time to ``phases``."""
     before, started = accounts.read(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for step in steps:
@@ -191,7 +191,7 @@ async def _run(step: Callable[[], Awaitable[object]]) -> None:
 
 
 async def _left(data: Path) -> dict[str, int]:
-    """What is left and does not belong to a spare: waits until nothing is left, a minute at most."""
+    """Leftovers that do not belong to a spare; waits up to a minute until there are none."""
     async with Redis(unix_socket_path=str(data / "redis.sock")) as redis:
 
         async def count() -> dict[str, int]:
@@ -217,7 +217,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def figures(wall_id: str, cpu_id: str, name: str, taken: Many) -> list[Figure]:
-    """The wall time, and the CPU time beside that of a bare sandbox."""
+    """The wall time, and the CPU time compared with that of a bare sandbox."""
     share = taken.count / COUNT
     clean = not any(taken.left.values())
     wall = ", ".join(f"{phase.name} {phase.wall_s:.1f} s" for phase in taken.phases)

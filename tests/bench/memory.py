@@ -1,7 +1,7 @@
-"""P8 and P9: memory, by the kernel's own account.
+"""P8 and P9: memory, as the kernel counts it.
 
 Owns the reading of proportional set sizes, where a page that n processes share counts as 1/n for each. A sandbox's
-processes are those in its pid namespace. `Growth` is how far one process grew at its largest.
+processes are those in its pid namespace. `Growth` is the peak growth of one process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _status_bytes(pid: int, field: str) -> int:
 
 
 def in_pid_namespace(link: str) -> list[int]:
-    """Processes of a pid namespace, given as the kernel shows it: `pid:[4026531836]`."""
+    """Processes of a pid namespace, which is named as the kernel shows it: `pid:[4026531836]`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -48,7 +48,7 @@ def in_pid_namespace(link: str) -> list[int]:
 
 
 class Growth:
-    """How far a process grew at its largest since this was made, by the kernel's high-water mark of its resident set."""
+    """The peak growth of a process since the creation of this object, by the kernel's high-water mark of its resident set."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -75,7 +75,7 @@ async def p8(client: AsyncSandboxClient, count: int = 20) -> Figure:
 
 
 async def p9(gateway_pid: int, sandbox_ids: list[str], environment: Mapping[str, str], count: int = 500) -> Figure:
-    """What the gateway grows by while `count` sessions are attached and idle."""
+    """The growth of the gateway while `count` sessions are attached and idle."""
     async with workers("idle", (50,), sandbox_ids, environment):
         pass  # the first sessions make the gateway load modules: not counted
     before = pss_bytes(gateway_pid)

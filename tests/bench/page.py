@@ -1,4 +1,4 @@
-"""The report with pictures: PNGs by matplotlib and one HTML page that holds them, of bench.json and of curves.json.
+"""The report with pictures: PNGs by matplotlib and one HTML page with them, for bench.json and for curves.json.
 
 Owns no measurement. The pictures are embedded in the page.
 """
@@ -15,7 +15,7 @@ _OK, _MISSED, _AIM = "#2b7a78", "#b3402e", "#888888"
 
 
 def write_figures(folder: Path, report: Mapping[str, Any]) -> Path:
-    """`budgets.png`, how much of its budget each figure takes, and `index.html`. Returns the page."""
+    """Write `budgets.png`, the share of its budget that each figure takes, and `index.html`. Returns the page."""
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def write_figures(folder: Path, report: Mapping[str, Any]) -> Path:
 
 
 def write_curves(folder: Path, report: Mapping[str, Any]) -> Path:
-    """A PNG for each curve, on logarithmic amounts, and `index.html`. Returns the page."""
+    """Write a PNG for each curve, with a logarithmic x axis, and `index.html`. Returns the page."""
     from matplotlib.figure import Figure
 
     body: list[str] = []
@@ -62,7 +62,7 @@ def write_curves(folder: Path, report: Mapping[str, Any]) -> Path:
 
 
 def _share(figure: Mapping[str, Any]) -> float | None:
-    """How much of its budget a figure takes, None where the budget is not one number."""
+    """The share of its budget that a figure takes, None where the budget is not one number."""
     sign, _, rest = str(figure["budget"]).partition(" ")
     number = rest.split()[0].rstrip("×") if rest else ""
     try:

@@ -1,4 +1,4 @@
-"""One peer, run by the interpreter of the peers' own environment, which has no Holdfast.
+"""One peer, run by the interpreter of the peers' own environment, in which Holdfast is not installed.
 
 Owns how each peer runs a command. Started as `python peer_process.py PEER [PORT]`, prints `ready` once it has run one command, and
 answers each line `N` with the seconds of N commands, as a JSON list.

@@ -1,8 +1,8 @@
-"""Peers in the same run: `python -m tests.bench.peers` times one command with each peer and with Holdfast, in alternating stretches.
+"""Comparison with peers: `python -m tests.bench.peers` times one command with each peer and with Holdfast, in alternating stretches.
 
-Owns the list, what is compared with what, and the table. The peers that PyPI has are installed in an environment of their own
-(infra/scripts/peers_venv) and run in processes of their own (`peer_process`). None of them isolates anything here,
-on the bare machine; Holdfast runs the command in a sandbox.
+Owns the list of peers, the pairs that are compared, and the table. The peers from PyPI are installed in a separate environment
+(infra/scripts/peers_venv) and run in separate processes (`peer_process`). The peers run the command on the bare machine, without
+isolation; Holdfast runs it in a sandbox.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PEERS = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Milliseconds, p50; `ratio` is how many times Holdfast's the peer took."""
+    """Milliseconds, p50; `ratio` is the peer's time divided by Holdfast's."""
 
     peer: str
     what: str
@@ -165,7 +165,7 @@ async def _ours(stack: EmbeddedStack) -> AsyncIterator[dict[str, Sampler]]:
 
 
 async def compare(stack: EmbeddedStack, python: Path, home: Path, count: int) -> list[Comparison]:
-    """Every peer beside Holdfast, one after the other."""
+    """Compare every peer with Holdfast, one after the other."""
     taken: list[Comparison] = []
     async with _ours(stack) as ours:
         for peer in PEERS:

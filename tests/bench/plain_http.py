@@ -1,6 +1,6 @@
 """The simplest service: `subprocess.run` behind one HTTP route, on the same server and framework as the gateway.
 
-It has no isolation, output limits or authentication: the cost of HTTP and of a process alone. Started as
+It has no isolation, output limits or authentication, so it shows the cost of HTTP and of a process alone. Started as
 `python -m tests.bench.plain_http PORT`.
 """
 

@@ -1,8 +1,8 @@
 """P4t, P4f, P5t, P5f: one-offs on the path that clusters use, over a session and over REST with the SDK's client.
 
 Owns that path: client → proxy → gateway → proxy → agent, five processes connected by TCP. The
-agent is started as in a pod, not forked. The bench's own stack has a Unix socket before its agents, on which a small write that waits for a
-delayed acknowledgement (40 ms) never shows.
+agent is started as in a pod, not forked. The bench's own stack reaches its agents over Unix sockets, on which a small write never waits for
+a delayed acknowledgement (40 ms).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _PATH = "/tmp/holdfast-bench"
 _CONTENT = b"x" * 4096
 _READY_S = 30.0
 _PASSES = 6
-"""All rows are taken in turn this often, so that each is the median of some ten seconds of the machine and not of one."""
+"""How often all rows are measured in turn, so that each is the median over about ten seconds of the machine and not over one."""
 
 Action = Callable[[], Awaitable[object]]
 
 
 @contextlib.asynccontextmanager
 async def pod_path(folder: Path) -> AsyncIterator[tuple[str, str]]:
-    """Address and key of a gateway behind a proxy, whose only sandbox ``sb-bench`` is an agent behind another."""
+    """Address and key of a gateway behind a proxy, whose only sandbox ``sb-bench`` is an agent behind another proxy."""
     key, secret = f"hf_{secrets.token_hex(16)}", secrets.token_hex(32)
     (folder / "keys").write_text(f"bench {hashlib.sha256(key.encode()).hexdigest()}\n")
     (folder / "secret").write_text(secret)

@@ -1,8 +1,8 @@
-"""A minimal relay: the least that client, gateway and agents on these libraries can cost.
+"""A minimal relay: the lowest cost of client, gateway and agents on these libraries.
 
-Owns three roles that do no more than move bytes: agents that hand lines to bash and stream zeros, a relay that copies
-messages, a client. No sessions, acknowledgements, isolation or errors. As in Holdfast, each agent is a process,
-forked from one that has imported everything: fifty sandboxes are fifty agents. Started as
+Owns three roles that only move bytes: agents that pass lines to bash and stream zeros, a relay that copies
+messages, a client. No sessions, acknowledgements, isolation or errors. As in Holdfast, each agent is a process
+forked from one that has imported all modules: fifty sandboxes are fifty agents. Started as
 `python -m tests.bench.prototype agents|relay FOLDER COUNT`; `Prototype` starts both.
 """
 
@@ -81,7 +81,7 @@ def _agents(folder: Path, count: int) -> None:
 
 
 class Prototype:
-    """Agents and a relay as processes of their own; `client()` connects through both."""
+    """Agents and a relay as separate processes; `client()` connects through both."""
 
     def __init__(self, folder: Path, agents: int) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""P10: how fast output streams to the SDK, beside a bare relay that moves the same bytes."""
+"""P10: how fast output streams to the SDK, compared with a bare relay that moves the same bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A TCP proxy as a separate process, as a service mesh or a balancer puts between two services.
+"""A TCP proxy as a separate process, such as a service mesh or a load balancer places between two services.
 
-Owns the bytes that pass and their back-pressure; changes and delays nothing. Started by ``pods``: it prints the port that it listens on, on
-127.0.0.1, and ends when its standard input does.
+Owns the forwarding of bytes and its back-pressure; changes and delays nothing. Started by ``pods``: it prints the port that it listens on,
+on 127.0.0.1, and ends when its standard input ends.
 """
 
 from __future__ import annotations

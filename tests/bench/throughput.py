@@ -1,4 +1,4 @@
-"""P2 and P3: fifty busy sessions, everything on the same cores. Owns the two loads that are compared."""
+"""P2 and P3: fifty busy sessions, with all processes on the same cores. Owns the two loads that are compared."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ROUND_S = 1.5
 """Short rounds in turn: when a shared machine is slow for some seconds, it is slow for both loads."""
 _BUDGET = 2500 / 5500
 _AIM = 4000 / 5500
-"""Shares of what the prototype does in the same run: commands a second on a machine where that does 5 500."""
+"""Shares of the prototype's commands a second in the same run, derived from a machine where the prototype does 5 500."""
 _PACE = 2 / 5 * _BUDGET
 """P2's load as such a share: two fifths of P3's budget, 1 000/s together on that machine. At full speed the figure
-would be fifty divided by the throughput; at the same rate on every machine a slow one would be nearly full, and the figure would be the
+would be fifty divided by the throughput; at a fixed rate a slow machine would be nearly fully used, and the figure would measure the
 length of its queue."""
 
 
@@ -43,8 +43,8 @@ class Fifty:
 
 
 async def fifty_sessions(environment: Mapping[str, str], data: Path, shell: AsyncShell) -> Fifty:
-    """The best of several rounds at full speed, the whole chain and the prototype in turn; then the median of rounds at a steady pace, in
-    turn with ``shell`` alone."""
+    """The best of several rounds at full speed, of the whole chain and the prototype in turn; then the median of rounds at a steady rate,
+    in turn with ``shell`` alone."""
     with prototype.running(agents=sum(_SHARES)) as bare:
         async with (
             workers("busy", _SHARES, [], environment) as busy,
@@ -90,12 +90,12 @@ def p3(fifty: Fifty) -> Figure:
 
 
 def p3c(fifty: Fifty) -> Figure:
-    """CPU time of a command, beside the prototype's."""
+    """CPU time of a command, compared with the prototype's."""
     return cpu.figure("P3c", "CPU time of a command, 50 sessions", fifty.spent, fifty.prototype_spent)
 
 
 def p2(fifty: Fifty) -> Figure:
-    """p99 at a steady pace, as a multiple of the p50 of one session."""
+    """p99 at a steady rate, as a multiple of the p50 of one session."""
     how = (
         f"p99 while 50 sessions each begin a command every {fifty.period_s * 1e3:.0f} ms (two fifths of P3's budget on this machine, now), "
         f"median of {_STEADY_ROUNDS} rounds of {_ROUND_S:g} s; floor: p50 of one session between the rounds"

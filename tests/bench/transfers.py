@@ -1,4 +1,4 @@
-"""P11: a file of 1 GiB up and down, beside a bare relay that moves as many bytes; and the growth of each process during it.
+"""P11: upload and download of a file of 1 GiB, compared with a bare relay that moves as many bytes, and the growth of each process.
 
 Owns the file on both sides and its check. The SDK's client is a separate process (`python -m tests.bench.transfers`): in the bench's own
 process, memory left by other figures would hide the growth.
@@ -59,7 +59,7 @@ async def p11(sandbox: AsyncSandbox, gateway_pid: int, environment: Mapping[str,
 
 
 async def _relayed(size: int) -> float:
-    """Seconds for so many bytes through the bare relay."""
+    """Seconds to move this many bytes through the bare relay."""
     with prototype.running() as bare:
         async with prototype.client(bare.folder) as client:
             started = time.perf_counter()

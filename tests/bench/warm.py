@@ -1,7 +1,7 @@
 """P7w: creates a second while spares of the image are ready, and the CPU time of each process for one of them.
 
-Owns the filling: a burst of creates raises the node's demand for spares, and the next begins when all of them are ready. No more
-sandboxes are created at once than there are spares. A create ends when the sandbox is ready; no command runs.
+Owns the filling: a burst of creates raises the node's demand for spares, and the next burst begins when all spares are ready. It creates
+as many sandboxes at once as there are spares. A create ends when the sandbox is ready; no command runs.
 """
 
 from __future__ import annotations
