@@ -252,22 +252,22 @@ class Paces:
 
 def measured(victim: Sandbox, neighbour_shell: Shell, command: str, timeout_s: float) -> Paces:
     """Read from the victim's agent, and run commands in the neighbour, until *command* has a result."""
-    over = threading.Event()
+    stop = threading.Event()
     with ThreadPoolExecutor(2) as pool, victim.start(command, timeout=timeout_s, spool="tail", outlive="kill") as process:
-        answers = pool.submit(times_of, lambda: victim.files.read("/etc/asked"), over)
-        paces = pool.submit(times_of, lambda: neighbour_shell.run("true").check(), over)
+        answers = pool.submit(times_of, lambda: victim.files.read("/etc/asked"), stop)
+        paces = pool.submit(times_of, lambda: neighbour_shell.run("true").check(), stop)
         try:
             result = process.wait()
         finally:
-            over.set()
+            stop.set()
     assert result.timed_out or result.exit_code is not None
     return Paces(max(answers.result()), p99(paces.result()))
 
 
-def times_of(run: Callable[[], object], over: threading.Event) -> list[float]:
-    """Seconds of each small request, one every few milliseconds, until *over*; at least WINDOW requests."""
+def times_of(run: Callable[[], object], stop: threading.Event) -> list[float]:
+    """Seconds of each small request, one every few milliseconds, until *stop*; at least WINDOW requests."""
     times: list[float] = []
-    while not over.wait(0.003) or len(times) < WINDOW:
+    while not stop.wait(0.003) or len(times) < WINDOW:
         began = time.monotonic()
         run()
         times.append(time.monotonic() - began)
@@ -292,15 +292,15 @@ def test_only_starts_wait_while_busy_loops_use_the_processor(client: SandboxClie
     with client.create_sandbox("host", memory="256Mi", cpu=0.1) as sandbox, sandbox.start(BUSY) as busy:
         sandbox.files.write("/tmp/asked", "here")
         assert next(iter(busy)).text == "full\n"
-        over = threading.Event()
+        stop = threading.Event()
         with ThreadPoolExecutor(STARTS + 2) as pool:
-            reads = pool.submit(times_of, lambda: sandbox.files.read("/tmp/asked"), over)
-            lists = pool.submit(times_of, lambda: sandbox.files.list("/tmp"), over)
+            reads = pool.submit(times_of, lambda: sandbox.files.read("/tmp/asked"), stop)
+            lists = pool.submit(times_of, lambda: sandbox.files.list("/tmp"), stop)
             starts = [pool.submit(sandbox.exec, ["true"], timeout=1) for _ in range(STARTS)]
             try:
                 ended = [start.result() for start in starts]
             finally:
-                over.set()
+                stop.set()
         assert all(one.timed_out or one.exit_code == 0 for one in ended), ended
         assert max(*reads.result(), *lists.result()) < ANSWER_S
         busy.kill()

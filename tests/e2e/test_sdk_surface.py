@@ -208,8 +208,8 @@ def test_exec(holdfast: Cli, box: str) -> None:
     assert holdfast("exec", box, "-i", "--", "wc", "-c", input="12345") == "5\n"
     assert holdfast("exec", box, "--", "no-such-program", status=127) == ""
     assert holdfast("exec", box, "--timeout", "0.2", "--", "sleep", "60", status=124) == ""
-    said = holdfast.json("exec", box, "--json", "-c", "echo out; echo err >&2; true")
-    assert (said["stdout"], said["stderr"], said["exit_code"]) == ("out\n", "err\n", 0)
+    result = holdfast.json("exec", box, "--json", "-c", "echo out; echo err >&2; true")
+    assert (result["stdout"], result["stderr"], result["exit_code"]) == ("out\n", "err\n", 0)
 
 
 def test_cp_both_ways(holdfast: Cli, box: str, tmp_path: Path) -> None:
@@ -301,11 +301,11 @@ def minimal_root(root: Path) -> None:
 
 def test_doctor(holdfast: Cli) -> None:
     done = subprocess.run([holdfast.program, "doctor", "--json"], env=holdfast.environment, capture_output=True, text=True, timeout=120)
-    said = json.loads(done.stdout)
-    assert said["checks"]
-    assert all({"name", "ok", "detail", "fix"} <= set(row) for row in said["checks"])
-    assert (done.returncode == 0) is said["ok"]
-    assert said["ok"] is all(row["ok"] for row in said["checks"] if row.get("required", True))
+    report = json.loads(done.stdout)
+    assert report["checks"]
+    assert all({"name", "ok", "detail", "fix"} <= set(row) for row in report["checks"])
+    assert (done.returncode == 0) is report["ok"]
+    assert report["ok"] is all(row["ok"] for row in report["checks"] if row.get("required", True))
 
 
 def test_rm_of_a_missing_sandbox(holdfast: Cli) -> None:

@@ -75,14 +75,14 @@ async def test_keep_selects_which_output_is_kept(live: Any, keep: str, kept: str
 
 
 @pytest.mark.parametrize(
-    ("habit", "says"),
+    ("habit", "suggestion"),
     [("workdir", "cwd"), ("environment", "env"), ("envs", "env"), ("check", "result.check()"), ("stdin", "input"), ("tty", "terminal()"),
      ("background", "start()"), ("timeuot", "timeout")],
 )  # fmt: skip
-async def test_an_argument_name_of_another_library_gets_an_error_with_our_name(live: Any, habit: str, says: str) -> None:
+async def test_an_argument_name_of_another_library_gets_an_error_with_our_name(live: Any, habit: str, suggestion: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         await live.exec("true", **{habit: "x"})
-    assert says in refused.value.message, refused.value
+    assert suggestion in refused.value.message, refused.value
     for name in ("cwd", "timeout", "max_output_bytes"):
         assert name in refused.value.hint
 

@@ -30,9 +30,9 @@ def test_the_local_key_is_not_sent_to_another_service(tmp_path: Path) -> None:
 
 
 def test_an_error_without_any_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no Holdfast service") as nothing:
+    with pytest.raises(ConfigurationError, match="no Holdfast service") as missing:
         find_options(environ={}, folder=tmp_path)
-    assert "HOLDFAST_URL" in nothing.value.hint
+    assert "HOLDFAST_URL" in missing.value.hint
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "x", "http://u:p@x", "http://x?a=1", "http://x:99999", "http://x:port"])
@@ -107,7 +107,7 @@ def test_cluster_options_are_sent_as_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("habit", "says"),
+    ("habit", "names"),
     [
         ("timeout", ("ready_timeout_s", "lifetime_s")),  # Modal and E2B use it for the lifetime, docker for the wait until ready
         ("envs", ("env",)),
@@ -123,10 +123,10 @@ def test_cluster_options_are_sent_as_given() -> None:
         ("encrypted_ports", ("tunnel",)),
     ],
 )
-def test_an_argument_name_of_another_library_gets_an_error_with_our_name(habit: str, says: tuple[str, ...]) -> None:
+def test_an_argument_name_of_another_library_gets_an_error_with_our_name(habit: str, names: tuple[str, ...]) -> None:
     with SandboxClient("http://127.0.0.1:1", "k") as client, pytest.raises(InvalidArgumentError) as refused:
         client.create_sandbox("host", **{habit: 300})  # type: ignore[arg-type]
-    assert all(name in refused.value.message for name in says), refused.value
+    assert all(name in refused.value.message for name in names), refused.value
     assert "sandbox_id" in refused.value.hint
 
 

@@ -89,11 +89,11 @@ def _command(argv: list[str], env: dict[str, str] | None = None) -> dict[str, An
 async def test_invalid_lifetimes_have_specific_hints(face: Any, wrong: Any) -> None:
     client = face.client("http://127.0.0.1:1", "k", resume_timeout_s=0)
     sandbox = client.get_sandbox("sb")
-    for call, said, hint in (
+    for call, expected, hint in (
         (sandbox.extend, "seconds is a number of seconds above 0", "to end it sooner, call set_lifetime(), which counts from now"),
         (sandbox.set_lifetime, "lifetime_s is a number of seconds above 0", "to end it now, call delete()"),
     ):
-        with pytest.raises(InvalidArgumentError, match=said) as refused:
+        with pytest.raises(InvalidArgumentError, match=expected) as refused:
             await call(wrong)
         assert refused.value.hint == hint
     with pytest.raises(InvalidArgumentError, match="ttl_s is a number of seconds above 0") as refused:

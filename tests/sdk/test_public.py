@@ -66,15 +66,15 @@ def face_pairs() -> list[tuple[type, type]]:
 
 @pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
 def test_both_apis_have_the_same_methods_and_arguments(written: type, generated: type) -> None:
-    ours, theirs = members(written), members(generated)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
+    asynchronous, synchronous = members(written), members(generated)
+    assert asynchronous.keys() == synchronous.keys()
+    for name, value in asynchronous.items():
         if inspect.isfunction(value):
             expected = inspect.signature(value)
-            actual = inspect.signature(theirs[name])
+            actual = inspect.signature(synchronous[name])
             shapes = [[(p.name, p.kind, p.default) for p in s.parameters.values()] for s in (expected, actual)]
             assert shapes[0] == shapes[1], name
-            assert not inspect.iscoroutinefunction(theirs[name])
+            assert not inspect.iscoroutinefunction(synchronous[name])
 
 
 @pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
@@ -285,7 +285,7 @@ def test_other_mistakes_in_calls_raise_pythons_own_errors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "habit", "says"),
+    ("method", "habit", "suggestion"),
     [
         (holdfast.Shell.run, "timeuot", "use timeout"),
         (holdfast.Shell.run, "cwd", "run('cd DIR')"),
@@ -307,10 +307,10 @@ def test_other_mistakes_in_calls_raise_pythons_own_errors() -> None:
         (holdfast.SandboxClient.list_sandboxes, "metadata", "use labels"),
     ],
 )  # fmt: skip
-def test_an_argument_name_of_another_library_gets_an_error_with_our_name(method: Any, habit: str, says: str) -> None:
+def test_an_argument_name_of_another_library_gets_an_error_with_our_name(method: Any, habit: str, suggestion: str) -> None:
     with pytest.raises(holdfast.InvalidArgumentError) as refused:
         method(None, **{habit: 1})
-    assert says in refused.value.message
+    assert suggestion in refused.value.message
 
 
 def test_every_suggestion_belongs_to_an_existing_method() -> None:

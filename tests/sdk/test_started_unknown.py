@@ -15,9 +15,9 @@ from tests.support.until import until
 async def test_a_restarted_agent_may_have_run_what_a_resume_delivered(sandbox: Any, agent: FakeAgent) -> None:
     shell = await sandbox.shell()
     agent.refuse_with("placement_unavailable", 1000)
-    asked = len(agent.requests)
+    attempts = len(agent.requests)
     agent.cut()
-    await asyncio.to_thread(until, lambda: len(agent.requests) > asked, deadline_s=30, what="the outage to be noticed")
+    await asyncio.to_thread(until, lambda: len(agent.requests) > attempts, deadline_s=30, what="the outage to be noticed")
     running = asyncio.create_task(shell.run("quiet", command_id="delivered"))
     sink = getattr(shell, "inner", shell)._sink
     await asyncio.to_thread(until, lambda: sink.current, deadline_s=30, what="the command to be requested")

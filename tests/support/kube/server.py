@@ -207,8 +207,8 @@ class FakeApi:
     async def _review(self, request: web.Request) -> web.Response:
         self.requests["create selfsubjectaccessreviews"] += 1
         body = await request.json()
-        asked = body["spec"]["resourceAttributes"]
-        allowed = (asked["verb"], asked["resource"]) not in self.denied
+        requested = body["spec"]["resourceAttributes"]
+        allowed = (requested["verb"], requested["resource"]) not in self.denied
         return web.json_response({**body, "kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}, status=201)
 
     async def _watch(self, request: web.Request, store: Store) -> web.StreamResponse:
