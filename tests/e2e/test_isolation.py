@@ -32,7 +32,7 @@ NAMED = (
     "signals to the first process", "priority of the first process", "limits of the first process", "the agent's id",
     "parent namespaces", "file capabilities", "control groups", "chroot",
 )  # fmt: skip
-"""Attempts that reliability.md names: they must be among those that the probe makes."""
+"""Attempts that the requirements name: the probe must make all of them."""
 ANSWER_S = 1.0
 WINDOW = 50
 MEASUREMENTS = 4

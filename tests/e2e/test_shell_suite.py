@@ -39,7 +39,7 @@ POISON = {
     "10 MB line": "10 MB line",
     "NUL and invalid UTF-8": "NUL and invalid UTF-8",
 }
-"""The hostile commands that reliability.md names, and the case that covers each."""
+"""The hostile commands that the requirements name, and the case that covers each."""
 
 _PARAMS = [pytest.param(case, shell, id=f"{case.name}-{shell}") for case in CASES for shell in case.shells]
 

@@ -294,7 +294,7 @@ def test_second_stack_in_one_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_error_about_a_missing_redis_names_the_package(tmp_path: Path) -> None:
-    # A copy of the interpreter's prefix without the stand-in server, and a PATH without the system's.
+    # find_redis_server returns None, as on a machine without a Redis.
     code = "import sys; from holdfast_server import __main__ as m; m.find_redis_server = lambda: None; sys.exit(m.main())"
     result = subprocess.run(
         [sys.executable, "-c", code],
