@@ -73,6 +73,7 @@ async def test_a_session_that_was_attached_is_not_attached_again(agent: FakeAgen
 
 async def test_a_create_interrupted_by_close_leaves_no_sandbox(service: Service, face: Any) -> None:
     service.answers = [(503, {"code": "no_capacity", "detail": "full", "hint": "", "retryable": True}), (200, {"existed": True})]
+    service.retry_after_s = 2  # so that the close comes before the second attempt
     client = face.client(service.url, "k")
     create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")

@@ -23,6 +23,8 @@ class Service:
         self.requests: list[tuple[str, str]] = []
         self.delay_s = 0.0
         """How long each answer is delayed."""
+        self.retry_after_s = 0
+        """How long each answer asks the client to wait before it tries again."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
@@ -53,7 +55,8 @@ class Service:
                     continue
                 body = json.dumps(answer[1]).encode()
                 kind = "application/problem+json" if answer[0] >= 400 else "application/json"
-                head = f"HTTP/1.1 {answer[0]} x\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                head = f"HTTP/1.1 {answer[0]} x\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+                head += f"Retry-After: {self.retry_after_s}\r\n\r\n" if self.retry_after_s else "\r\n"
                 connection.sendall(head.encode() + body)
 
 
