@@ -1,6 +1,6 @@
 """Third-party harnesses from npm and PyPI, of pinned versions, in folders of their own under build/recipes: fetched once, then kept.
 
-Owns where they are. A machine without npm or without the registries skips what needs them, and fails where CI=true.
+Owns their paths. Without npm or the registries, tests that need them are skipped; with CI=true they fail.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def test_ranking_prefers_completed_then_short() -> None:
     chosen = try_assemble(pool, 4, Fraction(1, 2), Fraction(1, 2))
     assert chosen is not None
     assert [pool[index].length for index in chosen[:2]] == [400, 900]
-    # zero is no success
+    # a reward of zero is not a success
     assert try_assemble([Scored(1.0), Scored(0.0)], 2, 0.5, 0.5, 0.5) == (0, 1)
 
 
@@ -106,7 +106,7 @@ def test_ranking_prefers_completed_then_short() -> None:
         {"low": -0.1},
     ],
 )
-def test_settings_that_can_never_work(settings: dict[str, float]) -> None:
+def test_unsatisfiable_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
         Balance(**{"size": 8, "budget": 16, "stride": 4, "low": 0.375, "high": 0.625, **settings})  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def test_wants_counts_down_within_a_stride() -> None:
     assert (balance.wants(), balance.outcome()) == (3, None)
 
 
-def test_streaming_looks_after_every_rollout_and_ignores_late_ones() -> None:
+def test_streaming_decides_after_every_rollout_and_ignores_late_ones() -> None:
     balance = Balance(8, 16, 16, stream=True)
     assert balance.wants() == 16
     balance.add(rollouts("+++-----" + "--"))
@@ -193,7 +193,7 @@ def test_try_assemble_agrees_with_enumeration(pool: list[Scored], size: int, bou
     wanted = math.floor(target * size + Fraction(1, 2))
     assert positives == min(feasible, key=lambda n: (abs(n - wanted), n))
     assert len(set(chosen)) == size
-    for success in (True, False):  # no rollout outside ranks before one inside
+    for success in (True, False):  # no rollout outside the group ranks before one inside it
         worth = {
             index: (list(Status).index(pool[index].status), pool[index].length, index)
             for index in usable
@@ -231,7 +231,7 @@ def test_top_ranked_puts_usable_first() -> None:
 
 
 def _stream_outcomes(size: int, budget: int, stride: int, p: float) -> tuple[float, float, float]:
-    """Every stream of successes and failures, through the state machine, with its chance."""
+    """Runs every stream of successes and failures through the state machine, weighted by its probability."""
     balanced = mixed = generated = 0.0
     for signs in itertools.product("+-", repeat=budget):
         outcome = run("".join(signs), size=size, budget=budget, stride=stride)
@@ -257,7 +257,7 @@ def test_printed_curve() -> None:
     assert [adaptive(p, 8, 16, 16).generated for p in shares] == pytest.approx([16] * 5)
     assert [round(adaptive(p, 8, 16, 4).generated, 2) for p in shares] == [15.90, 15.40, 13.43, 11.26, 9.31]
     assert [round(adaptive(p, 8, 16, 1).generated, 2) for p in shares] == [15.85, 15.16, 12.74, 10.47, 8.72]
-    for stride in (1, 4, 16):  # what is balanced within the budget does not depend on the strides
+    for stride in (1, 4, 16):  # whether a group is balanced within the budget does not depend on the stride
         for p in shares:
             direct = sum(math.comb(16, k) * p**k * (1 - p) ** (16 - k) for k in range(3, 14))
             if stride == 16:
@@ -272,7 +272,7 @@ def test_printed_curve() -> None:
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
-def test_a_prompt_that_is_always_the_same_never_gives_a_mixed_group(p: float) -> None:
+def test_a_prompt_with_a_constant_outcome_never_gives_a_mixed_group(p: float) -> None:
     curve = adaptive(p, 8, 16, 4)
     assert (curve.balanced, curve.mixed, curve.generated) == (0, 0, 16)
     assert curve.per_mixed == math.inf
@@ -283,7 +283,7 @@ def test_group_rules_in_order() -> None:
     lost = Scored(None, Status.ABORTED, 0, Blame.INFRASTRUCTURE)
     assert admit([good, bad]).keep
     failed_grading = Scored(None, blame=Blame.INFRASTRUCTURE)
-    assert admit([good, bad, failed_grading, failed_grading]).keep  # only what was aborted counts as such
+    assert admit([good, bad, failed_grading, failed_grading]).keep  # only aborted rollouts count as aborted
     assert admit([good, bad, *[Scored(None, Status.ABORTED, 3, Blame.WORKLOAD)] * 3]).keep
     assert admit([good, bad, lost], GroupRules(most_infrastructure=0)).reason is Reason.INFRASTRUCTURE
     assert admit([good, bad], GroupRules(least_usable=3)).reason is Reason.TOO_FEW_USABLE
@@ -313,12 +313,12 @@ def test_dropped_groups_are_counted_by_reason() -> None:
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
-def test_a_reward_that_is_no_number_is_refused(reward: float) -> None:
+def test_a_reward_that_is_not_a_number_is_refused(reward: float) -> None:
     with pytest.raises(ValueError, match="finite"):
         Scored(reward)
 
 
-def test_order_of_finishing_breaks_ties_only() -> None:
+def test_finishing_order_only_breaks_ties() -> None:
     draw = random.Random(3)
     stream = [Scored(draw.choice([1.0, -1.0]), length=place) for place in range(16)]
     whole = Balance(8, 16, 16)
@@ -332,6 +332,6 @@ def test_order_of_finishing_breaks_ties_only() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"tie": "first"}, {"rank_negative": "longest"}])
-def test_options_are_words_of_a_list(settings: dict[str, Any]) -> None:
+def test_unknown_option_values_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(settings))} is"):
         Balance(8, 16, 4, **settings)

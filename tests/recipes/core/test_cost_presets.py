@@ -26,7 +26,7 @@ def test_costs_of_table_2_and_of_its_text() -> None:
     assert cost.Workload().sandbox_hours == 30_720
 
 
-def test_what_a_node_can_give_decides_how_many_are_needed() -> None:
+def test_node_capacity_decides_how_many_nodes_are_needed() -> None:
     work = cost.Workload()
     real = cost.Nodes(cost.SPOT, cost.ON_DEMAND, allocatable_cpu=Decimal("15.5"))
     assert (real.per_node(work), real.count(work)) == (7, 19)

@@ -46,7 +46,7 @@ def test_swe_filters_count_in_order() -> None:
         "answer": [ok, {"role": "assistant", "content": "done"}],
         "odd": [assistant("bash", '{"command": 3}')],
     }
-    rows = [trajectory(*said, trajectory_id=name) for name, said in messages.items()]
+    rows = [trajectory(*sent, trajectory_id=name) for name, sent in messages.items()]
     result = curate(rows, swe_filters(lambda row: lengths[row.trajectory_id]))
     assert [row.trajectory_id for row in result.kept] == ["at", "answer", "odd"]
     assert result.dropped == {"too_long": 2, "undefined_tool": 2, "unparsable": 1}
@@ -61,7 +61,7 @@ def test_tokens_are_counted_with_tools_and_results() -> None:
     assert counted(row) > counted(replace(row, messages=row.messages[:2]))
 
 
-def test_filters_need_names_of_their_own() -> None:
+def test_filter_names_must_be_unique() -> None:
     assert curate([1, 2], []).kept == [1, 2]
     with pytest.raises(ValueError, match="same name"):
         curate([1], [Filter("a", bool), Filter("a", bool)])
@@ -108,11 +108,11 @@ def unit(degrees: float) -> tuple[float, float]:
     return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
 
 
-def test_duplicates_are_those_of_what_was_kept() -> None:
+def test_duplicates_are_compared_with_kept_rows_only() -> None:
     vectors = [unit(0), unit(5.73), unit(8.30)]
     assert greedy_dedup(vectors, 0.99) == [0, 2]
     assert greedy_dedup(vectors, 0.95) == [0]
-    assert greedy_dedup([vectors[1], vectors[0], vectors[2]], 0.99) == [0]  # the middle one first takes both others
+    assert greedy_dedup([vectors[1], vectors[0], vectors[2]], 0.99) == [0]  # the others duplicate the middle vector
     assert greedy_dedup(vectors[::-1], 0.99) == [0, 2]
     assert greedy_dedup([], 0.9) == []
     assert greedy_dedup([unit(10)] * 3, 1.0) == [0, 1, 2]
@@ -126,7 +126,7 @@ def test_vectors_without_direction_are_refused(vectors: list[tuple[float, ...]])
 
 
 @given(st.lists(st.floats(0, 360), max_size=12), st.sampled_from([0.5, 0.9, 0.99]))
-def test_dedup_leaves_no_pair_and_drops_no_stranger(angles: list[float], threshold: float) -> None:
+def test_dedup_leaves_no_similar_pair_and_drops_only_duplicates(angles: list[float], threshold: float) -> None:
     kept = greedy_dedup([unit(angle) for angle in angles], threshold)
     cosine = [[math.cos(math.radians(a - b)) for b in angles] for a in angles]
     assert all(cosine[i][j] <= threshold + 1e-9 for i in kept for j in kept if i != j)

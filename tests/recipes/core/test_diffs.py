@@ -104,7 +104,7 @@ def test_malformed_diffs(text: str) -> None:
         diffs.parse(text)
 
 
-def test_what_has_no_reverse_is_refused() -> None:
+def test_irreversible_diffs_are_refused() -> None:
     for extra in ("GIT binary patch\n", "copy from y\ncopy to x\n"):
         with pytest.raises(diffs.DiffError):
             diffs.reverse("diff --git a/y b/x\n" + extra)

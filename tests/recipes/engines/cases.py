@@ -81,7 +81,7 @@ RESPONSE_MASK, RESPONSE_LOGPROBS = MASK[3:], LOGPROBS[3:]
 
 
 def group(*runs: Trajectory, size: int | None = None) -> Outcome:
-    """The outcome of these rollouts, in whatever way Algorithm 1 assembles them."""
+    """The outcome of these rollouts, however Algorithm 1 assembles them."""
     size = size or len(runs)
     balance = Balance(size, len(runs), len(runs), "0.25", "0.75")
     balance.add(run.scored() for run in runs)

@@ -1,4 +1,4 @@
-"""What the launch files in infra/recipes/engines start, without starting it."""
+"""Finds the command that a launch file in infra/recipes/engines starts, without starting it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LAUNCH = Path(__file__).parents[3] / "infra" / "recipes" / "engines"
 
 
 def launched(script: str, program: str, folder: Path, **variables: str) -> list[str]:
-    """The arguments that a script gives to ``program``, which a stand-in on PATH writes down."""
+    """The arguments that a script passes to ``program``, recorded by a stand-in on PATH."""
     stand_in = folder / program
     stand_in.write_text('#!/bin/sh\nfor each in "$@"; do printf "%s\\n" "$each"; done\n')
     stand_in.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A tiny causal model with random weights, and its tokenizer, made from nothing: for the environments that have transformers."""
+"""A tiny causal model with random weights, and its tokenizer, both built in memory, for the environments that have transformers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def model(seed: int = 0, words: int = len(WORDS)) -> Any:
 
 
 def saved(folder: Path, seed: int = 0) -> Path:
-    """As a folder that engines load a model from by its path."""
+    """Saves the model in a folder, because engines load a model by its path."""
     model(seed).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder

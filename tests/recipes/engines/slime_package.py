@@ -1,6 +1,6 @@
-"""slime's records for the contract tests: those of the real package where it can be had, else the same made from facts of its interface.
+"""slime's records for the contract tests: from the real package if it is available, else copies written from its interface.
 
-slime is no package of PyPI (what has the name there is another). HOLDFAST_SLIME_PATH names a checkout; an importable ``slime`` is taken
+slime is not on PyPI (the package of that name is another one). HOLDFAST_SLIME_PATH names a checkout; an importable ``slime`` is taken
 as well. Its records import torch, not its GPU engines. Facts: slime 0.3.1, ``slime/utils/types.py``, ``slime/rollout/base_types.py`` and
 ``slime/rollout/filter_hub/base_types.py``.
 """
@@ -82,7 +82,7 @@ STAND_INS: dict[str, list[Any]] = {
 
 @functools.cache
 def real() -> str | None:
-    """Why the real package is not there; None where it is, which is importable then."""
+    """Why the real package is missing; None if it is present, and then it can be imported."""
     path = os.environ.get("HOLDFAST_SLIME_PATH")
     if path and path not in sys.path:
         sys.path.insert(0, path)
@@ -99,7 +99,7 @@ def real() -> str | None:
 
 @functools.cache
 def load() -> Any:
-    """A module with ``Sample``, the outputs and the filter's output: the real ones, or those of the facts."""
+    """A module with ``Sample``, the outputs and the filter's output: the real ones, or the copies defined here."""
     if real() is not None:
         for name, members in STAND_INS.items():
             module = types.ModuleType(name)

@@ -125,16 +125,16 @@ async def test_a_cancelled_call_ends_its_rollouts() -> None:
     assert ended.is_set()
 
 
-def test_the_loop_of_a_thread_runs_work_and_closes_what_it_opened() -> None:
+def test_the_thread_loop_runs_work_and_closes_its_contexts() -> None:
     import contextlib
     from collections.abc import AsyncIterator
 
-    said: list[str] = []
+    events: list[str] = []
 
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[int]:
         yield 7
-        said.append("closed")
+        events.append("closed")
 
     async def failing() -> None:
         raise KeyError("k")
@@ -146,7 +146,7 @@ def test_the_loop_of_a_thread_runs_work_and_closes_what_it_opened() -> None:
         thread.run(failing())
     thread.close()
     thread.close()
-    assert said == ["closed"]
+    assert events == ["closed"]
     assert thread.loop.is_closed()
 
 

@@ -39,7 +39,7 @@ TURN_TOKENS = 4
 
 
 class Words:
-    """Text to ids, word by word; what is no word is left out."""
+    """Maps text to ids word by word; unknown words are left out."""
 
     def encode(self, text: str) -> list[int]:
         return [IDS[word] for word in text.split() if word in IDS]
@@ -64,7 +64,7 @@ def render(
 
 
 def parse(text: str, tools: Sequence[Tool]) -> Parsed:
-    """Letters are appended to the work; ``done`` hands it in."""
+    """Letters are appended to the work; ``done`` submits it."""
     words = text.split()
     letters = " ".join(word for word in words if word in "abcd")
     if "done" in words:
@@ -83,7 +83,7 @@ def described(result: CommandResult) -> str:
 
 
 class LetterJob:
-    """Solved if the work has an ``a``. ``make`` gives a sandbox; where ``breaks`` says so it is deleted at once, as with a lost node."""
+    """Solved if the work has an ``a``. ``make`` gives a sandbox; if ``breaks()`` is true, it is deleted at once, as with a lost node."""
 
     repo, source = "letters", "tiny"
     messages: Sequence[Message] = ({"role": "user", "content": f"{START} a"},)
@@ -159,7 +159,7 @@ class _NoSandbox:
 
 
 class _Answers:
-    """A toolset that answers ``ok`` and hands in what was written, without a sandbox."""
+    """A toolset that answers ``ok`` and submits the written text, without a sandbox."""
 
     name, version, strict = "answers", "1", True
     tools: Sequence[Tool] = MINI_TOOLS
@@ -179,7 +179,7 @@ class _Answers:
 
 
 class AnswersJob(LetterJob):
-    """The same task where no sandbox is needed: graded here."""
+    """The same task without a sandbox: graded in this process."""
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id

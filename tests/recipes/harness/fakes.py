@@ -1,4 +1,4 @@
-"""A sandbox, a toolset and a policy that do what a test says, with the errors of the real ones."""
+"""A sandbox, a toolset and a policy whose behaviour a test scripts; they raise the errors of the real ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast_recipes.harness.toolset import Result
 from holdfast_recipes.policy.base import Message, Reply, Tool
 
 Behaviour = str | Exception | Result | float | Callable[[], Awaitable[Any]]
-"""A text to answer with, an error to raise, a result, seconds to take before answering, or what to await."""
+"""A text to answer with, an error to raise, a result, seconds to wait before answering, or a function to await."""
 
 
 async def behave(what: Behaviour) -> Any:

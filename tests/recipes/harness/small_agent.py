@@ -1,7 +1,7 @@
 """A command-line agent in the standard library, as sandboxes run it in tests: one tool, sub-agents, compaction, three dialects.
 
 Run with ``agent.py DIALECT URL KEY PROMPT``. A call of ``agent`` has a history of its own; a history that is longer than COMPACT
-messages is put into one, as harnesses with a short context do. Ends with status 3 when the model cannot be asked.
+messages is replaced by one message, as harnesses with a short context do. Exits with status 3 if the request to the model fails.
 """
 
 import json
@@ -36,7 +36,7 @@ def ask(history: Any) -> Any:
         sys.exit(3)
     if DIALECT == "chat":
         message = answer["choices"][0]["message"]
-        message.pop("reasoning_content", None)  # most clients have no place for it
+        message.pop("reasoning_content", None)  # most clients do not send it back
         calls = [
             (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message.get("tool_calls") or ()
         ]
@@ -59,7 +59,7 @@ def result(call_id: str, text: str) -> Any:
 
 
 def work(prompt: str) -> Any:
-    """Calls until the model makes none; what it said then."""
+    """Executes tool calls until the model makes none; returns its last text."""
     history = [{"role": "user", "content": prompt}]
     while True:
         added, calls, text = ask(history)

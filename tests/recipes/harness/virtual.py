@@ -1,4 +1,4 @@
-"""An event loop whose time moves only when nothing else can happen: sleeping costs nothing and time limits are exact."""
+"""An event loop whose clock advances only when no task can run: sleeping costs nothing and time limits are exact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.DefaultSelector):
-    """Does not wait: what the loop would have slept is added to its time."""
+    """Does not wait: the time that the loop would have slept is added to its clock."""
 
     skipped_s = 0.0
 

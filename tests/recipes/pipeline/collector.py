@@ -1,4 +1,4 @@
-"""A collector to be killed: `python -m tests.recipes.pipeline.collector FOLDER LOG`. Every rollout it begins is a line of LOG."""
+"""A collector that a test kills: `python -m tests.recipes.pipeline.collector FOLDER LOG`. LOG gets a line for each rollout that starts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def main(folder: Path, log: Path) -> None:
                 await asyncio.sleep(0)
             return Attempt(made(name, 8, task_id=place.task.task_id, seed=seed, resolved=place.index % 2 == 0), 1.0)
 
-        async def all_of_it() -> None:
+        async def collect_all() -> None:
             with Run.open(folder, PLAN, TASKS) as run:
                 done = await collect(run, rollout, concurrency=3)
                 print(done.finished, done.cut_bytes, flush=True)
 
-        asyncio.run(all_of_it())
+        asyncio.run(collect_all())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint on loopback that answers from a function, or refuses with the statuses it is given first."""
+"""An OpenAI-compatible endpoint on loopback that answers from a function, after it has refused once with each given status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = Callable[[dict[str, Any]], dict[str, Any] | str]
 
 @dataclass(slots=True)
 class Endpoint:
-    """``requests`` are the bodies it got; ``statuses`` are used up one by one before it answers; ``broken`` connections are dropped."""
+    """``requests`` are the bodies it got; ``statuses`` are used up one by one before it answers; status 0 drops the connection."""
 
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -43,8 +43,8 @@ def endpoint(answer: Answer, *statuses: int, refusal: str = "refused") -> Iterat
             if status != 200:
                 self._send(status, {"error": {"message": served.refusal}})
                 return
-            said = answer(body)
-            message = {"role": "assistant", "content": said} if isinstance(said, str) else said
+            reply = answer(body)
+            message = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
             reason = "tool_calls" if message.get("tool_calls") else "stop"
             usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
             about = {"id": f"chat-{len(served.requests)}", "object": "chat.completion", "created": 0, "model": body["model"]}
@@ -59,13 +59,13 @@ def endpoint(answer: Answer, *statuses: int, refusal: str = "refused") -> Iterat
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Logs nothing."""
 
     class Server(http.server.ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Clients that hang up are no error of the test's."""
+            """A client that closes its connection is not a test failure."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         served.url = f"http://127.0.0.1:{server.server_address[1]}/v1"

@@ -43,7 +43,7 @@ def made(name: str = "t", turns: int = 3, *, resolved: bool = False, **changes: 
 
 
 def lost(name: str = "lost", **changes: Any) -> Trajectory:
-    """A run that infrastructure ended."""
+    """A run that ended with an infrastructure failure."""
     return made(name, 1, status=Status.ABORTED, blame=Blame.INFRASTRUCTURE, reason="node_lost", reward=None, verdict=None, **changes)
 
 

@@ -1,4 +1,4 @@
-"""The three value estimators and the annotation of many runs, the model's one against a scripted endpoint."""
+"""The three value estimators and the annotation of many runs; the model's estimator uses a scripted endpoint."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ async def test_values_of_a_model_with_the_whole_run_in_its_prompt() -> None:
     assert done.trajectory.values == (0.4, 0.5, 0.1)
     assert done.trajectory.value_of == "after"
     assert done.trajectory.prompts == {each.name: each.sha256 for each in (prompt.SYSTEM, prompt.USER)}
-    asked = served.requests[0]["messages"][1]["content"]
-    assert "Fix t" in asked
-    assert "tests/test_a.py::test_b" in asked
-    assert "[STEP 2]\nThinking: thought 2" in asked
-    assert "result 2" in asked
+    prompt_text = served.requests[0]["messages"][1]["content"]
+    assert "Fix t" in prompt_text
+    assert "tests/test_a.py::test_b" in prompt_text
+    assert "[STEP 2]\nThinking: thought 2" in prompt_text
+    assert "result 2" in prompt_text
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ async def test_previous_holds_the_earlier_value() -> None:
         assert (await annotate_one(made(turns=4), estimator)).outcome == "annotation_missing_steps"
 
 
-async def test_an_endpoint_that_comes_back_is_asked_again_with_the_same_seed() -> None:
+async def test_a_request_is_retried_with_the_same_seed_when_the_endpoint_recovers() -> None:
     async with retrospective(lambda body: annotation([0.4, 0.5, 0.1]), 503, 0) as (estimator, served):
         done = await annotate_one(made(turns=3), estimator)
     assert done.outcome == "annotated"
     assert [body["seed"] for body in served.requests] == [0, 0, 0]
 
 
-async def test_an_endpoint_that_stays_away_is_no_reason_to_drop_for_good() -> None:
+async def test_an_unavailable_endpoint_does_not_drop_a_run_for_good() -> None:
     async with retrospective(lambda body: "", *[503] * 3) as (estimator, served):
         done = await annotate_one(made(turns=3), estimator)
     assert done.estimate is not None
     assert (done.outcome, done.estimate.passing, len(served.requests)) == ("endpoint_unavailable", True, 3)
 
 
-async def test_a_refusal_that_all_requests_meet_ends_the_work() -> None:
+async def test_a_refusal_of_every_request_ends_the_annotation() -> None:
     async with retrospective(lambda body: "", 401) as (estimator, served):
         with pytest.raises(EndpointError, match="401"):
             [each async for each in annotate([made(str(n)) for n in range(5)], estimator, concurrency=1)]
@@ -113,7 +113,7 @@ async def test_a_run_that_is_too_long_for_the_model_is_dropped() -> None:
     assert done.outcome == "annotation_too_long"
 
 
-async def test_only_unresolved_graded_runs_with_turns_are_asked_for() -> None:
+async def test_only_unresolved_graded_runs_with_turns_are_annotated() -> None:
     runs = [made("a", resolved=True), lost(), made("b", 0), made("c", 3)]
     async with retrospective(lambda body: annotation([0.4, 0.5, 0.1])) as (estimator, served):
         done = [each async for each in annotate(runs, estimator)]
@@ -121,7 +121,7 @@ async def test_only_unresolved_graded_runs_with_turns_are_asked_for() -> None:
     assert len(served.requests) == 1
 
 
-async def test_at_most_so_many_runs_are_asked_for_at_once() -> None:
+async def test_concurrent_annotations_are_bounded() -> None:
     running, most = 0, 0
     free = asyncio.Event()
 
@@ -205,7 +205,7 @@ async def test_monte_carlo_is_the_share_of_continuations_and_the_known_end() -> 
     assert wide.values == pytest.approx((0.25, 0.125, 0.0, 0.0))
 
 
-async def test_monte_carlo_leaves_out_what_infrastructure_spoiled() -> None:
+async def test_monte_carlo_leaves_out_infrastructure_failures() -> None:
     async def half(run: Trajectory, state: int, number: int) -> bool | None:
         return None if state == 1 or number % 2 else True
 

@@ -17,7 +17,7 @@ LOST = Scored(None, Status.ABORTED, 0, Blame.INFRASTRUCTURE)
 
 
 def pair() -> Balance:
-    """Two rollouts, one of each class, within two."""
+    """A group of two rollouts, one of each class, from a budget of two."""
     return Balance(2, 2, 2, "0.5", "0.5")
 
 
@@ -34,11 +34,11 @@ def test_a_batch_of_two_with_one_group_dropped_and_one_left_over() -> None:
     assert batching.finished(1, GOOD, 0) == 0
     assert batching.finished(1, GOOD, 0) == 0  # B: no variance
     assert started(batching) == [(3, "D", 2)]
-    batching.finished(0, BAD, 0)  # A stands
+    batching.finished(0, BAD, 0)  # A is complete
     assert batching.take() is None
     assert started(batching) == [(4, "E", 2)]
     batching.finished(2, BAD, 0)
-    batching.finished(2, GOOD, 0)  # C stands
+    batching.finished(2, GOOD, 0)  # C is complete
     batch = batching.take()
     assert batch is not None
     assert [group.prompt for group in batch.groups] == ["A", "C"]
@@ -48,7 +48,7 @@ def test_a_batch_of_two_with_one_group_dropped_and_one_left_over() -> None:
     assert batching.take() is None
 
 
-def test_a_group_that_stands_early_cancels_the_rest() -> None:
+def test_a_group_that_completes_early_cancels_the_rest() -> None:
     batching = Batching(iter("A"), batch=1, balance=lambda: Balance(2, 4, 4, "0.5", "0.5", stream=True))
     assert started(batching) == [(0, "A", 4)]
     assert batching.finished(0, GOOD, 0) == 0
@@ -71,7 +71,7 @@ def test_strides_are_started_one_after_the_other() -> None:
     assert started(batching) == [(0, "A", 1)]
 
 
-def test_a_rollout_that_two_updates_overtook_is_not_learnt_from() -> None:
+def test_a_rollout_two_updates_old_is_not_trained_on() -> None:
     batching = Batching(iter("AB"), batch=1, balance=lambda: Balance(2, 4, 2, "0.5", "0.5"), oversample=2)
     started(batching)
     batching.published()
@@ -90,7 +90,7 @@ def test_a_rollout_that_two_updates_overtook_is_not_learnt_from() -> None:
     assert (batch.counts["stale"], batch.counts["dropped_stale"]) == (1, 1)
 
 
-def test_infrastructure_is_counted_and_never_raises() -> None:
+def test_infrastructure_failures_are_counted_and_never_raise() -> None:
     batching = Batching(iter("AB"), batch=1, balance=pair, oversample=2)
     started(batching)
     for key in (0, 1):
@@ -100,7 +100,7 @@ def test_infrastructure_is_counted_and_never_raises() -> None:
     assert (batching.in_flight, started(batching), batching.exhausted) == (0, [], True)
 
 
-def test_settings_that_can_never_work() -> None:
+def test_unsatisfiable_settings_are_refused() -> None:
     for settings in ({"batch": 0}, {"oversample": 0.5}, {"most_staleness": -1}):
         with pytest.raises(ConfigurationError):
             Batching(iter("A"), **{"batch": 1, "balance": pair, **settings})  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def test_settings_that_can_never_work() -> None:
         max_size=120,
     )
 )
-def test_any_order_of_events_keeps_the_books(plan: list[tuple[int, Scored | str | None]]) -> None:
+def test_counters_agree_after_any_order_of_events(plan: list[tuple[int, Scored | str | None]]) -> None:
     batching: Batching[int] = Batching(itertools.count(), batch=2, balance=lambda: Balance(4, 8, 4, stream=True), oversample="1.5")
     running: dict[int, list[int]] = {}
     launched = ended = 0

@@ -32,7 +32,7 @@ TASKS = [task("a"), task("b", "img:b"), task("c", "img:c")]
 
 
 def rolled(outcome: Callable[[Place], str], log: list[str] | None = None) -> Rollout:
-    """Rollouts by the mark that a place has: ``+``, ``-`` or ``x``."""
+    """Rollouts whose outcome is the mark of their place: ``+``, ``-`` or ``x``."""
 
     async def rollout(place: Place, seed: int, name: str) -> Attempt:
         if log is not None:
@@ -78,7 +78,7 @@ async def test_more_rollouts_of_the_same_run_keep_those_it_has(tmp_path: Path) -
         assert (fewer.total, fewer.finished, list(fewer.places())) == (3, 3, [])
 
 
-async def test_what_infrastructure_spoiled_is_tried_again_after_all_others(tmp_path: Path) -> None:
+async def test_infrastructure_failures_are_retried_after_all_others(tmp_path: Path) -> None:
     log: list[str] = []
     outcome = rolled(lambda place: "x" if place.task.task_id == "a" and place.faults < 2 else "+", log)
     done = await collected(tmp_path, outcome, Plan("r", 1), concurrency=1)
@@ -100,7 +100,7 @@ async def test_after_three_tries_a_rollout_is_given_up(tmp_path: Path) -> None:
     assert (done.finished, done.given_up) == (3, 0)
 
 
-async def test_a_service_that_spoils_everything_ends_the_collection(tmp_path: Path) -> None:
+async def test_a_service_that_fails_every_rollout_ends_the_collection(tmp_path: Path) -> None:
     log: list[str] = []
     with pytest.raises(InfrastructureError, match=r"4 rollouts in a row .* node_lost"):
         await collected(tmp_path, rolled(lambda place: "x", log), concurrency=2, most_in_a_row=4)
@@ -109,7 +109,7 @@ async def test_a_service_that_spoils_everything_ends_the_collection(tmp_path: Pa
     assert done.finished == 6
 
 
-async def test_what_a_rollout_raises_ends_the_collection_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_an_error_in_a_rollout_ends_the_collection_and_the_next_one_continues(tmp_path: Path) -> None:
     async def failing(place: Place, seed: int, name: str) -> Attempt:
         if place.task.task_id == "b":
             raise RunMismatchError("no")
@@ -148,14 +148,14 @@ def start(folder: Path, log: Path) -> subprocess.Popen[str]:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """Ids of the trajectories that are in the file to their last character."""
+    """Ids of the trajectories that are completely written to the file."""
     if not path.exists():
         return []
     return [str(record["trajectory_id"]) for _, record in files.lines(path)]
 
 
-def test_killing_it_loses_nothing_and_repeats_nothing_finished(tmp_path: Path) -> None:
-    """kill -9 after 0, 1, 5, 10 and 20 lines; what was whole in the file then is never begun again."""
+def test_a_killed_collection_loses_and_repeats_no_finished_rollout(tmp_path: Path) -> None:
+    """kill -9 after 0, 1, 5, 10 and 20 lines; a rollout that was completely in the file then is never started again."""
     folder, log = tmp_path / "run", tmp_path / "log"
     log.touch()
     finished: set[str] = set()
@@ -179,7 +179,7 @@ def test_killing_it_loses_nothing_and_repeats_nothing_finished(tmp_path: Path) -
     assert {collector.PLAN.id_of(Place(each, 0)) for each in collector.TASKS} <= set(ids)
 
 
-async def test_a_file_that_was_cut_anywhere_is_gone_on_with(tmp_path: Path) -> None:
+async def test_collection_continues_after_any_cut_of_its_file(tmp_path: Path) -> None:
     await collected(tmp_path, rolled(lambda place: "+"))
     path = tmp_path / files.TRAJECTORIES
     whole = path.read_bytes()
@@ -194,7 +194,7 @@ async def test_a_file_that_was_cut_anywhere_is_gone_on_with(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"trajectories.jsonl:1: not JSON"):
         Run.open(tmp_path, Plan("r", 2), TASKS)
     path.write_bytes(whole)
-    with Run.open(tmp_path, Plan("r", 2), TASKS) as run:  # nothing stayed locked
+    with Run.open(tmp_path, Plan("r", 2), TASKS) as run:  # the lock was released
         assert run.finished == 6
 
 

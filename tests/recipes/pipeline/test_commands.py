@@ -29,7 +29,7 @@ from tests.support.until import until
 pytestmark = requires("namespaces", "redis", "git")
 
 SCHEMAS = Path(__file__).parents[3] / "schemas" / "recipes"
-Said = Callable[..., Any]
+RunJson = Callable[..., Any]
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def tasks(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def said(stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
-    """Run a command with --json; what it printed, read."""
+def run_json(stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunJson:
+    """Runs a command with --json and returns the JSON that it printed."""
     monkeypatch.setenv("HOLDFAST_URL", stack.url)
     monkeypatch.setenv("HOLDFAST_API_KEY", stack.key)
 
@@ -59,13 +59,13 @@ def said(stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 SMALL = ("--cpu", "0.5", "--memory", "0.25", "--concurrency", "4", "--no-pull")
 
 
-def test_from_tasks_to_a_page_without_a_model(tasks: Path, tmp_path: Path, said: Said) -> None:
-    gold = said("collect", tasks, "--out", tmp_path / "gold", "--policy", "gold", "--rollouts", 2, *SMALL)
+def test_from_tasks_to_a_page_without_a_model(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:
+    gold = run_json("collect", tasks, "--out", tmp_path / "gold", "--policy", "gold", "--rollouts", 2, *SMALL)
     assert gold["outcomes"] == {"solved": 4, "failed": 0, "infrastructure": 0, "environment": 0, "ungraded": 0}
     assert {"creation", "loop", "reward", "shutdown"} <= gold["seconds"].keys()
-    none = said("collect", tasks, "--out", tmp_path / "none", "--policy", "nothing", "--rollouts", 1, *SMALL)
+    none = run_json("collect", tasks, "--out", tmp_path / "none", "--policy", "nothing", "--rollouts", 1, *SMALL)
     assert none["outcomes"]["failed"] == 2
-    report = said("eval", tmp_path / "gold", "--k", 1, 2, "--against", tmp_path / "none", "--sandbox-hour", "0.1")
+    report = run_json("eval", tmp_path / "gold", "--k", 1, 2, "--against", tmp_path / "none", "--sandbox-hour", "0.1")
     assert [rate["pass_at_k"]["estimate"] for rate in report["rates"]] == [1.0, 1.0]
     assert report["comparison"]["difference"]["estimate"] == 1.0
     assert report["cost"]["per_solved_usd"] > 0
@@ -75,28 +75,28 @@ def test_from_tasks_to_a_page_without_a_model(tasks: Path, tmp_path: Path, said:
     jsonschema.validate(next(record for _, record in files.lines(tasks)), json.loads((SCHEMAS / "task.schema.json").read_text()))
 
     values = tmp_path / "values.jsonl"
-    counts = said("annotate", tmp_path / "none", "--out", values, "--estimator", "milestones", "--tasks", tasks)
+    counts = run_json("annotate", tmp_path / "none", "--out", values, "--estimator", "milestones", "--tasks", tasks)
     assert counts == {"file": str(values), "counts": {"annotated": 2}, "left": 0}
-    assert said("annotate", tmp_path / "none", "--out", values, "--estimator", "milestones", "--tasks", tasks)["counts"] == {
+    assert run_json("annotate", tmp_path / "none", "--out", values, "--estimator", "milestones", "--tasks", tasks)["counts"] == {
         "done_before": 2
     }
-    manifest = said("curate", tmp_path / "gold", values, "--out", tmp_path / "set", "--tokenizer", "bytes", "--licence", "mit")
+    manifest = run_json("curate", tmp_path / "gold", values, "--out", tmp_path / "set", "--tokenizer", "bytes", "--licence", "mit")
     assert (manifest["rows"], manifest["resolved"], manifest["collected"]) == (6, 4, 6)
     assert (manifest["credited_turns"], manifest["turns_of_unresolved"]) == (2, 4)  # the first turn saw the file of the bug
-    assert said("validate", tmp_path / "set") == {"path": str(tmp_path / "set"), "ok": True, "problems": []}
-    chosen = said(
+    assert run_json("validate", tmp_path / "set") == {"path": str(tmp_path / "set"), "ok": True, "problems": []}
+    chosen = run_json(
         *("curate", tmp_path / "gold", "--out", tmp_path / "two", "--tokenizer", "bytes", "--form", "jsonl"),
         *("--select", "random", "--count", 2, "--tasks", tasks),
     )
     assert chosen["rows"] == 2
     page = tmp_path / "report.html"
-    said("report", "--out", page, "--runs", values, "--eval", tmp_path / "gold", "--title", "A & B")
+    run_json("report", "--out", page, "--runs", values, "--eval", tmp_path / "gold", "--title", "A & B")
     assert "A &amp; B" in page.read_text()
     assert "100.0%" in page.read_text()
 
 
 def failing(body: dict[str, Any]) -> dict[str, Any] | str:
-    """Annotates where it is asked to; else it looks, does nothing and submits."""
+    """Annotates if the request is for annotation; else it runs one command, changes nothing and submits."""
     if "p_resolve" in body["messages"][0]["content"]:
         return annotation([0.4, 0.5, 0.1])
     turn = sum(message["role"] == "assistant" for message in body["messages"])
@@ -105,31 +105,31 @@ def failing(body: dict[str, Any]) -> dict[str, Any] | str:
     return {"role": "assistant", "content": "", "tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
 
 
-def test_annotated_by_the_model_that_made_the_runs(tasks: Path, tmp_path: Path, said: Said) -> None:
+def test_annotated_by_the_model_that_made_the_runs(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:
     with endpoint(failing) as served:
         policy = ("--policy", served.url)
         prices = ("--prices", "1000", "0")
-        done = said("collect", tasks, "--out", tmp_path / "run", *policy, "--model", "m", "--rollouts", 1, *prices, *SMALL)
+        done = run_json("collect", tasks, "--out", tmp_path / "run", *policy, "--model", "m", "--rollouts", 1, *prices, *SMALL)
         assert done["outcomes"]["failed"] == 2
         assert done["cost_usd"] == pytest.approx(0.6)
         run = next(files.trajectories(tmp_path / "run"))
         assert run.verdict is not None
         assert run.verdict.failing == ("tests/test_calc.py::test_add",)
-        counts = said("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", *policy)
+        counts = run_json("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", *policy)
         assert counts["counts"] == {"annotated": 2}
         assert [body["model"] for body in served.requests][-1] == "m"
         asked = served.requests[-1]["messages"][1]["content"]
         assert "tests/test_calc.py::test_add" in asked
-        manifest = said("curate", tmp_path / "v.jsonl", "--out", tmp_path / "set", "--tokenizer", "bytes")
+        manifest = run_json("curate", tmp_path / "v.jsonl", "--out", tmp_path / "set", "--tokenizer", "bytes")
         assert (manifest["unresolved"], manifest["credited_turns"], manifest["turns_of_unresolved"]) == (2, 2, 6)
         served.statuses += [503] * 100
-        left = said("annotate", tmp_path / "run", "--out", tmp_path / "w.jsonl", *policy, "--tries", 1, status=125)
+        left = run_json("annotate", tmp_path / "run", "--out", tmp_path / "w.jsonl", *policy, "--tries", 1, status=125)
         assert (left["left"], left["counts"]) == (2, {"endpoint_unavailable": 2})
         served.statuses.clear()
-        assert said("annotate", tmp_path / "run", "--out", tmp_path / "w.jsonl", *policy)["counts"] == {"annotated": 2}
+        assert run_json("annotate", tmp_path / "run", "--out", tmp_path / "w.jsonl", *policy)["counts"] == {"annotated": 2}
 
 
-def test_monte_carlo_by_replay_in_fresh_sandboxes(tasks: Path, tmp_path: Path, said: Said) -> None:
+def test_monte_carlo_by_replay_in_fresh_sandboxes(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:
     """The policy repairs the bug in its second turn, unless the run it continues has passed that turn already."""
 
     def late(body: dict[str, Any]) -> dict[str, Any] | str:
@@ -143,16 +143,16 @@ def test_monte_carlo_by_replay_in_fresh_sandboxes(tasks: Path, tmp_path: Path, s
         return {"role": "assistant", "content": "", "tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
 
     with endpoint(failing) as served:
-        said("collect", tasks, "--out", tmp_path / "run", "--policy", served.url, "--model", "m", "--rollouts", 1, "--most", 1, *SMALL)
+        run_json("collect", tasks, "--out", tmp_path / "run", "--policy", served.url, "--model", "m", "--rollouts", 1, "--most", 1, *SMALL)
     with endpoint(late) as served:
         how = ("--estimator", "monte-carlo", "--k", 2, "--tasks", tasks, *SMALL[:-1])
-        counts = said("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", "--policy", served.url, "--model", "m", *how)
+        counts = run_json("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", "--policy", served.url, "--model", "m", *how)
     assert counts["counts"] == {"annotated": 1}
     run = next(files.trajectories(tmp_path / "v.jsonl"))
     assert (run.values, run.value_of) == ((1.0, 1.0, 0.0, 0.0), "before")
 
 
-def test_a_killed_collection_goes_on_with_real_sandboxes(tasks: Path, tmp_path: Path, said: Said, stack: Stack) -> None:
+def test_a_killed_collection_continues_with_real_sandboxes(tasks: Path, tmp_path: Path, run_json: RunJson, stack: Stack) -> None:
     words = [
         "collect",
         str(tasks),
@@ -176,19 +176,19 @@ def test_a_killed_collection_goes_on_with_real_sandboxes(tasks: Path, tmp_path: 
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = [run.trajectory_id for run in files.trajectories(path)]
-    done = said(*words)
+    done = run_json(*words)
     assert done["finished"] == 6
     assert done["outcomes"]["solved"] == 6 - len(before)
     after = [run.trajectory_id for run in files.trajectories(path)]
-    with SandboxClient(stack.url, stack.key) as client:  # those of the killed process went with its lease
+    with SandboxClient(stack.url, stack.key) as client:  # the killed process's sandboxes were deleted when its lease expired
         until(lambda: not client.list_sandboxes({"holdfast-run": "run"}), deadline_s=60, what="its sandboxes to end")
     assert after[: len(before)] == before
     assert sorted(after) == sorted(f"run/calc-{task}/{index}" for task in (1, 2) for index in range(3))
     assert len(runs.attempts(tmp_path / "run") or []) in (6, 7)
 
 
-def test_a_gateway_that_dies_spoils_no_rollout(tasks: Path, tmp_path: Path, stack: Stack) -> None:
-    """Killed in the middle of a collection, it comes back; every rollout is solved, and those it spoiled were tried again."""
+def test_a_killed_gateway_fails_no_rollout(tasks: Path, tmp_path: Path, stack: Stack) -> None:
+    """Killed in the middle of a collection, it is restarted; every rollout is solved, and those that failed were retried."""
     words = ["collect", str(tasks), "--out", str(tmp_path / "run"), "--policy", "gold", "--rollouts", "4", "--json", *SMALL]
     environment = stack.environment() | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-m", "holdfast_recipes", *words], env=environment, stdout=subprocess.PIPE, text=True)
@@ -201,10 +201,10 @@ def test_a_gateway_that_dies_spoils_no_rollout(tasks: Path, tmp_path: Path, stac
     assert {run.resolved for run in files.trajectories(path)} == {True}
 
 
-def test_a_task_that_cannot_start_is_no_fault_of_the_policy(tmp_path: Path, said: Said) -> None:
+def test_a_task_that_cannot_start_is_not_blamed_on_the_policy(tmp_path: Path, run_json: RunJson) -> None:
     path = tmp_path / "tasks.jsonl"
     files.write_lines(path, [small_task(tmp_path / "archives", start_commands=("exit 3",)).task.to_json()])
-    done = said("collect", path, "--out", tmp_path / "run", "--policy", "gold", "--rollouts", 1, *SMALL)
+    done = run_json("collect", path, "--out", tmp_path / "run", "--policy", "gold", "--rollouts", 1, *SMALL)
     assert done["outcomes"]["environment"] == 1
 
 
@@ -230,40 +230,42 @@ def test_a_task_that_cannot_start_is_no_fault_of_the_policy(tmp_path: Path, said
         (("nope",), "invalid_argument", "nope"),
     ],
 )
-def test_errors_have_a_code_and_a_status(words: tuple[str, ...], code: str, expected: str, tasks: Path, tmp_path: Path, said: Said) -> None:
+def test_errors_have_a_code_and_a_status(
+    words: tuple[str, ...], code: str, expected: str, tasks: Path, tmp_path: Path, run_json: RunJson
+) -> None:
     given = [str(tasks) if word == "TASKS" else str(tmp_path / "out") if word == "RUN" else word for word in words]
-    error = said(*given, status=2)["error"]
+    error = run_json(*given, status=2)["error"]
     assert (error["code"], expected in error["message"]) == (code, True), error
 
 
-def test_an_endpoint_that_refuses_is_named(tasks: Path, tmp_path: Path, said: Said) -> None:
+def test_an_endpoint_that_refuses_is_named(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:
     with endpoint(failing) as served:
-        said("collect", tasks, "--out", tmp_path / "run", "--policy", served.url, "--model", "m", "--rollouts", 1, *SMALL)
+        run_json("collect", tasks, "--out", tmp_path / "run", "--policy", served.url, "--model", "m", "--rollouts", 1, *SMALL)
         served.statuses += [401] * 100
-        error = said("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", "--policy", served.url, status=125)["error"]
+        error = run_json("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", "--policy", served.url, status=125)["error"]
     assert error["code"] == "endpoint_error"
 
 
-def test_wrong_settings_are_not_kept_in_the_run(tasks: Path, tmp_path: Path, said: Said) -> None:
-    said("collect", tasks, "--out", tmp_path / "run", "--policy", "http://x", status=2)
+def test_wrong_settings_are_not_kept_in_the_run(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:
+    run_json("collect", tasks, "--out", tmp_path / "run", "--policy", "http://x", status=2)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_of_which_nothing_finished_has_failed(tasks: Path, tmp_path: Path, said: Said) -> None:
+def test_a_run_without_a_finished_rollout_has_failed(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:
     policy = ("--policy", "http://127.0.0.1:1/v1", "--model", "m", "--rollouts", 1, "--tries", 1)
-    done = said("collect", tasks, "--out", tmp_path / "run", *policy, *SMALL, status=125)
+    done = run_json("collect", tasks, "--out", tmp_path / "run", *policy, *SMALL, status=125)
     assert (done["finished"], done["given_up"]) == (0, 2)
 
 
-def test_a_file_of_other_records_is_told_what_it_lacks(tasks: Path, tmp_path: Path, said: Said) -> None:
+def test_the_error_for_a_file_of_other_records_names_the_missing_field(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:
     others = tmp_path / "others.jsonl"
     others.write_text('{"a": 1}\n')
-    assert "there is no field 'messages'" in said("eval", others, status=2)["error"]["message"]
-    assert "there is no field 'harness'" in said("eval", tasks, status=2)["error"]["message"]
+    assert "there is no field 'messages'" in run_json("eval", others, status=2)["error"]["message"]
+    assert "there is no field 'harness'" in run_json("eval", tasks, status=2)["error"]["message"]
 
 
-def test_training_is_handed_its_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where PyTorch is, ``holdfast_recipes.training.commands`` reads them; here a module stands in for it."""
+def test_training_commands_receive_their_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """``holdfast_recipes.training.commands`` needs PyTorch, so a stub module replaces it here."""
     given: list[list[str]] = []
     monkeypatch.setattr("holdfast_recipes.cli.training.find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "holdfast_recipes.training.commands", None)

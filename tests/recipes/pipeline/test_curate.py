@@ -1,4 +1,4 @@
-"""D10 and the credit fields: filters in order with their counts, and what becomes of unresolved runs."""
+"""D10 and the credit fields: filters in order with their counts, and the treatment of unresolved runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.recipes.pipeline.made import lost, made
 
 
 def calling(name: str, tool: str, arguments: str, **changes: Any) -> Trajectory:
-    """A resolved run with one call, as it was written."""
+    """A resolved run with one call, whose arguments are kept as text."""
     function = {"name": tool, "arguments": arguments}
     message = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
     return made(name, 0, resolved=True, messages=({"role": "user", "content": "x"}, message), **changes)
@@ -56,7 +56,7 @@ def test_filters_in_order_each_run_counted_once() -> None:
     assert list(dropped)[3:6] == ["too_long", "undefined_tool", "unparsable"]
 
 
-def test_a_second_try_is_kept_where_the_first_was_not_graded() -> None:
+def test_a_second_try_is_kept_if_the_first_was_not_graded() -> None:
     kept, dropped = keep([lost("a"), made("a", resolved=True)])
     assert [run.trajectory_id for run in kept] == ["a"]
     assert dropped["ungraded"] == 1
@@ -112,7 +112,7 @@ def test_ways_of_counting_tokens(tmp_path: Path) -> None:
 
 
 def test_the_students_tokenizer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No extra brings the package ``tokenizers``; here its three names stand in for it."""
+    """No extra installs the package ``tokenizers``; a stub with the three names in use replaces it."""
 
     class Words:
         @classmethod

@@ -1,4 +1,4 @@
-"""Every example of infra/recipes/README.md, run in its order as a researcher would, with an endpoint that stands in for the model's."""
+"""Every example of infra/recipes/README.md, run in its order as a researcher would, with a stub endpoint for the model."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def policy(folder: Path) -> Any:
     """A model that knows the answers, and gives them in every other rollout."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any] | str:
-        said = "\n".join(str(message["content"]) for message in body["messages"])
-        if "p_resolve" in said:
+        text_sent = "\n".join(str(message["content"]) for message in body["messages"])
+        if "p_resolve" in text_sent:
             return annotation([0.4, 0.5, 0.1])
         turn = sum(message["role"] == "assistant" for message in body["messages"])
-        task = next(each for each in files.tasks(folder / "tasks" / "tasks.jsonl") if each.prompt in said)
+        task = next(each for each in files.tasks(folder / "tasks" / "tasks.jsonl") if each.prompt in text_sent)
         fix = f"git apply - <<'END'\n{task.gold_patch}END" if body["seed"] % 2 else "git status --short"
         function = {"name": "bash", "arguments": json.dumps({"command": ["ls", fix, SUBMIT][turn]})}
         return {"role": "assistant", "content": "", "tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
@@ -47,7 +47,7 @@ def policy(folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the examples run, each after those before it."""
+    """The folder in which the examples run in order."""
     return tmp_path_factory.mktemp("guide")
 
 
@@ -67,7 +67,7 @@ def test_every_example_works(number: int, folder: Path, address: str, stack: Sta
     assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
-def test_what_the_examples_leave(folder: Path) -> None:
+def test_files_that_the_examples_create(folder: Path) -> None:
     assert {run.resolved for run in files.trajectories(folder / "gold")} == {True}
     assert {run.resolved for run in files.trajectories(folder / "nothing")} == {False}
     assert {run.resolved for run in files.trajectories(folder / "run")} == {True, False}

@@ -17,7 +17,7 @@ from tests.recipes.pipeline.made import lost, made
 
 
 def trials(**outcomes: str) -> list[Trajectory]:
-    """``a="++-x"``: task a with two solved trials, a failed one and one that infrastructure spoiled."""
+    """``a="++-x"``: task a with two solved trials, a failed one and one with an infrastructure failure."""
     runs = []
     for task, marks in outcomes.items():
         for number, mark in enumerate(marks):
@@ -54,7 +54,7 @@ def test_rates_of_three_tasks() -> None:
     assert report.rates[0].pass_at.low <= 5 / 9 <= report.rates[0].pass_at.high
 
 
-def test_what_infrastructure_spoiled_is_no_failure() -> None:
+def test_an_infrastructure_failure_is_not_a_failed_trial() -> None:
     report = evaluate(trials(a="+x", b="xx-", c="xx"), ks=(1, 2))
     assert report.by_task == {"a": (1, 1), "b": (0, 1), "c": (0, 0)}
     assert report.rates[0].pass_at.estimate == 0.5
@@ -76,7 +76,7 @@ def test_one_trial_per_task_has_wilsons_interval() -> None:
     assert (report.rates[0].pass_at.low, report.rates[0].pass_at.high) == pytest.approx((0.1078, 0.6032), abs=1e-4)
 
 
-def test_tasks_that_all_come_out_alike_are_no_certainty() -> None:
+def test_equal_outcomes_of_all_tasks_do_not_give_certainty() -> None:
     report = evaluate(trials(a="++", b="++", c="++"), ks=(1, 2))
     assert {(rate.pass_at.estimate, round(rate.pass_at.low, 3), rate.pass_at.high) for rate in report.rates} == {(1.0, 0.439, 1.0)}
 
@@ -104,7 +104,7 @@ def test_paired_comparison() -> None:
         compare(evaluate(trials(a="+")), evaluate(trials(b="+")))
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings_are_refused() -> None:
     for ks in ((), (0,)):
         with pytest.raises(SettingError):
             evaluate(trials(a="+"), ks=ks)

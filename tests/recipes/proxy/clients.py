@@ -24,7 +24,7 @@ BASH = {"name": "bash", "description": "Run", "parameters": {"type": "object", "
 
 
 class Digits:
-    """Every digit of a text is a token, and nothing else is: D12 is written in such."""
+    """A tokenizer whose tokens are the digits of a text, as in the examples of D12."""
 
     def encode(self, text: str) -> list[int]:
         return [int(letter) for letter in text if letter.isdigit()]
@@ -34,7 +34,7 @@ class Digits:
 
 
 class Policy:
-    """Answers with what ``say`` makes of the prompt's ids; ``hold`` keeps every answer back until it is set."""
+    """Answers with ``say(prompt_ids)``; every answer waits until the event ``hold`` is set."""
 
     name = "scripted"
 
@@ -66,7 +66,7 @@ class Policy:
 
 
 def saying(*texts: str, held: bool = False) -> Policy:
-    """The texts in turn, each ended by the end token; the last again and again."""
+    """Answers with the texts in turn, each followed by the end token; the last one is repeated."""
     left = list(texts)
     return Policy(lambda _: [*TOKENIZER.encode(left.pop(0) if len(left) > 1 else left[0]), END], held=held)
 
@@ -76,7 +76,7 @@ def headers(dialect: Dialect, key: str) -> dict[str, str]:
 
 
 def body_of(dialect: Dialect, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **more: Any) -> dict[str, Any]:
-    """A request; ``messages`` are of roles and texts, which all three write alike, or what ``turn_of`` gave."""
+    """A request; ``messages`` have a role and a text, the same in all three dialects, or come from ``turn_of``."""
     listed: list[Any] = []
     for message in messages:
         listed += message["items"] if "items" in message else [dict(message)]
@@ -120,7 +120,7 @@ async def ask(http: httpx.AsyncClient, session: Session, dialect: Dialect, body:
 
 
 def events_in(text: str) -> list[Any]:
-    """The data of every event of a stream; the end word of chat completions is left out."""
+    """The data of every event of a stream; the ``[DONE]`` of chat completions is left out."""
     reader = EventReader()
     found = reader.feed(text.encode())
     assert reader.finished
@@ -128,7 +128,7 @@ def events_in(text: str) -> list[Any]:
 
 
 def streamed_text(dialect: Dialect, events: Sequence[Mapping[str, Any]]) -> str:
-    """What a client shows of a stream: every piece of text in its order."""
+    """The text that a client shows for a stream: every piece of text in order."""
     if dialect == "chat":
         return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
     if dialect == "responses":
@@ -137,7 +137,7 @@ def streamed_text(dialect: Dialect, events: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Socket:
-    """A client that does with its connection what it likes."""
+    """A client on a raw connection, which can close it at any time."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._address = proxy.address
@@ -161,5 +161,5 @@ class Socket:
         await self.writer.drain()
 
     def hang_up(self) -> None:
-        """Gone without a word, and without what was not read."""
+        """Closes the connection abruptly and discards unread data."""
         self.writer.transport.abort()

@@ -43,7 +43,7 @@ def test_the_same_call_twice_is_two_branches_and_the_latest_is_continued() -> No
     assert [sample.ids for sample in samples] == [(1, 2), (1, 2, 3, 4)]
 
 
-def test_a_cut_call_is_recorded_but_neither_learnt_nor_continued() -> None:
+def test_a_cut_call_is_recorded_but_neither_trained_on_nor_continued() -> None:
     branches = Branches([Call((1,), (2, 3), finish="cut"), Call((1, 2, 3, 4), (5,), version=2)])
     assert [(sample.ids, sample.loss_mask, sample.weight) for sample in branches.samples()] == [((1, 2, 3, 4, 5), (0, 0, 0, 0, 1), 1.0)]
     assert [record["finish"] for record in branches.pairs("r")] == ["cut", "stop"]
@@ -83,7 +83,7 @@ def test_each_response_gets_loss_once_and_every_prompt_is_kept(plan: list[tuple[
     assert sum(sum(sample.loss_mask) for sample in samples) == sum(len(call.output_ids) for call in calls if call.loss)
     for sample in samples:
         assert len(sample.ids) == len(sample.loss_mask) == len(sample.logprobs)
-        for place in sample.calls:  # what a call saw is what stands before its response
+        for place in sample.calls:  # the prompt of a call is everything before its response
             call = calls[place]
             assert sample.ids[: len(call.ids)] == call.ids
             assert sample.loss_mask[len(call.prompt_ids) : len(call.ids)] == (int(call.loss),) * len(call.output_ids)

@@ -1,4 +1,4 @@
-"""D12: the same conversation in three dialects gives the same prompt, and answers in events come together to the same answer."""
+"""D12: the same conversation in three dialects gives the same prompt, and streamed events assemble to the same answer."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_three_dialects_are_one_request() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_is_left_open_stays_open(dialect: Dialect) -> None:
+def test_omitted_settings_stay_unset(dialect: Dialect) -> None:
     body = {"responses": {"input": "hi"}}.get(dialect, {"messages": [{"role": "user", "content": "hi"}]})
     request = read_request(dialect, body)
     assert request.messages == ({"role": "user", "content": "hi"},)
@@ -182,7 +182,7 @@ def answer(parsed: Parsed = PARSED, *, truncated: bool = False) -> Answer:
 
 
 def assembled(dialect: Dialect, data: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a client's SDK does with the events."""
+    """Assembles the events as a client's SDK does."""
     if dialect == "responses":
         assert [each["sequence_number"] for each in data] == list(range(len(data)))
         final: dict[str, Any] = data[-1]["response"]
@@ -206,21 +206,21 @@ def assembled(dialect: Dialect, data: list[dict[str, Any]]) -> dict[str, Any]:
             if text := block.pop("_json"):
                 block["input"] = json.loads(text)
         return {**message, "content": blocks}
-    said: dict[str, Any] = {"role": "assistant", "content": None}
+    merged: dict[str, Any] = {"role": "assistant", "content": None}
     finish = None
     for each in data:
         for choice in each["choices"]:
             finish = choice["finish_reason"] or finish
             for key, value in choice["delta"].items():
                 if key == "tool_calls":
-                    said.setdefault(key, []).extend({k: v for k, v in call.items() if k != "index"} for call in value)
+                    merged.setdefault(key, []).extend({k: v for k, v in call.items() if k != "index"} for call in value)
                 elif key != "role":
-                    said[key] = (said.get(key) or "") + value
+                    merged[key] = (merged.get(key) or "") + value
     head = {**{key: data[0][key] for key in ("id", "created", "model")}, "object": "chat.completion", "usage": data[-1]["usage"]}
-    return {**head, "choices": [{"index": 0, "message": said, "finish_reason": finish, "logprobs": None}]}
+    return {**head, "choices": [{"index": 0, "message": merged, "finish_reason": finish, "logprobs": None}]}
 
 
-def said(dialect: Dialect, body: dict[str, Any]) -> Parsed:
+def parsed_body(dialect: Dialect, body: dict[str, Any]) -> Parsed:
     if dialect == "chat":
         return parse_message(body["choices"][0]["message"])
     return parse_blocks(body["content"]) if dialect == "messages" else parse_items(body["output"])
@@ -229,7 +229,7 @@ def said(dialect: Dialect, body: dict[str, Any]) -> Parsed:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("parsed", [PARSED, Parsed("", "words"), Parsed("", "", (ToolCall("f", {"x": [1]}),)), Parsed()])
 @pytest.mark.parametrize("truncated", [False, True])
-def test_events_come_together_to_the_whole_answer(dialect: Dialect, parsed: Parsed, truncated: bool) -> None:
+def test_events_assemble_to_the_whole_answer(dialect: Dialect, parsed: Parsed, truncated: bool) -> None:
     given_answer = answer(parsed, truncated=truncated)
     expected = whole(dialect, given_answer)
     stream = b"".join(events(dialect, given_answer))
@@ -239,7 +239,7 @@ def test_events_come_together_to_the_whole_answer(dialect: Dialect, parsed: Pars
         assert reader.finished
         assert (data.pop() == "[DONE]") if dialect == "chat" else True
         assert assembled(dialect, [json.loads(text) for text in data]) == expected
-    back = said(dialect, expected)
+    back = parsed_body(dialect, expected)
     assert (back.thought, back.text) == (parsed.thought, parsed.text)
     assert [(call.name, call.arguments) for call in back.calls] == [(call.name, call.arguments) for call in parsed.calls]
     assert all(call.id for call in back.calls)
@@ -247,7 +247,7 @@ def test_events_come_together_to_the_whole_answer(dialect: Dialect, parsed: Pars
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_answer_comes_back_as_the_same_turn(dialect: Dialect) -> None:
-    """What a client sends back with its next request renders to what the policy was taken to have said."""
+    """What a client sends back with its next request renders to the answer recorded for the policy."""
     body = whole(dialect, answer())
     turn = body["choices"][0]["message"] if dialect == "chat" else body
     history = [{"role": "user", "content": "q"}, *(body["output"] if dialect == "responses" else [turn])]

@@ -53,7 +53,7 @@ def test_tasks_from_a_file_and_the_same_agent_on_both_sides(service: Stack, tmp_
         (["--memory", "0"], "above 0"),
     ],
 )
-def test_words_that_make_no_tasks(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_make_no_tasks_are_refused(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutate", *words, "--out", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Tasks from source distributions, in real sandboxes with real tests: what is kept, what is dropped, and that what is kept holds (E1)."""
+"""Tasks from source distributions, in real sandboxes with real tests: what is kept, what is dropped, whether kept tasks are valid (E1)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_twenty_mutants_of_a_library(client: AsyncSandboxClient, tmp_path:
     assert found.kept == (len(tasks[0].pass_to_pass),) * 2
 
 
-async def test_what_becomes_of_each_mutant(client: AsyncSandboxClient, tmp_path: Path, downloads: Path) -> None:
+async def test_outcome_of_each_mutant(client: AsyncSandboxClient, tmp_path: Path, downloads: Path) -> None:
     made = factory(client, tmp_path, downloads)
     rows = {row["instance_id"]: row async for row in made.rows([own_sdist(downloads)], 100)}
     outcomes = made.counts.outcomes
@@ -116,8 +116,8 @@ async def test_what_becomes_of_each_mutant(client: AsyncSandboxClient, tmp_path:
     assert fewer == list(rows)[:2]
 
 
-async def test_a_module_that_the_image_has_is_left_out(client: AsyncSandboxClient, tmp_path: Path, downloads: Path) -> None:
-    """Its solution could be read there. Every Python has this one."""
+async def test_a_module_that_the_image_contains_is_left_out(client: AsyncSandboxClient, tmp_path: Path, downloads: Path) -> None:
+    """An agent could read the solution there. Every Python contains this module."""
     path = downloads / "json-9.tar.gz"
     path.write_bytes(gzip.compress(pack([("json/decoder.py", b"x = 1 < 2\n", False), ("test_x.py", b"", False)], "json-9")))
     made = factory(client, tmp_path, downloads)

@@ -1,4 +1,4 @@
-"""D9 in its pure part: reports of real test runs, what of a patch counts, verdicts, flaky tests, leaks."""
+"""D9 in its pure part: reports of real test runs, which parts of a patch count, verdicts, flaky tests, leaks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_reports_of_a_real_run(tmp_path: Path) -> None:
     assert junit == {name: outcome for name, outcome in expected.items() if not name.endswith("test_expected")}
 
 
-def test_output_that_is_no_report() -> None:
+def test_output_that_is_not_a_report() -> None:
     assert parse_pytest("") == parse_pytest("PASSED a::b\n") == {}
     assert parse_junit("") == parse_junit("<testsuite><testcase name='a'") == {}
     assert parse_junit("<s><testcase classname='A' name='t'/><testcase classname='A' name='t'><failure/></testcase></s>") == {
@@ -83,7 +83,7 @@ def test_output_that_is_no_report() -> None:
         ("a::b[1-2]", "a::b[1-2]"),
     ],
 )
-def test_timings_are_no_part_of_a_name(name: str, plain: str) -> None:
+def test_timings_are_not_part_of_a_name(name: str, plain: str) -> None:
     assert without_timing(name) == plain
 
 
@@ -180,7 +180,7 @@ def test_screening_finds_flaky_tests() -> None:
         screen([], after)
 
 
-def test_a_test_that_one_run_lacks_is_flaky() -> None:
+def test_a_test_missing_from_one_run_is_flaky() -> None:
     assert screen([{}], [{"new": PASSED}, {}]).flaky == ("new",)
     assert screen([{}], [{"new": PASSED}]).fail_to_pass == ("new",)
 
@@ -218,7 +218,7 @@ def test_a_single_line_leaks_only_through_its_namesake() -> None:
     assert scan(change("a.py", "}"), [("a.py", "}")]) == []
 
 
-def test_moved_lines_tell_nothing() -> None:
+def test_moved_lines_are_not_a_leak() -> None:
     moved = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n-value = compute(1)\n context\n+value = compute(1)\n"
     assert distinctive_lines(moved) == {}
 

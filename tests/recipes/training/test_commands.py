@@ -1,4 +1,4 @@
-"""`holdfast recipes sft` and `rl` as a user calls them: what they learn from, what they leave, that they go on."""
+"""`holdfast recipes sft` and `rl` as a user calls them: which turns they train on, which files they write, and that they resume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def learned(path: Path, context: int = 500) -> list[str]:
 
 
 @pytest.mark.parametrize("form", [to_row, to_json])
-def test_resolved_runs_teach_all_turns_and_others_their_credited_ones(tmp_path: Path, form: object) -> None:
+def test_all_turns_of_resolved_runs_and_credited_turns_of_others_are_trained_on(tmp_path: Path, form: object) -> None:
     path = tmp_path / "set.jsonl"
     runs = [run(0, solved=True), run(1, solved=False, credited=(0,)), run(2, solved=False), run(3, solved=True, text="x" * 400)]
     path.write_text("".join(json.dumps(form(each)) + "\n" for each in runs))  # type: ignore[operator]
@@ -42,7 +42,7 @@ def test_resolved_runs_teach_all_turns_and_others_their_credited_ones(tmp_path: 
     assert learned(path, 200)[-1].endswith("second<|im_end|>")
 
 
-def test_sft_trains_goes_on_and_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sft_trains_resumes_and_reports_its_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "set.jsonl"
     path.write_text("".join(json.dumps(to_row(run(number, solved=True))) + "\n" for number in range(4)))
     words = [
@@ -61,9 +61,9 @@ def test_sft_trains_goes_on_and_says_what_it_did(tmp_path: Path, capsys: pytest.
         "--json",
     ]
     assert cli.main(words) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["rows"], said["dropped"], said["steps"]) == (4, 0, 6)
-    assert said["last_loss"] < said["first_loss"]
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["rows"], summary["dropped"], summary["steps"]) == (4, 0, 6)
+    assert summary["last_loss"] < summary["first_loss"]
     assert cli.main(words) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["steps"], again["first_loss"]) == (6, None)
@@ -79,14 +79,14 @@ def test_sft_without_anything_to_learn_is_a_documented_error(tmp_path: Path, cap
     assert cli.main(["rl"]) == 2
 
 
-def test_rl_leaves_a_curve_that_report_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rl_writes_a_curve_that_report_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rl"
     words = ["rl", "--out", str(out), "--updates", "1", "--prompts", "2", "--teacher-runs", "16", "--sft-epochs", "20", "--share", "0", "1"]
     assert cli.main([*words, "--width", "16", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["miniature"] is True
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["miniature"] is True
     assert {file.name for file in out.iterdir()} >= {"sft.pt", "steps.jsonl"}
     lines = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
-    assert len(lines) == said["updates"]
+    assert len(lines) == summary["updates"]
     page = tmp_path / "page.html"
     assert cli.main(["report", "--steps", f"RL={out / 'steps.jsonl'}", "--out", str(page)]) == 0
