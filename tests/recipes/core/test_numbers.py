@@ -32,7 +32,7 @@ def test_known_advantages(rewards: list[float | None], population: dict[float | 
 
 
 @pytest.mark.parametrize("rewards", [[], [None, None], [1.0], [None, 0.5], [0.1] * 7, [-1.0] * 8, [0.1 + 0.2, 0.3]])
-def test_without_variance_there_is_no_advantage(rewards: list[float | None]) -> None:
+def test_rewards_without_variance_have_zero_advantage(rewards: list[float | None]) -> None:
     for std in ("sample", "population"):
         assert advantages(rewards, std=std) == [0.0] * len(rewards)
 
@@ -229,7 +229,7 @@ def test_equal_rewards_give_zeros_without_a_divisor_too(rewards: list[float]) ->
     assert advantages(rewards, std="none") == advantages(rewards) == [0.0] * len(rewards)
 
 
-def test_words_and_numbers_without_a_meaning_are_refused() -> None:
+def test_unknown_options_and_invalid_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="std is one of"):
         advantages([1, -1], std="samples")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie within"):

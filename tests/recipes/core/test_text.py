@@ -49,7 +49,7 @@ def test_the_generation_prompt_may_have_opened_the_thought() -> None:
     assert (parsed.thought, len(parsed.calls)) == ("look", 1)
 
 
-def test_a_call_within_a_thought_is_none() -> None:
+def test_a_call_within_a_thought_is_ignored() -> None:
     inside = call_text("bash", {"command": "rm -rf /"})
     assert parse_text(f"<think>maybe {inside}").errors[0].fault is CallFault.NO_CALL
     assert parse_text(f"<think>maybe {inside}</think>fine").calls == ()
@@ -94,14 +94,14 @@ def test_malformed_calls_are_values(text: str, expected: list[CallFault]) -> Non
     assert faults(text) == expected
 
 
-def test_a_broken_call_costs_only_itself() -> None:
+def test_a_broken_call_does_not_affect_other_calls() -> None:
     good = call_text("bash", {"command": "ls"})
     for broken in ("<tool_call>{oops</tool_call>", "<tool_call>{oops", '<tool_call>{"name": "bash"} extra</tool_call>'):
         parsed = parse_text(f"{good}\n{broken}\n{good}", TOOLS)
         assert ([call.name for call in parsed.calls], [error.fault for error in parsed.errors]) == (["bash"] * 2, [CallFault.BAD_JSON])
 
 
-def test_the_other_dialects_say_the_same() -> None:
+def test_all_dialects_parse_to_the_same_result() -> None:
     arguments = {"command": "ls"}
     chat = {"role": "assistant", "content": "Now:", "reasoning_content": "look"}
     chat["tool_calls"] = [{"id": "7", "type": "function", "function": {"name": "bash", "arguments": json.dumps(arguments)}}]  # type: ignore[assignment]
@@ -171,7 +171,7 @@ def test_odd_conversations_give_the_official_text(case: dict[str, Any]) -> None:
     assert text_of(render(case["messages"], case["tools"], **options)) == case["text"]
 
 
-def test_pieces_say_what_the_policy_wrote() -> None:
+def test_pieces_mark_what_the_policy_wrote() -> None:
     pieces = render(GOLDEN["messages"], GOLDEN["tools"])
     written = [piece for piece in pieces if piece.role == "assistant" and piece.kind in (Kind.CONTENT, Kind.END)]
     assert [piece.turn for piece in written] == [0, 0, 1, 1, 2, 2, 3, 3]

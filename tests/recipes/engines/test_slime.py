@@ -85,7 +85,7 @@ MIXED = {0: cases.MULTI, 1: cases.FAILED, 2: cases.TRUNCATED, 3: cases.LOST}
 
 
 def test_the_real_package() -> None:
-    """Says loudly where only facts were tested; else the facts must be those of the real package."""
+    """Skips if the package is missing; otherwise the stand-ins must match the real package."""
     if (why := slime_package.real()) is not None:
         pytest.skip(why)
     for fact in itertools.chain(*slime_package.STAND_INS.values()):

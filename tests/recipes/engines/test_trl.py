@@ -61,7 +61,7 @@ def trainer(rollouts: GroupRollouts, folder: Path, words: int = 64, **more: Any)
 
 
 class Recorded(GroupRollouts):
-    """Keeps what the trainer was handed."""
+    """Records the output that the trainer received."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

@@ -187,7 +187,7 @@ def test_samples_have_exact_ids_masks_and_our_advantages_and_the_lost_one_is_lef
     assert totals == [8.0, 2.0]
 
 
-def test_groups_that_are_dropped_never_reach_the_trainer_and_the_end_is_said() -> None:
+def test_dropped_groups_never_reach_the_trainer_and_the_end_is_reported() -> None:
     worker = RolloutWorker(recipe(lambda prompt, number: cases.MULTI), Fixed(), prompts=["task-1"] * 3)
     worker.start()
     deadline = time.monotonic() + 30
@@ -218,7 +218,7 @@ def test_a_full_buffer_holds_the_rollouts_back_and_stop_ends_them() -> None:
     assert first.group_id == 1
 
 
-def test_a_recipe_that_cannot_be_opened_is_the_trainers_to_see() -> None:
+def test_a_recipe_that_cannot_be_opened_is_reported_to_the_trainer() -> None:
     class Broken:
         async def __aenter__(self) -> Recipe:
             raise OSError("no service")

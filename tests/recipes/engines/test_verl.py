@@ -61,7 +61,7 @@ MIXED = {0: cases.MULTI, 1: cases.FAILED, 2: cases.TRUNCATED, 3: cases.LOST}
 
 
 class Server:
-    """Answers with the next list of tokens; keeps what it was asked."""
+    """Answers with the next list of tokens and records the requests."""
 
     def __init__(self, *turns: list[int], stop_reason: str = "completed", logprobs: bool = True) -> None:
         self.turns = itertools.cycle(turns or ([tiny.IDS["a"], tiny.IDS[tiny.END]],))

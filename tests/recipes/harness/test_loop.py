@@ -171,7 +171,7 @@ def test_a_lost_answer_aborts_and_nothing_is_run_again(error: Exception, blame: 
     assert done.turns[1].observations == ()
 
 
-def test_a_call_whose_answer_stays_out_is_infrastructure() -> None:
+def test_a_call_without_an_answer_is_an_infrastructure_failure() -> None:
     layers = dict(MINI.layers) | {Layer.OBSERVATION: Limit(60)}
     done = episode(FakeChat(call("bash", command="hang")), FakeToolset({"hang": 1e6}), Limits(layers, RolloutLimits(wall_s=None)))
     assert (done.status, done.blame, done.reason) == (Status.ABORTED, Blame.INFRASTRUCTURE, "observation_unanswered")

@@ -1,4 +1,4 @@
-"""A program in a sandbox as a harness: exit, patch, samples, and whose fault its end is; each response in exactly one loss."""
+"""A program in a sandbox as a harness: exit, patch, samples, and which side caused its end; each response in exactly one loss."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ async def test_a_policy_that_hangs_is_unavailable() -> None:
     assert policy.asked == 3
 
 
-async def test_a_sandbox_that_goes_is_infrastructure(sandbox: AsyncSandbox, proxy: Proxy) -> None:
+async def test_a_deleted_sandbox_is_an_infrastructure_failure(sandbox: AsyncSandbox, proxy: Proxy) -> None:
     async def delete() -> None:
         await started.wait()
         await sandbox.client.get_sandbox(sandbox.id).delete()

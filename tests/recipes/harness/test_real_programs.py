@@ -226,7 +226,7 @@ async def test_ends_of_mini_swe_agent(
     assert run.patch is None
 
 
-async def test_mini_swe_agent_where_it_is_not(sandbox: AsyncSandbox) -> None:
+async def test_mini_swe_agent_that_is_not_installed(sandbox: AsyncSandbox) -> None:
     policy = ScriptedTokens(["x"], TOKENIZER, TOKENIZER.special("<|im_end|>"))
     async with Proxy(TOKENIZER) as proxy:
         run = await run_mini("/no/such/python", sandbox, proxy, policy, "x")

@@ -163,7 +163,7 @@ async def test_silence_is_reported_and_the_limit_holds(sandbox: AsyncSandbox) ->
     await hand.tools.close()
 
 
-async def test_a_shell_that_is_ended_is_there_again(sandbox: AsyncSandbox) -> None:
+async def test_a_shell_that_exited_is_started_again(sandbox: AsyncSandbox) -> None:
     hand = Hand(sandbox)
     await hand.terminal("cd /tmp")
     assert "started again" in (await hand.terminal("exit 3")).text

@@ -237,7 +237,7 @@ async def test_one_of_sixteen_sandboxes_lost_leaves_fifteen_to_train_on() -> Non
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
-async def test_numbers_that_are_none_never_reach_the_learner(broken: float) -> None:
+async def test_numbers_that_are_not_finite_never_reach_the_learner(broken: float) -> None:
     script = Script()
     tokens = replace(TOKENS, logprobs=(0.0, broken, -0.5))
     async with manager(script, "AB", batch=1, oversample=1) as running:

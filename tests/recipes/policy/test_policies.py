@@ -31,7 +31,7 @@ ASK = [{"role": "user", "content": "Häll\udc80o"}]
 
 @contextlib.contextmanager
 def server(status: int, body: Any, headers: dict[str, str] | None = None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A server that answers every POST alike, and keeps what it was asked."""
+    """A server that answers every POST alike, and records the requests."""
     asked: list[dict[str, Any]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

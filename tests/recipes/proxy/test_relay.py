@@ -119,7 +119,7 @@ print(len(back), back == data)
 
 
 async def test_pieces_arrive_as_they_are_written(sandbox: AsyncSandbox) -> None:
-    """Each piece is answered before the next is sent: a relay that gathered them would stand still."""
+    """Each piece is answered before the next is sent: a relay that buffered them would deadlock."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for number in range(20):
@@ -296,7 +296,7 @@ async def test_a_server_that_is_away_resets_the_program(sandbox: AsyncSandbox) -
         assert not relay.ended.is_set()
 
 
-async def test_a_relay_that_is_killed_says_so(sandbox: AsyncSandbox) -> None:
+async def test_a_killed_relay_reports_a_failure(sandbox: AsyncSandbox) -> None:
     async with RelayLink(sandbox, ("127.0.0.1", 1)) as relay:
         assert relay._process is not None
         await sandbox.exec(["kill", "-9", str(relay._process.pid)])
@@ -305,7 +305,7 @@ async def test_a_relay_that_is_killed_says_so(sandbox: AsyncSandbox) -> None:
         assert isinstance(relay.failure, RelayError)
 
 
-async def test_a_sandbox_that_goes_ends_its_relay(sandbox: AsyncSandbox) -> None:
+async def test_a_deleted_sandbox_ends_its_relay(sandbox: AsyncSandbox) -> None:
     async with RelayLink(sandbox, ("127.0.0.1", 1)) as relay:
         await sandbox.client.get_sandbox(sandbox.id).delete()
         async with asyncio.timeout(60):
@@ -324,7 +324,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 async def test_what_comes_out_of_a_sandbox_is_checked(sandbox: AsyncSandbox, what: str) -> None:
-    """A relay that its sandbox replaced: a frame too much ends it, and nothing else."""
+    """A relay that its sandbox replaced: an invalid frame ends only this relay."""
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()

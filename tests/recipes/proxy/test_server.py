@@ -381,7 +381,7 @@ async def test_bad_requests(proxy: Proxy, http: httpx.AsyncClient, dialect: Dial
     assert len(session.calls) == 1
 
 
-async def test_what_is_no_http(proxy: Proxy) -> None:
+async def test_invalid_http_is_rejected(proxy: Proxy) -> None:
     for sent in (
         b"nonsense\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 200_000,
@@ -423,7 +423,7 @@ async def test_models_and_health(proxy: Proxy, http: httpx.AsyncClient) -> None:
     assert (await http.head("/nothing")).status_code == 404
 
 
-async def test_usage_is_streamed_to_those_who_ask(proxy: Proxy, http: httpx.AsyncClient) -> None:
+async def test_usage_is_streamed_on_request(proxy: Proxy, http: httpx.AsyncClient) -> None:
     session = proxy.open(saying("one"))
     plain = events_in((await ask(http, session, "chat", body_of("chat", [USER], stream=True))).text)
     assert all(event["choices"] for event in plain)

@@ -160,7 +160,7 @@ def key(client: AsyncSandboxClient) -> str:
         ({"archives": ("0" * 64,)}, "archive"),
     ],
 )
-async def test_a_task_that_cannot_start_is_the_environments(
+async def test_a_task_that_cannot_start_is_an_environment_failure(
     client: AsyncSandboxClient, tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
     small = small_task(tmp_path, **changes)
