@@ -18,6 +18,7 @@ from holdfast_wire.session import AgentSession
 from session_agent.agent.context import SandboxLimits
 from session_agent.agent.session.sessions import Sessions
 from session_agent.agent.startup.handlers import FACTORIES
+from tests.support.channel import SilentConnection
 from tests.support.process_channel import Client, ProcessChannel, client
 from tests.support.running import only_shell, only_terminal
 from tests.support.until import until_async
@@ -207,19 +208,13 @@ async def test_an_acknowledged_refusal_does_not_mark_the_command_of_that_id_as_d
     assert [event.command_id for event in agent.events() if isinstance(event, Delivered)] == ["ran"]
 
 
-class Idle:
-    """A connection that transmits nothing."""
-
-    def wake(self, *, now: bool) -> None: ...
-    def fence(self) -> None: ...
-
-
 @pytest.mark.parametrize("ends", [False, True])
 async def test_results_wait_for_a_client_that_gives_no_credit(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(halves, "CONTROL_SLACK", 4)
     async with client(env={"PATH": PATH}) as sandbox:
         records = sandbox.context.records
-        held = Sessions(sandbox.context, FACTORIES, "epoch", {}).attach(Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1), Idle(), 0.0)
+        hello = Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1)
+        held = Sessions(sandbox.context, FACTORIES, "epoch", {}).attach(hello, SilentConnection(), 0.0)
         ids = [f"run-{number}" for number in range(20)]
         received: list[str] = []
 

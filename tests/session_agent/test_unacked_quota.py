@@ -16,19 +16,13 @@ from session_agent.agent.session.channels import Channel
 from session_agent.agent.session.sessions import HeldSession, Sessions
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.handlers import FACTORIES
+from tests.support.channel import SilentConnection
 from tests.support.until import until_async
 
 PIECE = b"x" * 65536
 MEMORY = 64 * MIB
 ALL = MEMORY // 8
 """The bytes that all sessions of a sandbox of this size may hold, besides the share of each."""
-
-
-class Idle:
-    """A connection that transmits nothing."""
-
-    def wake(self, *, now: bool) -> None: ...
-    def fence(self) -> None: ...
 
 
 class Flood:
@@ -50,7 +44,7 @@ class Reader:
     """A client that receives what is sent only when asked, and acknowledges it separately."""
 
     def __init__(self, sessions: Sessions, session_id: str) -> None:
-        self.held: HeldSession = sessions.attach(Hello(1, session_id, b"k" * 16, "", 0, 1, {}, 1), Idle(), 0.0)
+        self.held: HeldSession = sessions.attach(Hello(1, session_id, b"k" * 16, "", 0, 1, {}, 1), SilentConnection(), 0.0)
         self.received: dict[int, int] = {}
 
     def send(self, *messages: bytes) -> None:
@@ -110,7 +104,7 @@ async def test_bytes_that_one_session_releases_are_available_to_another(sessions
     first.held.session.disconnected()
     sessions._expire(first.held)
     assert second.receive() >= 5 * MIB
-    sessions.attach(Hello(1, "b" * 16, b"k" * 16, "", 1, 1, {}, 1, True), Idle(), 0.0).dispatch(0.0)
+    sessions.attach(Hello(1, "b" * 16, b"k" * 16, "", 1, 1, {}, 1, True), SilentConnection(), 0.0).dispatch(0.0)
     assert sessions._total.whole.held == 0, "a take-over drops all channels"
 
 

@@ -1,7 +1,7 @@
 """A channel without a session: records the frames of a handler, checks its credit and the legal order of facts.
 
-Owns `FakeChannel` and `serve`, for testing the agent's handlers directly on real files and sockets. The credit check and the table
-of facts are those of the real session, so a handler that passes here cannot break the protocol there.
+Owns `FakeChannel`, `SilentConnection` and `serve`, for testing the agent's handlers directly on real files and sockets. The credit
+check and the table of facts are those of the real session, so a handler that passes here cannot break the protocol there.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ class Context:
         self.workdir = workdir
         self.read_ahead = ReadAheadQuota()
         self.settings = AgentSettings(sandbox_id="s", token="t", user=user)
+
+
+class SilentConnection:
+    """A connection of a session that transmits nothing."""
+
+    def wake(self, *, now: bool) -> None: ...
+    def fence(self) -> None: ...
 
 
 class FakeChannel:
