@@ -118,7 +118,7 @@ def test_downloads_with_other_content_are_fetched_again(downloads: Path, tmp_pat
 
 @requires("namespaces", "redis")
 def test_the_demos_own_stack_starts_beside_the_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a fresh clone: the downloads come first, and a stack refuses a folder with foreign files."""
+    """As in a fresh clone: the downloads are there first, and a stack refuses a folder with files that are not its own."""
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads/package.whl").write_bytes(b"fetched before")

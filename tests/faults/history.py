@@ -15,12 +15,12 @@ Reported = Literal["acknowledged", "failed", "unknown"]
 
 @dataclass
 class History:
-    """The answers that the callers of one sandbox got, in the order in which each session asked."""
+    """The answers that the callers of one sandbox got, in the order in which each session sent its commands."""
 
     reported: dict[str, Reported] = field(default_factory=dict)
     order: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
-    def asked(self, session: str, command: str) -> None:
+    def sent(self, session: str, command: str) -> None:
         """``session`` is about to run ``command``; until it gets an answer, the outcome is unknown."""
         self.order[session].append(command)
         self.reported[command] = "unknown"
@@ -52,7 +52,7 @@ class Verdict:
 def check(history: History, lines: list[str]) -> Verdict:
     """Check ``history`` against the ``lines`` of the sandbox's file."""
     present = Counter(lines)
-    violations = [f"{line!r} was never asked for" for line in present if line not in history.reported]
+    violations = [f"{line!r} was never sent" for line in present if line not in history.reported]
     duplicates = lost = 0
     for command, reported in history.reported.items():
         count = present[command]

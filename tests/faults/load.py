@@ -28,7 +28,7 @@ HANG_S = 150.0
 class Notes(Protocol):
     """Where requests and outcomes are recorded: a ``History``, or the log of a worker."""
 
-    def asked(self, session: str, command: str) -> None: ...
+    def sent(self, session: str, command: str) -> None: ...
     def answer(self, command: str, reported: Reported) -> None: ...
 
 
@@ -53,11 +53,11 @@ def classify_error(error: HoldfastError) -> Reported:
     return "failed" if facts.get("started", None if "command_id" in facts else False) is False else "unknown"
 
 
-def story(command: str, reported: Reported, error: HoldfastError, *, asked_before: bool = False) -> str:
+def story(command: str, reported: Reported, error: HoldfastError, *, repeated: bool = False) -> str:
     """The line of the report that explains why ``command`` was not acknowledged."""
     code = f"{error.code}/{error.reason}" if error.reason else error.code
     facts = ", ".join(f"{name}={error.detail[name]}" for name in ("accepted", "started", "received") if name in error.detail)
-    again = ", asked again" if asked_before else ""
+    again = ", repeated" if repeated else ""
     return f"{reported:7} {code:24} {command}{again}: {error.message} ({facts or 'no facts of a command'})"
 
 
@@ -97,24 +97,24 @@ class Appender:
         """Append while ``more()``. ``again`` is an earlier command whose outcome is still open; it is sent again with the same id."""
         number = first
         if again:
-            await self._one(again, asked_before=True)
+            await self._one(again, repeated=True)
         while more() and not self.ended_by:
             command = f"{self.name}.{number}"
             number += 1
-            self._notes.asked(self.name, command)
+            self._notes.sent(self.name, command)
             await self._one(command)
             if self._pause_s:
                 await asyncio.sleep(self._rng.random() * 2 * self._pause_s)
 
-    async def _one(self, command: str, *, asked_before: bool = False) -> None:
+    async def _one(self, command: str, *, repeated: bool = False) -> None:
         try:
             async with asyncio.timeout(HANG_S):
                 result = await self._perform(command)
         except HoldfastError as error:
             self.reasons[f"{error.code}/{error.reason}" if error.reason else error.code] += 1
             # an earlier process, killed while it waited, may have started the command, whatever this error states
-            reported: Reported = "unknown" if asked_before else classify_error(error)
-            self.stories.append(story(command, reported, error, asked_before=asked_before))
+            reported: Reported = "unknown" if repeated else classify_error(error)
+            self.stories.append(story(command, reported, error, repeated=repeated))
             self._notes.answer(command, reported)
             self._shell = None
             if isinstance(error, SandboxLostError | SandboxNotFoundError):

@@ -62,7 +62,7 @@ class Outcome:
             f"{self.name}  {self.seconds:.0f} s, seed {self.seed}: {'clean' if not self.violations else 'VIOLATED'}",
             f"  faults {sum(self.faults.values())} ({_counted(self.faults)})",
             f"  commands {self.commands}: {ran}; duplicates {self.duplicates}, lost {self.lost}",
-            *([f"  told: {_counted(self.reasons)}"] if self.reasons else []),
+            *([f"  reported: {_counted(self.reasons)}"] if self.reasons else []),
             *([f"  {resumes}"] if self.resumes else []),
             *[f"  {name}: {value if isinstance(value, str) else f'{value:g}'}" for name, value in self.notes.items()],
             *[f"  VIOLATION {violation}" for violation in self.violations[:20]],

@@ -178,7 +178,7 @@ class World:
         command_id = f"c{self.commands}"
         self.commands += 1
         params = {"id": command_id, "size": self.rng.choice([0, 0, 7, 5_000, 900_000, 2_500_000]), "tail": self.rng.random() < 0.3}
-        self.sandbox.history.asked(command_id, command_id)
+        self.sandbox.history.sent(command_id, command_id)
         self.open[command_id] = params
         self._call(params)
 

@@ -10,7 +10,7 @@ from .history import History, Reported, check
 def _history(**reported: Reported) -> History:
     history = History()
     for command, outcome in reported.items():
-        history.asked("s", command)
+        history.sent("s", command)
         if outcome != "unknown":
             history.answer(command, outcome)
     return history
@@ -30,7 +30,7 @@ def test_a_clean_history() -> None:
         ({"a": "acknowledged"}, [], "never ran"),
         ({"a": "failed"}, ["a"], "said to have failed"),
         ({"a": "acknowledged", "b": "acknowledged"}, ["b", "a"], "order"),
-        ({}, ["a"], "never asked"),
+        ({}, ["a"], "never sent"),
     ],
 )
 def test_a_violation_is_detected(reported: dict[str, Reported], lines: list[str], word: str) -> None:

@@ -58,9 +58,9 @@ def test_a_run_in_which_nothing_happened_is_not_clean(faults: int, acknowledged:
 
 def test_the_log_of_a_killed_worker_names_its_open_commands(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
-    log.asked("w-0", "w-0.0")
+    log.sent("w-0", "w-0.0")
     log.answer("w-0.0", "acknowledged")
-    log.asked("w-0", "w-0.1")
+    log.sent("w-0", "w-0.1")
     log.note("resume", "0.5")
     read = read_log(tmp_path / "log")
     assert (read.next_number, read.open_command, read.notes) == ({"w-0": 2}, {"w-0": "w-0.1"}, [("resume", "0.5")])
@@ -71,12 +71,12 @@ def test_the_log_of_a_killed_worker_names_its_open_commands(tmp_path: Path) -> N
 def test_each_command_without_a_result_has_a_line_in_the_report(tmp_path: Path) -> None:
     lost = HoldfastError("sandbox_gone", "the node died\nwith it", reason="node-lost", detail={"command_id": "w-0.1", "started": True})
     log = Log(tmp_path / "log")
-    log.asked("w-0", "w-0.1")
-    log.note("story", json.dumps(story("w-0.1", "unknown", lost, asked_before=True)))
+    log.sent("w-0", "w-0.1")
+    log.note("story", json.dumps(story("w-0.1", "unknown", lost, repeated=True)))
     ((kind, value),) = read_log(tmp_path / "log").notes
     line = json.loads(value)
     assert (kind, line.split()[:2]) == ("story", ["unknown", "sandbox_gone/node-lost"])
-    assert line.endswith("w-0.1, asked again: the node died\nwith it (started=True)")
+    assert line.endswith("w-0.1, repeated: the node died\nwith it (started=True)")
     outcome = Outcome("monkey", 7, stories=[line])
     write([outcome], tmp_path)
     assert line in (tmp_path / "chaos.txt").read_text()

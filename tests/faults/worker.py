@@ -29,11 +29,11 @@ class Log:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def asked(self, session: str, command: str) -> None:
-        self._write("asked", session, command)
+    def sent(self, session: str, command: str) -> None:
+        self._write("sent", session, command)
 
     def answer(self, command: str, reported: Reported) -> None:
-        self._write("told", command, reported)
+        self._write("outcome", command, reported)
 
     def note(self, kind: str, value: str) -> None:
         self._write("note", kind, value)
@@ -57,11 +57,11 @@ def read_log(path: Path) -> Read:
     read = Read()
     for line in path.read_text().splitlines() if path.exists() else []:
         match line.split(" ", 2):
-            case ["asked", session, command]:
-                read.history.asked(session, command)
+            case ["sent", session, command]:
+                read.history.sent(session, command)
                 read.next_number[session] = int(command.rpartition(".")[2]) + 1
                 read.open_command[session] = command
-            case ["told", command, reported]:
+            case ["outcome", command, reported]:
                 read.history.answer(command, reported)  # type: ignore[arg-type]
                 read.open_command.pop(command.rpartition(".")[0], None)
             case ["note", kind, value]:

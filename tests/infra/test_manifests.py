@@ -26,9 +26,9 @@ from tests.infra.overlays import ALL, COMPONENTS, EVERYTHING, K8S, OVERLAYS, com
 from tests.infra.podsecurity import violations
 from tests.support.kube.rules import check_pod
 
-# FOREIGN ones are served by operators, not by Kubernetes, so there is no schema for them; `test_agreement` checks them.
 MODES = ("enforce", "warn", "audit")
-FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.knative.dev/v1"}
+OPERATOR_APIS = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.knative.dev/v1"}
+"""Served by operators, not by Kubernetes, so there is no schema for them; `test_agreement` checks them."""
 USED_RIGHTS = {
     ("", "namespaces"): {"get"},
     ("", "events"): {"list", "watch"},
@@ -65,7 +65,7 @@ def test_the_renderer_refuses_unknown_fields_and_targets(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ALL)
 def test_manifests_match_the_schemas(name: str, version: str) -> None:
     for manifest in rendered(name):
-        if manifest["apiVersion"] not in FOREIGN:
+        if manifest["apiVersion"] not in OPERATOR_APIS:
             kubernetes_validate.validate(manifest, version, strict=True)
 
 

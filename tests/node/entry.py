@@ -19,7 +19,7 @@ from session_agent.node import syscalls
 
 def serve(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
     if config["env"].get("TEST_AGENT") == "breaks":
-        raise RuntimeError("told to break")
+        raise RuntimeError("deliberate failure")
     if config["env"].get("TEST_AGENT") == "silent":
         os._exit(3)
     listener = socket.socket(fileno=listen_fd)

@@ -95,7 +95,7 @@ async def test_a_line_without_end_closes_only_its_connection(shared: Node, clien
     assert (await other.call("list"))["sandboxes"] == []
 
 
-@pytest.mark.parametrize(("how", "message"), [("breaks", "told to break"), ("silent", "no reason given")])
+@pytest.mark.parametrize(("how", "message"), [("breaks", "deliberate failure"), ("silent", "no reason given")])
 async def test_an_agent_that_does_not_start_is_reported(client: NodeClient, how: str, message: str) -> None:
     with pytest.raises(RefusedError) as refused:
         await client.create("broken", env={"TEST_AGENT": how})
