@@ -76,6 +76,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
             spent: list[tuple[str, cpu.Spent]] = []
             if "P1" in wanted:
                 take(latency.p1(await latency.shell_round_trip(shell, latency.P1_COUNT)))
+                take(await latency.p1r(shell))
                 spent.append(("one session", await cpu.one_session(shell, stack.data)))
                 take(cpu.figure("P1c", "CPU time of a command, one session", spent[-1][1]))
             if "P4" in wanted:

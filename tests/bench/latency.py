@@ -12,13 +12,17 @@ from dataclasses import dataclass
 
 from holdfast import AsyncSandbox, AsyncSandboxClient, AsyncShell
 
-from tests.bench import floors
+from tests.bench import floors, prototype
 from tests.bench.figures import Figure, at_most, percentile, quartiles
 
 _WARM_UP = 0.1
 _STRETCH = 25
 P1_COUNT = 10_000
 """Four seconds: the scheduler moves the processes between cores at times, and some placements are a third slower than others."""
+
+
+_P1R_BUDGET, _P1R_AIM = round(5 / 3, 2), round(4 / 3, 2)
+"""Five and four times the bare pipe, on a machine where the prototype takes three times as long as the pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,26 @@ def p1(samples: Samples) -> Figure:
         "same loop, to a bash on another core"
     )
     return at_most("P1", "`true` in a living shell, p50", samples.p50 * 1e6, "µs", samples.floor_p50 * 1e6, 8, 4, how, samples.spread(1e6))
+
+
+async def p1r(shell: AsyncShell, count: int = 5000) -> Figure:
+    """P1 beside the prototype, which passes the same hops without sessions, isolation or results (decision 0067)."""
+
+    async def figure() -> None:
+        await shell.run("true")
+
+    with prototype.running() as bare:
+        async with prototype.client(bare.folder) as relayed:
+
+            async def floor() -> float:
+                started = time.perf_counter()
+                await relayed.true()
+                return time.perf_counter() - started
+
+            samples = await in_turn(count, floor, figure)
+    how = f"p50 of {count}, in stretches of {_STRETCH} in turn with `true; echo $?` through the bare relay prototype, from the same loop"
+    name = "the same beside a bare relay of it, p50"
+    return at_most("P1r", name, samples.p50 * 1e6, "µs", samples.floor_p50 * 1e6, _P1R_BUDGET, _P1R_AIM, how, samples.spread(1e6))
 
 
 async def p4(sandbox: AsyncSandbox, count: int = 300) -> tuple[Figure, Samples]:
