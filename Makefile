@@ -16,12 +16,12 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-lowest test-newest test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-learn clean
+.PHONY: help setup up demo test test-lowest test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-setup: .venv/.stamp ## Make .venv with everything in it (every other target does this by itself)
+setup: .venv/.stamp ## Make .venv, by the newest Python here or PYTHON (every other target does this by itself)
 
 .venv/.stamp: pyproject.toml infra/scripts/setup
 	@infra/scripts/setup .venv
@@ -40,11 +40,7 @@ test-lowest: .venv-lowest/.stamp ## The quick tests with the lowest version of e
 
 .venv-lowest/.stamp: pyproject.toml infra/scripts/setup infra/scripts/lowest.py | .venv/.stamp
 	@mkdir -p build && $(PY) -m infra.scripts.lowest pyproject.toml > build/lowest.txt
-	@PIP_CONSTRAINT=build/lowest.txt infra/scripts/setup .venv-lowest
-
-test-newest: ## The quick tests with the newest Python on PATH that is newer than .venv's (or PYTHON=/path/to/python3)
-	@infra/scripts/newest_venv .venv-newest $(or $(NEWEST),$(PYTHON))
-	@exec .venv-newest/bin/python -m pytest -n $(WORKERS) -m "not (slow or soak or chaos or cluster or docker)" $(ARGS)
+	@PYTHON=$${PYTHON:-$$(command -v python3.11 || command -v python3)} PIP_CONSTRAINT=build/lowest.txt infra/scripts/setup .venv-lowest
 
 test-all: .venv/.stamp ## Every test but the longest
 	@exec $(PY) -m pytest -n $(WORKERS) $(ARGS)

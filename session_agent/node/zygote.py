@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from session_agent.node import namespaces, network, rootfs, seccomp, syscalls, workload
+from session_agent.node import immortal, namespaces, network, rootfs, seccomp, syscalls, workload
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
 from session_agent.node.rootfs import DetachedMounts, Root, Tree
@@ -309,6 +309,7 @@ def main(argv: list[str]) -> int:
     sys.path.clear()
     sys.path_importer_cache.clear()
     gc.collect()
+    immortal.make_all_immortal()
     gc.freeze()
     gc.disable()
     try:
