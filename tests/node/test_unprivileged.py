@@ -22,9 +22,9 @@ pytestmark = requires("namespaces", "root")
 USER = 54321
 
 
-def usable_python(*modules: str) -> str:
-    """An interpreter that the user may execute and that can import what the node imports, and ``modules``."""
-    code = f"import sys, {', '.join(('session_agent.node.zygote', 'tests.node.entry', *modules))}; assert sys.version_info >= (3, 11)"
+def usable_python() -> str:
+    """An interpreter that the user may execute and that can import what the node imports."""
+    code = "import sys, session_agent.node.zygote, tests.node.entry; assert sys.version_info >= (3, 11)"
     path = os.pathsep.join(part for part in sys.path if part)
     for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
         try:
@@ -39,14 +39,39 @@ def usable_python(*modules: str) -> str:
     return ""
 
 
-def python_or_skip(*modules: str) -> str:
-    python = usable_python(*modules)
+def python_or_skip() -> str:
+    python = usable_python()
     if not python:
-        reason = f"no Python that user {USER} may run and that can import the node and {list(modules)} from {REPOSITORY}"
+        reason = f"no Python that user {USER} may run and that can import the node from {REPOSITORY}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
     return python
+
+
+_AS_USER = """
+set -e
+prefix=$1 closed=$2 user=$3
+shift 3
+if [ -n "$closed" ]; then
+  mount --bind "$prefix" /mnt
+  mount -t tmpfs -o mode=0755 tmpfs "$closed"
+  mkdir -p "$prefix"
+  mount --move /mnt "$prefix"
+fi
+exec setpriv --reuid "$user" --regid "$user" --clear-groups "$@"
+"""
+
+
+def as_user(*command: str) -> list[str]:
+    """The command line that runs ``command`` as the user, in a mount namespace where the user can reach the interpreter of these tests.
+
+    The installation of an interpreter may lie in root's home, which others cannot enter: an empty folder replaces that home there, and
+    holds only the installation.
+    """
+    prefix = Path(sys.base_prefix).resolve()
+    closed = next((str(folder) for folder in reversed(prefix.parents) if not folder.stat().st_mode & 0o001), "")
+    return ["unshare", "--mount", "bash", "-c", _AS_USER, "as_user", str(prefix), closed, str(USER), *command]
 
 
 @pytest_asyncio.fixture
@@ -143,19 +168,16 @@ print(json.dumps(said))
 @requires("redis")
 def test_a_whole_stack_runs_as_an_ordinary_user() -> None:
     """Gateway, controller, Redis, node and the real agent run as one user, and nothing is left afterwards."""
-    python = python_or_skip("orjson", "aiohttp")
     with tempfile.TemporaryDirectory(prefix="hfu-") as home:
-        os.symlink(python, f"{home}/python")
-        # With Python before 3.11.3 redis-py imports this module, and the packages here were resolved for another Python.
-        Path(f"{home}/async_timeout.py").write_text("from asyncio import timeout\n")
+        os.symlink(sys.executable, f"{home}/python")
         os.chown(home, USER, USER)
         redis = os.path.dirname(find_redis_server() or "")
         environment = {
-            "PATH": f"{home}:{os.defpath}:{redis}", "HOME": home, "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": os.pathsep.join([*(part for part in sys.path if part), home]),
+            "PATH": f"{home}:{os.defpath}:{redis}:/usr/sbin:/sbin", "HOME": home, "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),
         }  # fmt: skip
         done = subprocess.run(
-            [python, "-c", EPISODE, f"{home}/data"], cwd=REPOSITORY, env=environment, user=USER, group=USER, extra_groups=[],
+            as_user(sys.executable, "-c", EPISODE, f"{home}/data"), cwd=REPOSITORY, env=environment,
             capture_output=True, text=True, timeout=100,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
