@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest_asyncio
-from holdfast import AsyncSandboxClient
+from holdfast import AsyncSandbox, AsyncSandboxClient
 
 from gateway.controller.loop import Controller
 from gateway.controller.pool_plan import is_spare
@@ -73,14 +74,15 @@ async def test_a_create_adopts_a_spare_pod(served: Served, runtime: KubernetesRu
         print(f"\na create that takes a spare: {1000 * took_s:.0f} ms")
         await sandbox.delete()
 
-        async def gone() -> bool:  # the answer to the delete does not wait for the cluster
-            return sandbox.id not in {one.sandbox_id for one in await runtime.list_all()}
+        async def gone(*deleted: AsyncSandbox) -> bool:  # the answer to the delete does not wait for the cluster
+            return not {one.id for one in deleted} & {one.sandbox_id for one in await runtime.list_all()}
 
-        await until_async(gone, deadline_s=60, what="the deleted sandbox's pod to go")
+        await until_async(partial(gone, sandbox), deadline_s=60, what="the deleted sandbox's pod to go")
         sandboxes = await asyncio.gather(*(client.create_sandbox("host", cpu=1, memory="256Mi") for _ in range(6)))
         assert [(await one.exec("echo up")).stdout for one in sandboxes] == ["up\n"] * 6, (
             "at least two were adopted, the others were created"
         )
         await asyncio.gather(*(one.delete() for one in sandboxes))
+        await until_async(partial(gone, *sandboxes), deadline_s=60, what="the pods of the deleted sandboxes to go")
         await until_filled(served, runtime)
         assert len(await runtime.list_all()) == 2
