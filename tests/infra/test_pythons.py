@@ -22,9 +22,10 @@ class Machine:
         (self.tools / "bash").symlink_to(bash)
 
     def python(self, path: Path, minor: int) -> str:
-        """A Python 3.`minor` that evaluates the one question of the script."""
+        """A Python 3.`minor` that evaluates the one question of the script: whether its version lies between two others."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!{self.tools}/bash\nexit {int(minor < 11)}\n")
+        answers = f"below=${{2##*, }}\nbelow=${{below%%[)]*}}\n(( 11 <= {minor} && {minor} < below ))"
+        path.write_text(f"#!{self.tools}/bash\n{answers}\n")
         path.chmod(0o755)
         return str(path)
 
@@ -61,6 +62,11 @@ def test_a_named_python_is_the_only_one(machine: Machine) -> None:
     named = machine.python(machine.home / "own/python", 11)
     assert machine.found(PYTHON=named) == [named]
     assert machine.found(PYTHON="no-such-python") == []
+
+
+def test_versions_that_a_caller_cannot_use_are_left_out(machine: Machine) -> None:
+    kept = [machine.python(machine.tools / f"python3.{minor}", minor) for minor in (14, 13, 12, 11)][2:]
+    assert machine.found(PYTHON_BELOW="13") == kept
 
 
 def test_pyenv_may_lie_elsewhere(machine: Machine) -> None:
