@@ -8,6 +8,7 @@ directory. Called by store.py, off the event loop.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -16,15 +17,16 @@ import platform
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images import copying
-from session_agent.node.images.layers import Budget, LayerLimits, invalid, open_parent, parts_of, unpack
-from session_agent.node.images.streams import Hashed, decompressed
+from session_agent.node.images.layers import Budget, LayerLimits, invalid, parts_of, unpack
+from session_agent.node.images.links import link_at, without_links
+from session_agent.node.images.streams import decompressed
 
 _MAX_METADATA = 8 << 20
 _MAX_VOLUMES = 256
@@ -82,129 +84,81 @@ def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[Sourc
 
 def _read_archive(path: str, target: str, budget: Budget) -> str:
     with open(path, "rb") as file:
-        packed = Hashed(file)
-        with decompressed(packed, budget) as content:
-            unpack(_as_file(content), target, budget, whiteouts=False)
-            if not budget.entries:
-                raise invalid("an empty archive")
-            return content.drain()
+        digest = _unpack_tar(file, target, budget, whiteouts=False)
+    if not budget.entries:
+        raise invalid("an empty archive")
+    return digest
 
 
-def _unpack_file(path: str, target: str, budget: Budget, blob: str | None, diff: str | None) -> None:
-    with _regular(path) as file:
-        packed = Hashed(file)
-        with decompressed(packed, budget) as content:
-            unpack(_as_file(content), target, budget)
-            found = content.drain()
-        if diff is not None and found != diff:
-            raise invalid(f"a layer's content is {found}, not {diff}")
-        if blob is not None and packed.drain() != blob:
+def _unpack_layer(directory: str, name: str, budget: Budget, blob: str | None, diff: str, target: str) -> None:
+    """Unpack the file *name* of an image into *target*. *blob* is its digest where there is one, *diff* that of its content."""
+    with _open_file(directory, name) as file:
+        if blob is not None and f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != blob:
             raise invalid(f"a blob does not match its digest: {blob}")
+        file.seek(0)
+        found = _unpack_tar(file, target, budget, whiteouts=True)
+    if found != diff:
+        raise invalid(f"a layer's content is {found}, not {diff}")
 
 
-def _regular(path: str) -> IO[bytes]:
-    """A plain file, not a link and not a pipe that never answers."""
+def _unpack_tar(file: io.BufferedReader, target: str, budget: Budget, *, whiteouts: bool) -> str:
+    """The digest of the content of *file*, which may be compressed."""
+    with decompressed(file, budget) as content:
+        unpack(io.BufferedReader(content, 1 << 18), target, budget, whiteouts=whiteouts)
+        return content.drain()
+
+
+def _open_file(directory: str, name: str) -> io.BufferedReader:
+    """A plain file of the image in *directory*, with links on its path resolved inside; not a pipe, which never answers.
+
+    Archives of older dockers link a repeated layer to its first copy.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            parts = without_links(parts_of(name), functools.partial(link_at, root))
+            fd = os.open("/".join(parts) or ".", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
+        finally:
+            os.close(root)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return open(fd, "rb")
+        os.close(fd)
     except OSError as error:
-        raise invalid(f"cannot read a blob: {error.strerror}") from error
-    file = os.fdopen(fd, "rb")
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        file.close()
-        raise invalid("a blob that is no file")
-    return file
-
-
-def _as_file(stream: Hashed) -> io.BufferedReader:
-    return io.BufferedReader(stream, 1 << 18)
+        raise invalid(f"cannot read {name[:200]}: {error.strerror}") from error
+    raise invalid(f"{name[:200]} is no file")
 
 
 def _oci(directory: str, budget: Budget) -> Source:
-    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        index = _metadata(root, "index.json", None)
-        digest = _choose(index.get("manifests"))
-        manifest = _blob(root, digest)
-        for _ in range(3):
-            if "manifests" not in manifest:
-                break
-            digest = _choose(manifest["manifests"])
-            manifest = _blob(root, digest)
-        config = _blob(root, _digest_of(manifest.get("config")))
-        blobs = [_digest_of(layer) for layer in _list(manifest.get("layers"))]
-    finally:
-        os.close(root)
-    diffs = _diff_ids(config, len(blobs))
-    layers = [
-        Layer(diff, _unpacker(os.path.join(directory, "blobs/sha256", blob[7:]), budget, blob, diff))
-        for blob, diff in zip(blobs, diffs, strict=True)
-    ]
-    return _source(digest, layers, config)
+    digest = _choose(_metadata(directory, "index.json").get("manifests"))
+    manifest = _blob(directory, digest)
+    for _ in range(3):
+        if "manifests" not in manifest:
+            break
+        digest = _choose(manifest["manifests"])
+        manifest = _blob(directory, digest)
+    config = _blob(directory, _digest_of(manifest.get("config")))
+    blobs = [_digest_of(layer) for layer in _list(manifest.get("layers"))]
+    return _source(directory, digest, [(_blob_name(blob), blob) for blob in blobs], config, budget)
 
 
 def _docker(directory: str, budget: Budget) -> Source:
-    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        manifest = _metadata(root, "manifest.json", None, kind=list)
-        if len(manifest) != 1 or not isinstance(manifest[0], dict):
-            raise invalid(f"an archive of {len(manifest)} images: save one at a time")
-        name = str(manifest[0].get("Config"))
-        config = _metadata(root, name, None)
-        raw = json.dumps(config, sort_keys=True).encode()
-        files = []
-        for layer in _list(manifest[0].get("Layers")):
-            parts = parts_of(str(layer))
-            files.append(_regular_file(root, parts, directory))
-    finally:
-        os.close(root)
-    diffs = _diff_ids(config, len(files))
-    layers = [Layer(diff, _unpacker(path, budget, None, diff)) for path, diff in zip(files, diffs, strict=True)]
-    return _source(f"sha256:{hashlib.sha256(raw).hexdigest()}", layers, config)
+    manifest = _metadata(directory, "manifest.json", kind=list)
+    if len(manifest) != 1 or not isinstance(manifest[0], dict):
+        raise invalid(f"an archive of {len(manifest)} images: save one at a time")
+    config = _metadata(directory, str(manifest[0].get("Config")))
+    raw = json.dumps(config, sort_keys=True).encode()
+    files = [(str(layer), None) for layer in _list(manifest[0].get("Layers"))]
+    return _source(directory, f"sha256:{hashlib.sha256(raw).hexdigest()}", files, config, budget)
 
 
 def _directory(path: str, budget: Budget) -> Source:
     digest = copying.tree_digest(path, budget)
-    return Source(digest, [Layer(digest, lambda target: copying.copy_tree(path, target))])
+    return Source(digest, [Layer(digest, functools.partial(copying.copy_tree, path))])
 
 
-def _unpacker(path: str, budget: Budget, blob: str | None, diff: str) -> Callable[[str], None]:
-    return lambda target: _unpack_file(path, target, budget, blob, diff)
-
-
-def _regular_file(root: int, parts: list[str], directory: str) -> str:
-    """The path of a layer file of a docker archive; older ones link a repeated layer to its first copy."""
-    for _ in range(4):
-        if not parts:
-            raise invalid("a layer without a path")
-        parent = open_parent(root, parts, create=False)
-        try:
-            status = os.lstat(parts[-1], dir_fd=parent)
-            if stat.S_ISREG(status.st_mode):
-                return os.path.join(directory, *parts)
-            if not stat.S_ISLNK(status.st_mode):
-                break
-            link = os.readlink(parts[-1], dir_fd=parent)
-        finally:
-            os.close(parent)
-        steps = os.path.normpath(os.path.join(*parts[:-1], link)) if parts[:-1] else os.path.normpath(link)
-        parts = parts_of(steps)
-    raise invalid(f"no such layer file: {'/'.join(parts)[:200]!r}")
-
-
-def _metadata(root: int, name: str, digest: str | None, kind: type = dict) -> Any:
-    parts = parts_of(name)
-    if not parts:
-        raise invalid("metadata without a name")
-    try:
-        parent = open_parent(root, parts, create=False)
-        try:
-            fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
-        finally:
-            os.close(parent)
-        with os.fdopen(fd, "rb") as file:
-            raw = file.read(_MAX_METADATA + 1)
-    except OSError as error:
-        raise invalid(f"cannot read {name[:200]}: {error.strerror}") from error
+def _metadata(directory: str, name: str, digest: str | None = None, kind: type = dict) -> Any:
+    with _open_file(directory, name) as file:
+        raw = file.read(_MAX_METADATA + 1)
     if len(raw) > _MAX_METADATA:
         raise invalid(f"{name[:200]} is larger than {_MAX_METADATA} bytes")
     if digest is not None and f"sha256:{hashlib.sha256(raw).hexdigest()}" != digest:
@@ -221,8 +175,12 @@ def _metadata(root: int, name: str, digest: str | None, kind: type = dict) -> An
     return body
 
 
-def _blob(root: int, digest: str) -> dict[str, Any]:
-    body: dict[str, Any] = _metadata(root, f"blobs/sha256/{digest[7:]}", digest)
+def _blob_name(digest: str) -> str:
+    return f"blobs/sha256/{digest.removeprefix('sha256:')}"
+
+
+def _blob(directory: str, digest: str) -> dict[str, Any]:
+    body: dict[str, Any] = _metadata(directory, _blob_name(digest), digest)
     return body
 
 
@@ -253,15 +211,16 @@ def _digest_of(descriptor: object) -> str:
     return digest
 
 
-def _diff_ids(config: dict[str, Any], count: int) -> list[str]:
+def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]], config: dict[str, Any], budget: Budget) -> Source:
+    """*files* are those of the layers in *directory*, with their digests where they are known."""
     rootfs = config.get("rootfs")
     diffs = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None)
-    if len(diffs) != count or not all(isinstance(diff, str) and _DIGEST.fullmatch(diff) for diff in diffs):
+    if len(diffs) != len(files) or not all(isinstance(diff, str) and _DIGEST.fullmatch(diff) for diff in diffs):
         raise invalid("layers and their content digests do not match")
-    return diffs
-
-
-def _source(digest: str, layers: list[Layer], config: dict[str, Any]) -> Source:
+    layers = [
+        Layer(diff, functools.partial(_unpack_layer, directory, name, budget, blob, diff))
+        for (name, blob), diff in zip(files, diffs, strict=True)
+    ]
     settings = config.get("config")
     settings = settings if isinstance(settings, dict) else {}
     env: dict[str, str] = {}

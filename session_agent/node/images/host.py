@@ -76,8 +76,7 @@ def spec(path: str) -> ImageSpec:
     """The image made of the layer at *path* and the machine's trees."""
     present = [name for name in _TREES if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")]
     return ImageSpec(
-        name=NAME,
-        digest="host",
+        digest=NAME,
         layers=(path,),
         trees=tuple(Tree(f"/{name}", name) for name in present),
         env={"PATH": f"{DEFAULT_PATH}:{_NAMES}", "LANG": "C.UTF-8"},

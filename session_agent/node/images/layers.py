@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import re
@@ -21,7 +22,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.images.links import MAX_PARTS, OPAQUE_XATTR, LinkReader, without_links
+from session_agent.node.images.links import MAX_PARTS, OPAQUE_XATTR, link_at, without_links
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
 
 _OVERLAY = "user.overlay."
@@ -162,11 +163,7 @@ def _open_parent_through_links(root: int, parts: list[str], *, create: bool) -> 
     try:
         return open_parent(root, parts, create=create), parts
     except HoldfastError:
-        reader = LinkReader(root)
-        try:
-            real = [*without_links(parts[:-1], reader.read), parts[-1]]
-        finally:
-            reader.close()
+        real = [*without_links(parts[:-1], functools.partial(link_at, root)), parts[-1]]
         return open_parent(root, real, create=create), real
 
 

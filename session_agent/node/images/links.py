@@ -1,12 +1,13 @@
 """Paths of an image with the links on their way resolved, as in a chroot: no path leaves the image.
 
-Owns the walk over a path's parts and the lookup of a link: in a directory that is being unpacked, which nothing else changes, and in
-layers laid over each other. Called by layers.py for members of an archive and by store.py for volumes.
+Owns the walk over a path's parts and the lookup of a link: in one directory and in layers laid over each other. Called by layers.py for
+members of an archive, by formats.py for files of a layout and by store.py for volumes.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -16,7 +17,6 @@ from holdfast_wire.errors import HoldfastError
 MAX_PARTS = 512
 OPAQUE_XATTR = "user.overlay.opaque"
 _MAX_LINKS = 40
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | None]) -> list[str]:
@@ -46,86 +46,47 @@ def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | Non
     return real
 
 
-class LinkReader:
-    """Reads the links on a path. Keeps the last directory open: each step of a path is then one call, however deep the path is."""
-
-    def __init__(self, root: int) -> None:
-        self._here = os.dup(root)
-        self._path: list[str] = []
-        """Of that directory below the root, without links."""
-
-    def read(self, parts: list[str]) -> str | None:
-        """The target of a link; None for anything else, and where there is nothing."""
-        try:
-            self._enter(parts[:-1])
-            return os.readlink(parts[-1], dir_fd=self._here)
-        except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
-                return None
-            raise
-
-    def close(self) -> None:
-        os.close(self._here)
-
-    def _enter(self, path: list[str]) -> None:
-        while path[: len(self._path)] != self._path:
-            self._step("..")
-            self._path.pop()
-        for part in path[len(self._path) :]:
-            self._step(part)
-            self._path.append(part)
-
-    def _step(self, name: str) -> None:
-        there = os.open(name, _DIRECTORY, dir_fd=self._here)
-        os.close(self._here)
-        self._here = there
+def link_at(root: int, parts: Sequence[str]) -> str | None:
+    """The target of the link at *parts* below *root*, a path without links on its way; None for anything else."""
+    try:
+        return os.readlink("/".join(parts), dir_fd=root)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
 
 
-class LayerLinkReader:
-    """Reads links in layers laid over each other, as overlay shows them. Keeps where the last directory is in each layer."""
+def link_in_layers(layers: Sequence[str]) -> Callable[[Sequence[str]], str | None]:
+    """As `link_at`, in layers laid over each other, as overlay shows them. *layers* are their directories, topmost first.
 
-    def __init__(self, layers: Sequence[str]) -> None:
-        """*layers*: their directories, topmost first."""
-        self._path: list[str] = []
-        self._merged = [[*layers]]
-        """For each beginning of that path, the directories of the layers that overlay merges there."""
+    The function that is returned looks at each directory once. It raises HoldfastError(image_invalid) for a name that no file can have.
+    """
 
-    def read(self, parts: list[str]) -> str | None:
-        """The target of the link at *parts*, a path without links on its way; None for anything else, and where there is nothing.
-
-        Raises HoldfastError(image_invalid) for a name that no file can have.
-        """
-        folder = parts[:-1]
-        while folder[: len(self._path)] != self._path:
-            self._path.pop()
-            self._merged.pop()
-        for part in folder[len(self._path) :]:
-            self._merged.append(self._look(part)[0])
-            self._path.append(part)
-        return self._look(parts[-1])[1]
-
-    def _look(self, name: str) -> tuple[list[str], str | None]:
-        """The directories of this name that overlay merges, or the target of the link that it shows."""
+    @functools.cache
+    def look(path: tuple[str, ...]) -> tuple[list[str], str | None]:
+        """The directories that overlay merges at *path*, or the target of the link that it shows there."""
         found: list[str] = []
-        for folder in self._merged[-1]:
-            path = f"{folder}/{name}"
+        for folder in look(path[:-1])[0] if len(path) > 1 else layers:
+            place = f"{folder}/{path[-1]}"
             try:
-                mode = os.lstat(path).st_mode
+                mode = os.lstat(place).st_mode
             except FileNotFoundError:
                 continue
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
-                raise HoldfastError("image_invalid", f"this image cannot be imported: a path that is too long: {name[:200]!r}") from error
+                raise HoldfastError("image_invalid", f"this image cannot be imported: a path that is too long: {place[-200:]!r}") from error
             if not stat.S_ISDIR(mode):  # a directory above hides it
-                return found, os.readlink(path) if stat.S_ISLNK(mode) and not found else None
-            found.append(path)
-            if is_opaque(path):
+                return found, os.readlink(place) if stat.S_ISLNK(mode) and not found else None
+            found.append(place)
+            if _is_opaque(place):
                 break
         return found, None
 
+    return lambda parts: look(tuple(parts))[1]
 
-def is_opaque(directory: str) -> bool:
+
+def _is_opaque(directory: str) -> bool:
     """Whether a directory of a layer shows nothing of the layers below."""
     try:
         return os.getxattr(directory, OPAQUE_XATTR) == b"y"

@@ -16,7 +16,6 @@ class ImageSpec:
     `entrypoint` is what `docker run` of it starts: ENTRYPOINT and CMD.
     """
 
-    name: str
     digest: str
     layers: tuple[str, ...]
     trees: tuple[Tree, ...] = ()
@@ -25,5 +24,3 @@ class ImageSpec:
     workdir: str = ""
     user: str = ""
     entrypoint: tuple[str, ...] = ()
-    size_bytes: int = 0
-    created: str = ""

@@ -117,15 +117,12 @@ class ImageStore:
         # a layer that comes twice (an empty one often does) has no effect below its topmost place, and an overlay accepts it once
         layers = dict.fromkeys(self._layer(digest) for digest in reversed(record.layers))
         return ImageSpec(
-            name=record.name,
             digest=record.digest,
             layers=(self._path(skeleton.TOP), *layers, self._path(skeleton.BASE)),
             env=record.env,
             workdir=record.workdir,
             user=record.user,
             entrypoint=tuple(record.entrypoint),
-            size_bytes=record.size_bytes,
-            created=record.created,
         )
 
     async def import_path(self, path: str, name: str) -> dict[str, Any]:
@@ -181,7 +178,8 @@ class ImageStore:
                 for layer in source.layers:
                     self._unpack(layer)
                 folders = [self._layer(layer.digest) for layer in reversed(source.layers)]
-                volumes = _volume_layer(["/".join(_real_path(path, folders)) for path in source.volumes])
+                link_of = links.link_in_layers(folders)
+                volumes = _volume_layer(["/".join(links.without_links(path.split("/"), link_of)) for path in source.volumes])
                 for layer in volumes:
                     self._unpack(layer)
                 layers = [*volumes, *source.layers]
@@ -261,10 +259,6 @@ class ImageStore:
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._directory, *parts)
-
-
-def _real_path(path: str, layers: Sequence[str]) -> list[str]:
-    return links.without_links(path.split("/"), links.LayerLinkReader(layers).read)
 
 
 def _volume_layer(volumes: Sequence[str]) -> list[formats.Layer]:

@@ -1,4 +1,4 @@
-"""Byte streams of images: counted, hashed and decompressed as they are read.
+"""Byte streams of images: decompressed, counted and hashed as they are read.
 
 Owns `Hashed` (what went through, and its digest) and `decompressed` (gzip, xz, zstd by their first bytes). Bounds on
 how much may come out are the caller's Budget, asked at every read.
@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import lzma
+import os
 import re
 import shutil
 import subprocess
@@ -28,14 +29,14 @@ _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 
 
 class Hashed(io.RawIOBase):
-    """Reads *source*, counting and hashing; with a budget, the ratio to *packed* is watched."""
+    """Reads *source* and hashes it, and watches its ratio to the *packed_bytes* that it is decompressed from."""
 
-    def __init__(self, source: IO[bytes], budget: Budget | None = None, packed: Hashed | None = None) -> None:
+    def __init__(self, source: IO[bytes], budget: Budget, packed_bytes: int) -> None:
         self._source = source
         self._budget = budget
-        self._packed = packed
+        self._packed_bytes = packed_bytes
         self._hash = hashlib.sha256()
-        self.count = 0
+        self._count = 0
 
     def readable(self) -> bool:
         return True
@@ -46,9 +47,8 @@ class Hashed(io.RawIOBase):
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             raise invalid(f"damaged compression: {error}") from error
         self._hash.update(data)
-        self.count += len(data)
-        if self._budget and self._packed:
-            self._budget.unpacked(self.count, self._packed.count)
+        self._count += len(data)
+        self._budget.unpacked(self._count, self._packed_bytes)
         buffer[: len(data)] = data
         return len(data)
 
@@ -60,50 +60,34 @@ class Hashed(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def decompressed(packed: Hashed, budget: Budget) -> Iterator[Hashed]:
-    """What *packed* holds, whichever way it is compressed."""
-    buffered = io.BufferedReader(packed, _CHUNK)
-    magic = buffered.peek(6)[:6]
-    if magic.startswith(b"\x1f\x8b"):
-        with gzip.GzipFile(fileobj=buffered) as file:
-            yield Hashed(cast("IO[bytes]", file), budget, packed)
-    elif magic == b"\xfd7zXZ\x00":
-        with lzma.LZMAFile(buffered) as file:
-            yield Hashed(file, budget, packed)
-    elif magic.startswith(b"\x28\xb5\x2f\xfd") or _ZSTD_SKIPPABLE.match(magic):
-        with _zstd(buffered) as stream:
-            yield Hashed(stream, budget, packed)
-    elif magic.startswith(b"BZh"):
-        raise invalid("bzip2 compression is not supported")
-    else:
-        yield Hashed(cast("IO[bytes]", buffered), budget, packed)
+def decompressed(file: io.BufferedReader, budget: Budget) -> Iterator[Hashed]:
+    """What *file*, of which nothing has been read, holds, whichever way it is compressed."""
+    packed_bytes = os.fstat(file.fileno()).st_size
+    magic = file.peek(6)[:6]
+    with contextlib.ExitStack() as stack:
+        source: IO[bytes] = file
+        if magic.startswith(b"\x1f\x8b"):
+            source = cast("IO[bytes]", stack.enter_context(gzip.GzipFile(fileobj=file)))
+        elif magic == b"\xfd7zXZ\x00":
+            source = stack.enter_context(lzma.LZMAFile(file))
+        elif magic.startswith(b"\x28\xb5\x2f\xfd") or _ZSTD_SKIPPABLE.match(magic):
+            source = stack.enter_context(_zstd(file))
+        elif magic.startswith(b"BZh"):
+            raise invalid("bzip2 compression is not supported")
+        yield Hashed(source, budget, packed_bytes)
 
 
 @contextlib.contextmanager
-def _zstd(source: IO[bytes]) -> Iterator[IO[bytes]]:
+def _zstd(file: io.BufferedReader) -> Iterator[IO[bytes]]:
     program = shutil.which("zstd")
     if program is None:
         raise HoldfastError("unsupported", "the image is compressed with zstd, which is not installed", hint="install zstd")
-    with subprocess.Popen(
-        [program, "-dc", "--memory=128MB"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        import threading
-
-        assert process.stdin is not None
+    os.lseek(file.fileno(), 0, os.SEEK_SET)  # the program reads from there, whatever the buffer holds
+    with subprocess.Popen([program, "-dc", "--memory=128MB"], stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        feeder = threading.Thread(target=_feed, args=(source, process.stdin), daemon=True)
-        feeder.start()
         try:
             yield process.stdout
             if process.stdout.read(1) == b"" and process.wait() != 0:
                 raise invalid("damaged zstd compression")
         finally:
             process.kill()
-            feeder.join()
-
-
-def _feed(source: IO[bytes], sink: IO[bytes]) -> None:
-    with contextlib.suppress(OSError, HoldfastError, ValueError):
-        shutil.copyfileobj(source, sink, _CHUNK)
-    with contextlib.suppress(OSError):
-        sink.close()
