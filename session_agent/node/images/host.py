@@ -18,6 +18,10 @@ from session_agent.node.rootfs import Tree
 NAME = "host"
 _NAMES = "/opt/host/bin"
 """Last in PATH: names that scripts expect and this machine does not have."""
+_DIRECTORIES = {
+    "workspace": 0o777, "root": 0o700, "home/user": 0o700, "var/tmp": 0o1777, "var/lib": 0o755, "var/cache": 0o755, "var/log": 0o755,
+    "mnt": 0o755, "media": 0o755, "opt": 0o755, "opt/host": 0o755, "opt/host/bin": 0o755, "srv": 0o755,
+}  # fmt: skip
 _TREES = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Configuration and sources people keep under /usr are theirs, not the toolchain's.
 _HIDDEN = ("usr/local/etc", "usr/local/src", "usr/src")
@@ -44,32 +48,26 @@ _PROFILE = (
     f"  PATH=/usr/local/bin:/usr/bin:/bin:{_NAMES}\n"
     "fi\nexport PATH\n"
 )
+_ETC_TEXTS = {"passwd": _USERS, "group": _GROUP, "nsswitch.conf": _NSSWITCH, "profile": _PROFILE}
 
 
 def build(path: str) -> None:
     """Make the host image's own layer at *path* anew."""
-    temporary = skeleton.fresh(path)
-    skeleton.fill(temporary, *skeleton.LAYERS)
-    for name, mode in (("workspace", 0o777), ("root", 0o700), ("home/user", 0o700), ("var/tmp", 0o1777), ("opt", 0o755), ("srv", 0o755)):
-        skeleton.make_directory(os.path.join(temporary, name), mode)
-    for name in ("var/lib", "var/cache", "var/log", "mnt", "media"):
-        skeleton.make_directory(os.path.join(temporary, name), 0o755)
+    skeleton.build(path, *skeleton.LAYERS)
+    for name, mode in _DIRECTORIES.items():
+        skeleton.make_directory(os.path.join(path, name), mode)
     if os.geteuid() == 0:
-        os.chown(os.path.join(temporary, "home/user"), 1000, 1000)
+        os.chown(os.path.join(path, "home/user"), 1000, 1000)
     for name in _TREES:
         source = f"/{name}"
         if os.path.islink(source):
-            os.symlink(os.readlink(source), os.path.join(temporary, name))
+            os.symlink(os.readlink(source), os.path.join(path, name))
         elif os.path.isdir(source):
-            skeleton.make_directory(os.path.join(temporary, name), 0o755)
-    names = os.path.join(temporary, _NAMES[1:])
-    for name in ("opt/host", "opt/host/bin"):
-        skeleton.make_directory(os.path.join(temporary, name), 0o755)
+            skeleton.make_directory(os.path.join(path, name), 0o755)
     python = shutil.which("python3", path=DEFAULT_PATH)
     if python and not shutil.which("python", path=DEFAULT_PATH):
-        os.symlink(python, os.path.join(names, "python"))
-    _fill_etc(os.path.join(temporary, "etc"))
-    skeleton.replace(temporary, path)
+        os.symlink(python, f"{path}{_NAMES}/python")
+    _fill_etc(os.path.join(path, "etc"))
 
 
 def spec(path: str) -> ImageSpec:
@@ -85,29 +83,25 @@ def spec(path: str) -> ImageSpec:
 
 
 def _fill_etc(etc: str) -> None:
-    for name, text in (
-        ("passwd", _USERS),
-        ("group", _GROUP),
-        ("nsswitch.conf", _NSSWITCH),
-        ("profile", _PROFILE),
-    ):
-        skeleton.write_file(os.path.join(etc, name), text)
+    for name, text in _ETC_TEXTS.items():
+        path = os.path.join(etc, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o644)
     for name in _ETC_FILES:
         _copy_public(f"/etc/{name}", os.path.join(etc, name))
     for name in _ETC_DIRECTORIES:
         _copy_directory(f"/etc/{name}", os.path.join(etc, name))
-    _copy_directory("/etc", etc, only="python3")
-    _copy_directory("/etc", etc, only="java-")
+    for entry in os.scandir("/etc"):
+        if entry.name.startswith(("python3", "java-")) and entry.is_dir(follow_symlinks=False):
+            _copy_directory(entry.path, os.path.join(etc, entry.name))
 
 
-def _copy_directory(source: str, target: str, only: str = "") -> None:
+def _copy_directory(source: str, target: str) -> None:
     if not os.path.isdir(source):
         return
     for entry in os.scandir(source):
-        if only:
-            if entry.name.startswith(only) and entry.is_dir(follow_symlinks=False):
-                _copy_directory(entry.path, os.path.join(target, entry.name))
-        elif entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False):
             _copy_directory(entry.path, os.path.join(target, entry.name))
         else:
             _copy_public(entry.path, os.path.join(target, entry.name))

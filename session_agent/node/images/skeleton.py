@@ -8,7 +8,6 @@ them. Called when the node starts and when an image is imported.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Sequence
 
@@ -38,51 +37,19 @@ def make_directory(path: str, mode: int) -> None:
     os.chmod(path, mode)
 
 
-def write_file(path: str, text: str, mode: int = 0o644) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(path, mode)
-
-
-def fill(root: str, *names: str) -> None:
-    """Put layers of these names together in the empty directory *root*."""
-    os.chmod(root, 0o755)  # noqa: S103 - the root of a file tree
+def build(path: str, *names: str) -> None:
+    """Make the directory *path* anew, with the layers of these names together in it."""
+    shutil.rmtree(path, ignore_errors=True)
+    make_directory(path, 0o755)
     for layer in names:
         for name, mode in LAYERS[layer].items():
-            make_directory(os.path.join(root, name), mode)
+            make_directory(os.path.join(path, name), mode)
     if BASE in names:
-        os.symlink("/proc/mounts", os.path.join(root, "etc/mtab"))
+        os.symlink("/proc/mounts", os.path.join(path, "etc/mtab"))
 
 
 def fill_directories(root: str, paths: Sequence[str]) -> None:
     """Make the lowest layer of an image in the empty directory *root*: its volumes."""
-    os.chmod(root, 0o755)  # noqa: S103 - the root of a file tree
+    make_directory(root, 0o755)
     for path in paths:
-        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
-        if parts:
-            os.makedirs(os.path.join(root, *parts), mode=0o755, exist_ok=True)
-
-
-def fresh(path: str) -> str:
-    """A new, private directory beside *path*, for `replace`."""
-    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
-    os.makedirs(temporary, mode=0o755)
-    return temporary
-
-
-def replace(temporary: str, path: str) -> None:
-    """Put *temporary* in the place of *path*; a crash leaves one or the other."""
-    if os.path.isdir(path):
-        old = f"{path}.{secrets.token_hex(4)}.tmp"
-        os.rename(path, old)
-        os.rename(temporary, path)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.rename(temporary, path)
-
-
-def build(name: str, path: str) -> None:
-    """Make the layer of that name at *path* anew."""
-    temporary = fresh(path)
-    fill(temporary, name)
-    replace(temporary, path)
+        os.makedirs(os.path.join(root, path), mode=0o755, exist_ok=True)

@@ -80,11 +80,8 @@ class ImageStore:
             os.makedirs(self._path(name), mode=0o700, exist_ok=True)
         for leftover in os.listdir(self._path("tmp")):
             shutil.rmtree(self._path("tmp", leftover), ignore_errors=True)
-        for leftover in os.listdir(self._directory):
-            if leftover.endswith(".tmp"):
-                shutil.rmtree(self._path(leftover), ignore_errors=True)
         for name in skeleton.LAYERS:
-            skeleton.build(name, self._path(name))
+            skeleton.build(self._path(name), name)
         host.build(self._path(host.NAME))
         for name in (*skeleton.LAYERS, host.NAME):
             self._shift_owners(self._path(name))
