@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 
 from session_agent.node import syscalls as sys_
-from session_agent.node.hierarchies import Hierarchies, remove, try_write, write
+from session_agent.node.hierarchies import Hierarchies, Hierarchy, remove, try_write, write
 
 RESERVE_BYTES = 96 << 20
 RESERVE_PIDS = 32
@@ -41,68 +41,55 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxCgroup:
-    """The groups of one sandbox. ``paths`` are its outermost directories, one per hierarchy."""
+    """The groups of one sandbox."""
 
     hierarchies: Hierarchies
     name: str
 
     @property
     def paths(self) -> list[str]:
-        bases = [*self.hierarchies.v1.values(), *([self.hierarchies.v2] if self.hierarchies.v2 else [])]
-        return [os.path.join(base, self.name) for base in bases]
+        """The outermost directories, one for each hierarchy."""
+        return [self._place(hierarchy) for hierarchy in self.hierarchies.limiting]
 
-    @property
-    def joined(self) -> int:
-        """How many groups a command joins."""
-        return len(self.hierarchies.v1) + bool(self.hierarchies.v2)
-
-    @property
-    def _v2_agent(self) -> str:
-        """Where the agent is in v2: in a group of its own only where the outer one has limits, as then no process may be in it."""
-        return f"{self.name}/{_AGENT}" if self.hierarchies.v2_controllers else self.name
+    def _place(self, hierarchy: Hierarchy, part: str = "") -> str:
+        return f"{hierarchy.base}/{self.name}{part and '/'}{part}"
 
     def create(self) -> None:
-        for controller, base in self.hierarchies.v1.items():
-            outer = f"{base}/{self.name}"
+        for hierarchy in self.hierarchies.limiting:
+            outer = self._place(hierarchy)
             os.mkdir(outer)
-            os.mkdir(f"{outer}/{_COMMANDS}")
-            if controller == "cpu":
-                os.mkdir(f"{outer}/{_AGENT}")
-        if self.hierarchies.v2:
-            outer = os.path.join(self.hierarchies.v2, self.name)
-            os.mkdir(outer)
-            controllers = self.hierarchies.v2_controllers
-            if controllers:
-                write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
-            for name in (_AGENT, _COMMANDS) if controllers else (_COMMANDS,):
-                os.mkdir(f"{outer}/{name}")
-            # The agent may divide its part; the kernel memory of groups is not all counted.
-            try_write(f"{outer}/cgroup.max.descendants", str(_MAX_GROUPS))
+            if hierarchy.v2 and hierarchy.controllers:
+                write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(hierarchy.controllers)))
+            for part in (_COMMANDS, _AGENT) if hierarchy.divided else (_COMMANDS,):
+                os.mkdir(f"{outer}/{part}")
+            if hierarchy.v2:
+                # The agent may divide its part; the kernel memory of groups is not all counted.
+                try_write(f"{outer}/cgroup.max.descendants", str(_MAX_GROUPS))
 
     def limit(self, limits: Limits) -> None:
-        for controller, base in self.hierarchies.v1.items():
-            outer = os.path.join(base, self.name)
-            if controller == "cpu":
-                _limit_cpu_v1(outer, limits)
-            else:
-                _limit_v1(controller, outer, limits, reserve=True)
-                _limit_v1(controller, os.path.join(outer, _COMMANDS), limits, reserve=False)
-        if self.hierarchies.v2_controllers:
-            outer = os.path.join(self.hierarchies.v2 or "", self.name)
-            _limit_v2(self.hierarchies.v2_controllers, outer, limits, reserve=True)
-            _limit_v2(self.hierarchies.v2_controllers, f"{outer}/{_COMMANDS}", limits, reserve=False)
-            if "cpu" in self.hierarchies.v2_controllers:
-                # One-off commands are in the agent's group here (see ``favour``): a limit of its own would be theirs.
-                write(f"{outer}/cpu.max", f"{_quota_us(limits.cpu + RESERVE_CPU)} {_PERIOD_US}")
-                write(f"{outer}/{_COMMANDS}/cpu.max", f"{_quota_us(limits.cpu)} {_PERIOD_US}")
+        for hierarchy in self.hierarchies.limiting:
+            outer, v2 = self._place(hierarchy), hierarchy.v2
+            for path, reserve in ((outer, True), (f"{outer}/{_COMMANDS}", False)):
+                if "memory" in hierarchy.controllers:
+                    size = limits.memory_bytes + (RESERVE_BYTES if reserve else 0)
+                    write(f"{path}/{'memory.max' if v2 else 'memory.limit_in_bytes'}", str(size))
+                    try_write(f"{path}/{'memory.swap.max' if v2 else 'memory.memsw.limit_in_bytes'}", "0" if v2 else str(size))
+                if "pids" in hierarchy.controllers:
+                    write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
+                if "cpu" in hierarchy.controllers and v2:
+                    # One-off commands are in the agent's group here (see ``raise_priority``): a limit of its own would be theirs.
+                    write(f"{path}/cpu.max", f"{_quota_us(limits.cpu + (RESERVE_CPU if reserve else 0))} {_PERIOD_US}")
+            if "cpu" in hierarchy.controllers and not v2:
+                try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
+                # Within the sandbox the agent goes before all commands together.
+                for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
+                    write(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
+                    try_write(f"{outer}/{part}/cpu.shares", str(shares))
 
     def add(self, pid: int) -> None:
         """Move the agent in; everything it starts stays in."""
-        for controller, base in self.hierarchies.v1.items():
-            place = f"{self.name}/{_AGENT}" if controller == "cpu" else self.name
-            write(f"{base}/{place}/cgroup.procs", str(pid))
-        if self.hierarchies.v2:
-            write(f"{self.hierarchies.v2}/{self._v2_agent}/cgroup.procs", str(pid))
+        for hierarchy in self.hierarchies.limiting:
+            write(f"{self._place(hierarchy, _AGENT if hierarchy.divided else '')}/cgroup.procs", str(pid))
 
     def raise_priority(self, pid: int) -> None:
         """Schedule the agent before the processes it started, so that it can kill them when there are a thousand busy ones.
@@ -110,7 +97,7 @@ class SandboxCgroup:
         Only in v2, where the group limits them all together, so that no other sandbox loses time. In v1 commands start in a group
         of their own with fewer shares, which is better.
         """
-        if "cpu" in self.hierarchies.v2_controllers:
+        if any(hierarchy.v2 and "cpu" in hierarchy.controllers for hierarchy in self.hierarchies.limiting):
             with contextlib.suppress(OSError):
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     os.setpriority(os.PRIO_PROCESS, int(thread), AGENT_NICE)
@@ -120,47 +107,45 @@ class SandboxCgroup:
 
         Files opened here cannot be walked up from.
         """
+        joined, threads, pids = [], [], []
+        for hierarchy in self.hierarchies.limiting:
+            commands = self._place(hierarchy, _COMMANDS)
+            joined.append(f"{commands}/cgroup.procs")
+            if hierarchy.v2:
+                threads += [f"{commands}/cgroup.procs"] if hierarchy.controllers else []
+            elif "pids" in hierarchy.controllers:
+                pids = [f"{commands}/{name}" for name in ("tasks", "pids.current", "pids.max")]
+            else:
+                threads.append(f"{commands}/tasks")
         fds: dict[str, list[int]] = {}
         try:
-            self._delegate(fds)
+            for name, mode, paths in (
+                ("cgroup_join_fds", os.O_WRONLY, joined),
+                ("cgroup_thread_fds", os.O_WRONLY, threads),
+                ("cgroup_pids_fds", os.O_WRONLY, pids[:1]),
+                ("cgroup_pids_fds", os.O_RDONLY, pids[1:]),
+                ("cgroup_events_fds", os.O_RDONLY, [path for part in ("", _AGENT, _COMMANDS) if (path := self._memory_events(part))]),
+            ):
+                for path in paths:
+                    fds.setdefault(name, []).append(os.open(path, mode | os.O_CLOEXEC))
         except BaseException:
             for fd in (fd for opened in fds.values() for fd in opened):
                 os.close(fd)
             raise
         return fds
 
-    def _delegate(self, fds: dict[str, list[int]]) -> None:
-        v2 = self.hierarchies.v2
-        commands = {name: f"{base}/{self.name}/{_COMMANDS}" for name, base in self.hierarchies.v1.items()}
-        pids = commands.get("pids")
-        counts = [f"{pids}/{name}" for name in ("pids.current", "pids.max")] if pids else []
-        threads = [f"{path}/tasks" for name, path in commands.items() if name != "pids"]
-        inner = [*commands.values(), *([f"{v2}/{self.name}/{_COMMANDS}"] if v2 else [])]
-        if self.hierarchies.v2_controllers:
-            threads.append(f"{inner[-1]}/cgroup.procs")
-        events = [path for part in ("", _AGENT, _COMMANDS) if (path := self._memory_events(part))]
-        for name, mode, paths in (
-            ("cgroup_join_fds", os.O_WRONLY, [f"{path}/cgroup.procs" for path in inner]),
-            ("cgroup_thread_fds", os.O_WRONLY, threads),
-            ("cgroup_pids_fds", os.O_WRONLY, [f"{pids}/tasks"] if pids else []),
-            ("cgroup_pids_fds", os.O_RDONLY, counts),
-            ("cgroup_events_fds", os.O_RDONLY, events),
-        ):
-            for path in paths:
-                fds.setdefault(name, []).append(os.open(path, mode | os.O_CLOEXEC))
-
     def show(self) -> dict[str, int]:
         """Read-only detached mounts of the commands' groups, for the sandbox's own /sys/fs/cgroup: by controller, or under "" (v2).
 
         What is not limited for each sandbox apart is shown as it is for all sandboxes of the node: runtimes look for it.
         """
-        if self.hierarchies.v1:
-            paths = {name: f"{base}/{self.name}/{_COMMANDS}" for name, base in self.hierarchies.v1.items()}
-            paths |= self.hierarchies.shared
-        elif self.hierarchies.v2_controllers:
-            paths = {"": f"{self.hierarchies.v2}/{self.name}/{_COMMANDS}"}
-        else:
-            return {}
+        paths = self.hierarchies.shared | {
+            "" if hierarchy.v2 else next(iter(hierarchy.controllers)): self._place(hierarchy, _COMMANDS)
+            for hierarchy in self.hierarchies.limiting
+            if hierarchy.controllers
+        }
+        if len(paths) > 1:
+            paths.pop("", None)  # programs look for v1 where there is any of it
         shown: dict[str, int] = {}
         try:
             for name, path in paths.items():
@@ -174,30 +159,24 @@ class SandboxCgroup:
 
     def out_of_memory(self) -> bool:
         """Whether the kernel ever killed the agent itself because memory ran out."""
-        for part in ("", _AGENT):
-            path = self._memory_events(part)
-            if path and _counter(path, "oom_kill"):
-                return True
-        return False
+        return any(_counter(path, "oom_kill") for part in ("", _AGENT) if (path := self._memory_events(part)))
 
     def _memory_events(self, part: str) -> str | None:
-        if "memory" in self.hierarchies.v1:
-            path = os.path.join(self.hierarchies.v1["memory"], self.name, part, "memory.oom_control")
-        elif self.hierarchies.v2 and "memory" in self.hierarchies.v2_controllers:
-            path = os.path.join(self.hierarchies.v2, self.name, part, "memory.events.local")
-        else:
-            return None
-        return path if os.path.exists(path) else None
+        for hierarchy in self.hierarchies.limiting:
+            if "memory" in hierarchy.controllers:
+                path = f"{self._place(hierarchy, part)}/{'memory.events.local' if hierarchy.v2 else 'memory.oom_control'}"
+                return path if os.path.exists(path) else None
+        return None
 
     def usage(self) -> dict[str, float]:
         """Memory in bytes and CPU time in seconds, where they can be read."""
         found: dict[str, float] = {}
-        if "memory" in self.hierarchies.v1:
-            found["memory_bytes"] = _number(f"{self.hierarchies.v1['memory']}/{self.name}/memory.usage_in_bytes")
-        elif "memory" in self.hierarchies.v2_controllers:
-            found["memory_bytes"] = _number(f"{self.hierarchies.v2}/{self.name}/memory.current")
-        if self.hierarchies.v2:
-            found["cpu_s"] = _counter(f"{self.hierarchies.v2}/{self.name}/cpu.stat", "usage_usec") / 1e6
+        for hierarchy in self.hierarchies.limiting:
+            if "memory" in hierarchy.controllers:
+                name = "memory.current" if hierarchy.v2 else "memory.usage_in_bytes"
+                found["memory_bytes"] = _number(f"{self._place(hierarchy)}/{name}")
+            if hierarchy.v2:
+                found["cpu_s"] = _counter(f"{self._place(hierarchy)}/cpu.stat", "usage_usec") / 1e6
         return found
 
     def remove(self) -> None:
@@ -215,31 +194,6 @@ class SandboxCgroup:
 
 def _quota_us(cores: float) -> int:
     return max(int(cores * _PERIOD_US), 1000)
-
-
-def _limit_cpu_v1(outer: str, limits: Limits) -> None:
-    try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
-    # Within the sandbox the agent goes before all commands together.
-    for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
-        write(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
-        try_write(f"{outer}/{part}/cpu.shares", str(shares))
-
-
-def _limit_v1(controller: str, path: str, limits: Limits, *, reserve: bool) -> None:
-    if controller == "memory":
-        size = limits.memory_bytes + (RESERVE_BYTES if reserve else 0)
-        write(f"{path}/memory.limit_in_bytes", str(size))
-        try_write(f"{path}/memory.memsw.limit_in_bytes", str(size))
-    else:
-        write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
-
-
-def _limit_v2(controllers: frozenset[str], path: str, limits: Limits, *, reserve: bool) -> None:
-    if "memory" in controllers:
-        write(f"{path}/memory.max", str(limits.memory_bytes + (RESERVE_BYTES if reserve else 0)))
-        try_write(f"{path}/memory.swap.max", "0")
-    if "pids" in controllers:
-        write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
 
 
 def _counter(path: str, name: str) -> int:

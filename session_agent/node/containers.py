@@ -162,7 +162,7 @@ class ContainerFactory:
                 "layers": image.layers,
                 "trees": [(tree.source, tree.target) for tree in image.trees],
                 "hidden": image.hidden,
-                "groups": container.cgroup.joined,
+                "groups": len(container.cgroup.paths),
                 "folder": container.folder if disk_bytes is None and len(passed) == 3 else None,
                 "shm_bytes": self._settings.shm_bytes,
                 "tmpfs_bytes": None if len(passed) > 3 else disk_bytes,

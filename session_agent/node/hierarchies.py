@@ -6,10 +6,12 @@ Owns finding them, the node's own directory in each, and removing groups with al
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _CONTROLLERS = ("memory", "pids", "cpu")
@@ -19,19 +21,34 @@ _SHARED = ("cpuacct", "cpuset")
 
 
 @dataclass(frozen=True, slots=True)
-class Hierarchies:
-    """Where groups can be made: one directory per v1 controller, and at most one of v2 with its controllers."""
+class Hierarchy:
+    """The node's own directory *base* in one hierarchy, and what limits sandboxes there: one controller of v1, or any number of v2."""
 
-    v1: dict[str, str] = field(default_factory=dict)
-    v2: str | None = None
-    v2_controllers: frozenset[str] = frozenset()
+    base: str
+    controllers: frozenset[str]
+    v2: bool = False
+
+    @property
+    def divided(self) -> bool:
+        """Whether the agent is in a group beside that of the commands, and not in the outer one.
+
+        In v2 no process may be in a group that limits others; in v1 only CPU time is limited apart.
+        """
+        return bool(self.controllers) if self.v2 else "cpu" in self.controllers
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Where the groups of sandboxes are made: one for each controller of v1, at most one of v2."""
+
+    limiting: tuple[Hierarchy, ...] = ()
     shared: dict[str, str] = field(default_factory=dict)
-    """v1 groups that all sandboxes of the node are in together."""
+    """v1 groups by controller that all sandboxes of the node are in together."""
 
     @property
     def bases(self) -> list[str]:
         """The node's own directory in every hierarchy."""
-        return [*self.v1.values(), *filter(None, [self.v2]), *self.shared.values()]
+        return [*(hierarchy.base for hierarchy in self.limiting), *self.shared.values()]
 
     def join_shared(self, pid: int) -> None:
         """Move a process, and so what it forks from then on, to the groups that are shared."""
@@ -40,26 +57,23 @@ class Hierarchies:
 
     @property
     def controllers(self) -> frozenset[str]:
-        return frozenset(self.v1) | self.v2_controllers
+        return frozenset[str]().union(*(hierarchy.controllers for hierarchy in self.limiting))
 
 
 def detect(tag: str) -> Hierarchies:
     """Make (or find) the node's own directory ``holdfast-TAG`` in every hierarchy that lets us."""
-    mounts = _mounts()
-    own = _own_paths()
-    v1: dict[str, str] = {}
+    mounts, own = _mounts(), _own_paths()
+    found: list[Hierarchy] = []
     for controller in _CONTROLLERS:
         if controller in mounts and controller in own:
             base = _usable(_join(mounts[controller], own[controller]), tag)
             if base:
-                v1[controller] = base
-    shared = _shared(mounts, own, tag) if v1 else {}
-    v2 = None
-    controllers: frozenset[str] = frozenset()
+                found.append(Hierarchy(base, frozenset({controller})))
+    shared = _shared(mounts, own, tag) if found else {}
     if "" in mounts and "" in own:
-        wanted = frozenset(_CONTROLLERS) - frozenset(v1)
-        v2, controllers = _usable_v2(mounts[""], own[""], tag, wanted)
-    return Hierarchies(v1, v2, controllers, shared)
+        wanted = frozenset(_CONTROLLERS).difference(*(hierarchy.controllers for hierarchy in found))
+        found += _usable_v2(mounts[""], own[""], tag, wanted)
+    return Hierarchies(tuple(found), shared)
 
 
 def _shared(mounts: Mapping[str, tuple[str, str]], own: Mapping[str, str], tag: str) -> dict[str, str]:
@@ -96,23 +110,20 @@ def _usable(parent: str, tag: str) -> str | None:
     return base
 
 
-def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> tuple[str | None, frozenset[str]]:
-    """The node's directory below this process's own group, or else below the mount, and which *wanted* controllers it has.
+def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> list[Hierarchy]:
+    """The node's directory below this process's own group, or else below the mount, with those of the *wanted* controllers that it has.
 
-    A directory without any of them is the last resort.
+    A directory without any of them is the last resort; none where no group can be made.
     """
-    fallback: str | None = None
+    found: list[Hierarchy] = []
     for parent in dict.fromkeys((_join(mount, own), mount[0])):
         enabled = _enable(parent, wanted)
         base = _usable(parent, tag)
-        if base is None:
-            continue
-        if not wanted or enabled:
-            granted = enabled & _enable(base, enabled)
-            if granted or not wanted:
-                return base, granted
-        fallback = fallback or base
-    return fallback, frozenset()
+        if base is not None:
+            found.append(Hierarchy(base, _enable(base, enabled), v2=True))
+            if found[-1].controllers or not wanted:
+                return found[-1:]
+    return found[:1]
 
 
 def _enable(parent: str, wanted: frozenset[str]) -> frozenset[str]:
@@ -120,25 +131,20 @@ def _enable(parent: str, wanted: frozenset[str]) -> frozenset[str]:
     try:
         with open(f"{parent}/cgroup.controllers", encoding="ascii") as file:
             offered = wanted & frozenset(file.read().split())
+        if offered:
+            request = " ".join(f"+{name}" for name in sorted(offered))
+            try:
+                write(f"{parent}/cgroup.subtree_control", request)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                leaf = f"{parent}/holdfast-node"
+                os.makedirs(leaf, exist_ok=True)
+                write(f"{leaf}/cgroup.procs", str(os.getpid()))
+                write(f"{parent}/cgroup.subtree_control", request)
     except OSError:
         return frozenset()
-    if not offered:
-        return frozenset()
-    request = " ".join(f"+{name}" for name in sorted(offered))
-    for attempt in (1, 2):
-        try:
-            write(f"{parent}/cgroup.subtree_control", request)
-            return offered
-        except OSError as error:
-            if error.errno != errno.EBUSY or attempt == 2:
-                return frozenset()
-        try:
-            leaf = f"{parent}/holdfast-node"
-            os.makedirs(leaf, exist_ok=True)
-            write(f"{leaf}/cgroup.procs", str(os.getpid()))
-        except OSError:
-            return frozenset()
-    return frozenset()
+    return offered
 
 
 def _mounts() -> dict[str, tuple[str, str]]:
@@ -176,7 +182,7 @@ def remove(path: str, deadline_s: float = 5.0) -> None:
     until = time.monotonic() + deadline_s
     while True:
         try:
-            for directory in _bottom_up(path):
+            for directory, _, _ in os.walk(path, topdown=False):
                 os.rmdir(directory)
             return
         except FileNotFoundError:
@@ -184,41 +190,28 @@ def remove(path: str, deadline_s: float = 5.0) -> None:
         except OSError as error:
             if error.errno not in (errno.EBUSY, errno.ENOTEMPTY) or time.monotonic() > until:
                 raise
-        kill(path)
+        _kill(path)
         time.sleep(0.002)
 
 
-def kill(path: str) -> None:
+def _kill(path: str) -> None:
     """SIGKILL to all members of *path* and of every group below it."""
     try:
         write(f"{path}/cgroup.kill", "1")
         return
     except OSError:
         pass
-    for directory in _bottom_up(path):
-        try:
-            with open(f"{directory}/cgroup.procs", encoding="ascii") as file:
-                members = [int(line) for line in file]
-        except OSError:
-            continue
-        for pid in members:
-            try:
-                os.kill(pid, 9)
-            except OSError:
-                pass
-
-
-def _bottom_up(path: str) -> Iterator[str]:
-    for directory, _, _ in os.walk(path, topdown=False):
-        yield directory
+    for directory, _, _ in os.walk(path):
+        with contextlib.suppress(OSError), open(f"{directory}/cgroup.procs", encoding="ascii") as file:
+            for line in file:
+                with contextlib.suppress(OSError):
+                    os.kill(int(line), signal.SIGKILL)
 
 
 def try_write(path: str, text: str) -> None:
     """Write to a file of a group, where that is possible."""
-    try:
+    with contextlib.suppress(OSError):
         write(path, text)
-    except OSError:
-        pass
 
 
 def write(path: str, text: str) -> None:

@@ -40,10 +40,10 @@ def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, An
         for name in os.listdir(directory):
             if name != _DATA_LINK:
                 _try(removal.remove, os.path.join(directory, name), settings.trash_dir)
-    for base in (*hierarchies.v1.values(), *filter(None, [hierarchies.v2])):
-        for name in os.listdir(base):
-            if os.path.isdir(os.path.join(base, name)):
-                _try(remove, os.path.join(base, name))
+    for hierarchy in hierarchies.limiting:
+        for name in os.listdir(hierarchy.base):
+            if os.path.isdir(os.path.join(hierarchy.base, name)):
+                _try(remove, os.path.join(hierarchy.base, name))
     for name in os.listdir(settings.trash_dir):
         removal.remove(os.path.join(settings.trash_dir, name), settings.trash_dir)
     return lost

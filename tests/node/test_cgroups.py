@@ -9,7 +9,7 @@ import pytest
 
 from session_agent.node import cgroups
 from session_agent.node.cgroups import Limits, SandboxCgroup
-from session_agent.node.hierarchies import Hierarchies, detect
+from session_agent.node.hierarchies import Hierarchies, Hierarchy, detect
 
 V1_FILES = {
     "memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
@@ -27,7 +27,7 @@ def touch(folder: Path, *names: str) -> None:
 
 
 def test_cgroup_v1_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None:
-    group = SandboxCgroup(Hierarchies(v1={name: str(tmp_path / name) for name in V1_FILES}), "box")
+    group = SandboxCgroup(Hierarchies(tuple(Hierarchy(str(tmp_path / name), frozenset({name})) for name in V1_FILES)), "box")
     for name in V1_FILES:
         (tmp_path / name).mkdir()
     group.create()
@@ -48,7 +48,7 @@ def test_cgroup_v1_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None:
 
 
 def test_cgroup_v2_alone(tmp_path: Path) -> None:
-    group = SandboxCgroup(Hierarchies(v2=str(tmp_path), v2_controllers=frozenset({"cpu", "memory", "pids"})), "box")
+    group = SandboxCgroup(Hierarchies((Hierarchy(str(tmp_path), frozenset({"cpu", "memory", "pids"}), v2=True),)), "box")
     touch(tmp_path / "box")
     os.rmdir(tmp_path / "box")
     with pytest.raises(FileNotFoundError):
@@ -96,5 +96,5 @@ def test_the_base_directories_of_groups(
         "builtins.open", lambda path, *a, **k: real(str(path).replace("/proc/self", str(fake)) if isinstance(path, str) else path, *a, **k)
     )
     found = detect("tag")
-    bases = {**found.v1, **({"v2": found.v2} if found.v2 else {})}
+    bases = {"v2" if hierarchy.v2 else "".join(hierarchy.controllers): hierarchy.base for hierarchy in found.limiting}
     assert bases == {name: f"{tmp_path}/{folder}/holdfast-tag" for name, folder in expected.items()}
