@@ -13,10 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.bundle import MOUNT
@@ -38,25 +37,14 @@ class BuildError(Exception):
     """No bundle can be made of this interpreter, or it would be too large."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(NamedTuple):
     """A bundle that was built."""
 
     folder: Path
     manifest: dict[str, Any]
 
-    @property
-    def size_bytes(self) -> int:
-        """Unpacked."""
-        return int(self.manifest["size_bytes"])
 
-    @property
-    def digest(self) -> str:
-        """Equal for bundles with equal content."""
-        return str(self.manifest["digest"])
-
-
-def build(output: Path, *, strip: bool = True) -> Bundle:
+def build(output: Path) -> Bundle:
     """Build into ``output``, replacing a bundle that is there. Raises ``BuildError``."""
     output = output.absolute()
     if output.exists() and not (output / manifest.NAME).is_file() and any(output.iterdir()):
@@ -64,7 +52,7 @@ def build(output: Path, *, strip: bool = True) -> Bundle:
     output.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
     try:
-        facts = _assemble(folder, strip=strip and shutil.which("strip") is not None)
+        facts = _assemble(folder, strip=shutil.which("strip") is not None)
         made = manifest.write(folder, facts)
         if made["size_bytes"] > BUDGET_BYTES:
             largest = sorted(made["files"], key=lambda file: -int(file["size_bytes"]))[:8]

@@ -10,49 +10,34 @@ import hashlib
 import json
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 NAME = "manifest.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file: its path in the bundle, size in bytes, SHA-256 and whether it can be executed."""
-
-    path: str
-    size_bytes: int
-    sha256: str
-    executable: bool
-
-
-def entries_of(folder: Path) -> list[Entry]:
-    """Every file of the bundle but the manifest, by path."""
+def entries_of(folder: Path) -> list[dict[str, Any]]:
+    """Every file of the bundle but the manifest, by path: its size in bytes, SHA-256 and whether it can be executed."""
     found = []
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.relative_to(folder).as_posix() != NAME:
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != NAME:
             data = path.read_bytes()
             executable = bool(path.stat().st_mode & stat.S_IXUSR)
-            found.append(Entry(path.relative_to(folder).as_posix(), len(data), hashlib.sha256(data).hexdigest(), executable))
+            found.append({"path": name, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "executable": executable})
     return found
 
 
-def digest_of(entries: list[Entry]) -> str:
+def digest_of(entries: list[dict[str, Any]]) -> str:
     """One hash for the whole tree."""
-    lines = "".join(f"{entry.sha256} {int(entry.executable)} {entry.path}\n" for entry in entries)
+    lines = "".join(f"{entry['sha256']} {int(entry['executable'])} {entry['path']}\n" for entry in entries)
     return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
 
 
 def write(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Write the manifest and answer it. ``facts`` describe the parts."""
-    entries = entries_of(folder)
-    manifest = {
-        **facts,
-        "digest": digest_of(entries),
-        "size_bytes": sum(entry.size_bytes for entry in entries),
-        "files": [{"path": e.path, "size_bytes": e.size_bytes, "sha256": e.sha256, "executable": e.executable} for e in entries],
-    }
+    files = entries_of(folder)
+    manifest = {**facts, "digest": digest_of(files), "size_bytes": sum(file["size_bytes"] for file in files), "files": files}
     (folder / NAME).write_text(json.dumps(manifest, indent=1) + "\n")
     return manifest
 

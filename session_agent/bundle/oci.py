@@ -1,4 +1,4 @@
-"""The bundle as an image of one layer, without Docker: an OCI layout or an archive of one.
+"""The bundle as an image of one layer, without Docker: an archive of an OCI layout.
 
 Owns the image's format (OCI image specification 1.0: layout, index, manifest, config, layer), with the tree under the mount path, so
 that it serves as an image volume and as an init container. The same bundle always gives the same image. Called by ``__main__``.
@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import io
 import json
-import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -24,22 +23,8 @@ _TYPE = "application/vnd.oci.image"
 _CREATED = "2020-01-01T00:00:00Z"
 
 
-def write_layout(bundle: Path, target: Path, tag: str) -> str:
-    """Write an OCI layout into the folder ``target``, replacing one that is there. The image's digest."""
-    if target.exists():
-        if not (target / "oci-layout").is_file():
-            raise OSError(f"{target} exists and is not an image layout: it is left alone")
-        shutil.rmtree(target)
-    files, digest = _image(bundle, tag)
-    for name, data in files.items():
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return digest
-
-
 def write_archive(bundle: Path, target: Path, tag: str) -> str:
-    """Write a tar file of the layout, as ``ctr image import`` and registries' tools take it. The image's digest."""
+    """Write a tar file of an OCI layout, as ``ctr image import`` and registries' tools take it. The image's digest."""
     files, digest = _image(bundle, tag)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as archive:
@@ -113,12 +98,10 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes | None, mode: int) -> 
 
 def _full_name(tag: str) -> str:
     """The name in containerd: one without a registry belongs to docker.io."""
-    head = tag.partition("/")[0]
-    return (
-        tag
-        if "/" in tag and ("." in head or ":" in head or head == "localhost")
-        else f"docker.io/{tag if '/' in tag else f'library/{tag}'}"
-    )
+    head, slash, _ = tag.partition("/")
+    if slash and ("." in head or ":" in head or head == "localhost"):
+        return tag
+    return f"docker.io/{tag if slash else f'library/{tag}'}"
 
 
 def _json(value: object) -> bytes:
