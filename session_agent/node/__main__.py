@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import fcntl
 import json
 import logging
@@ -78,7 +79,7 @@ def main(argv: list[str]) -> int:
 def _doctor(config: NodeSettings, *, as_json: bool) -> int:
     checks = doctor.run(config)
     if as_json:
-        print(json.dumps([check.to_map() for check in checks], indent=2))
+        print(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
     else:
         for check in checks:
             print(f"{'ok     ' if check.ok else 'MISSING'} {check.name}: {check.detail}")

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -160,7 +161,7 @@ class NodeServer:
         output, _ = await process.communicate()
         detail = "{spares} of {spares_wanted} wanted by recent creates are ready; at most {spares_most}"
         spares = Check("spares", True, detail.format(**self._sandboxes.spares.stats()), required=False)
-        return [*json.loads(output), spares.to_map()]
+        return [*json.loads(output), asdict(spares)]
 
 
 async def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
