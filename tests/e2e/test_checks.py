@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from infra.scripts import import_rules, tracked_files
 
 
@@ -21,11 +23,16 @@ def test_wire_and_agent_may_import_only_what_is_allowed(tmp_path: Path) -> None:
     ]
 
 
-def test_contracts_about_missing_packages_are_left_out_and_named() -> None:
-    text = "[importlinter]\nroot_packages =\n    json\n    nowhere\n[importlinter:contract:a]\nmodules =\n    json\n    nowhere\n"
-    reduced, absent = import_rules.contracts_for_what_exists(text)
-    assert absent == ["nowhere"]
-    assert "contract:a" not in reduced
+def test_a_contract_about_a_missing_module_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = "[importlinter:contract:a]\nname = a\ntype = forbidden\nsource_modules =\n    loadtest\nforbidden_modules =\n    "
+    for forbidden, status in (("loadtest.nowhere", 1), ("gateway", 0)):
+        text = f"[importlinter]\nroot_packages =\n    loadtest\n    gateway\n{contract}{forbidden}\n"
+        (tmp_path / ".importlinter").write_text(text)
+        monkeypatch.setattr(import_rules, "_TOP", tmp_path)
+        assert import_rules.main() == status
+        assert ("'loadtest.nowhere' does not exist" in capsys.readouterr().out) == bool(status)
 
 
 def test_index_settings_machine_paths_and_endless_modules_are_found(tmp_path: Path) -> None:
