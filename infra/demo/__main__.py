@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast import HoldfastError, SandboxClient
@@ -21,21 +20,9 @@ from holdfast_server.embed import running_stack
 from holdfast_server.errors import UpError
 
 from infra.demo import live, material, policy
-from infra.demo.episode import Episode, check
-from infra.demo.errors import DemoError
-from infra.demo.rest import play_over_rest
+from infra.demo.episode import Episode, check, play_over_rest
+from infra.demo.material import DemoError
 from infra.demo.summary import summary
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to run. `data` is the folder for downloads and for a stack of our own."""
-
-    data: Path
-    image: str
-    model: live.Model | None
-    turns: int
-    rest: bool
 
 
 @contextlib.contextmanager
@@ -54,10 +41,10 @@ def service(data: Path) -> Iterator[tuple[str, str]]:
         yield stack.url, stack.key
 
 
-def run(options: Options) -> None:
+def run(options: argparse.Namespace, model: live.Model | None, data: Path) -> None:
     print(f"{material.PROJECT} {material.BROKEN}: a release with a known bug, from the package registry", flush=True)
-    fetched = material.fetch(options.data / "downloads")
-    with service(options.data) as (url, key), SandboxClient(url, key) as client:
+    fetched = material.fetch(data / "downloads")
+    with service(data) as (url, key), SandboxClient(url, key) as client:
         started = time.perf_counter()
         with client.create_sandbox(options.image, ready_timeout_s=120) as sandbox:
             created_s = time.perf_counter() - started
@@ -65,18 +52,18 @@ def run(options: Options) -> None:
             turns = policy.recorded(fetched)
             with sandbox.shell() as shell:
                 episode = Episode(sandbox, shell)
-                if options.model is None:
+                if model is None:
                     episode.play(turns)
                 else:
                     episode.quiet = True
-                    episode.play(policy.setup(fetched))
+                    episode.play([turn for turn in turns if turn.prepares])
                     episode.played.clear()
-                    live.drive(episode, options.model, options.turns)
+                    live.drive(episode, model, options.turns)
                     result = shell.run(f"cd {policy.TREE}; suite {policy.TARGET} tests.test_more tests.test_recipes", timeout=60)
                     check(policy.Turn("Is it repaired?", expect="OK"), result.exit_code, result.stdout)
             total_s = time.perf_counter() - started
         compared = None
-        if options.rest and options.model is None:
+        if options.rest and model is None:
             print("\nnow the same commands over REST, one call each …", flush=True)
             with (
                 client.create_sandbox(options.image, ready_timeout_s=120) as sandbox,
@@ -92,12 +79,11 @@ def main() -> int:
     parser.add_argument("--live", action="store_true", help="let a model drive (OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL)")
     parser.add_argument("--turns", type=int, default=60, help="at most so many turns of a model (default: 60)")
     parser.add_argument("--image", default="host", help="the sandbox's image; it needs python3 (default: host)")
-    parser.add_argument("--no-rest", action="store_true", help="leave out the comparison with REST")
-    arguments = parser.parse_args()
+    parser.add_argument("--no-rest", action="store_false", dest="rest", help="leave out the comparison with REST")
+    options = parser.parse_args()
     try:
-        model = live.Model.from_environment() if arguments.live else None
-        data = Path(os.environ.get("HOLDFAST_DATA") or ".holdfast").absolute() / "demo"
-        run(Options(data, arguments.image, model, arguments.turns, not arguments.no_rest))
+        model = live.Model.from_environment() if options.live else None
+        run(options, model, Path(os.environ.get("HOLDFAST_DATA") or ".holdfast").absolute() / "demo")
     except (DemoError, UpError) as error:
         print(f"\ndemo: {error}\n      {error.hint}", file=sys.stderr)
         return 2

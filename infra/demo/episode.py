@@ -1,4 +1,4 @@
-"""Plays turns in one living shell, prints each as it happens, and keeps the times.
+"""Plays turns in one living shell, prints each as it happens, and keeps the times; for comparison, also one HTTP call each.
 
 Owns the printing and the record of what was played. It knows neither where turns come from (`policy`, `live`) nor
 what is made of the figures (`summary`).
@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast import CommandResult, Sandbox, Shell
+from holdfast import CommandResult, Sandbox, SandboxClient, Shell
 
-from infra.demo.errors import DemoError
+from infra.demo.material import DemoError
 from infra.demo.policy import Turn
 
 _SHOWN_LINES = 8
@@ -70,6 +70,42 @@ class Episode:
     def _say(self, text: str, end: str = "\n") -> None:
         if not self.quiet and text:
             print(text, end=end, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RestRun:
+    """`played` are the commands that could be run; `left_out` how many need the living shell; `repeated_bytes` what
+    had to be repeated."""
+
+    played: list[Played]
+    left_out: int
+    repeated_bytes: int
+
+
+def play_over_rest(sandbox: Sandbox, caller: SandboxClient, turns: Sequence[Turn]) -> RestRun:
+    """Play *turns* by *caller*, a client without sessions. Raises DemoError when an outcome differs from that in the shell.
+
+    Each call starts a new shell without state, so the state of earlier turns (`Turn.state`) is repeated in front of the
+    command; turns that talk to something an earlier turn left running have no counterpart and are left out.
+    """
+    played: list[Played] = []
+    prelude: list[str] = []
+    left_out = repeated = 0
+    over_rest = caller.get_sandbox(sandbox.id)
+    for turn in turns:
+        if turn.lives:
+            left_out += 1
+        elif turn.act is not None:
+            turn.act(sandbox)
+        else:
+            before = "\n".join(prelude)
+            repeated += len(before.encode())
+            call, result = play(turn, over_rest.exec, f"{before}\n{turn.command}")
+            check(turn, result.exit_code, result.stdout + result.stderr)
+            played.append(call)
+        if turn.state:
+            prelude.append(turn.state)
+    return RestRun(played, left_out, repeated)
 
 
 def play(turn: Turn, run: Callable[..., CommandResult], command: str, timeout_s: float = 60.0) -> tuple[Played, CommandResult]:

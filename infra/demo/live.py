@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from infra.demo.episode import Episode, play, shortened
-from infra.demo.errors import DemoError
+from infra.demo.material import DemoError
 from infra.demo.policy import TARGET, TREE, Turn
 
 _MOST_OUTPUT = 8_000
@@ -48,19 +47,18 @@ class Model:
     name: str
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Model:
+    def from_environment(cls) -> Model:
         """OPENAI_BASE_URL, OPENAI_API_KEY and, if set, OPENAI_MODEL. Raises DemoError naming what is missing."""
-        names = os.environ if environment is None else environment
-        missing = [name for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY") if not names.get(name)]
+        missing = [name for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY") if not os.environ.get(name)]
         if missing:
             raise DemoError(
                 f"--live needs {' and '.join(missing)}",
                 hint="set them to any OpenAI-compatible service, or run make demo without ARGS=--live for the recorded policy",
             )
-        return cls(names["OPENAI_BASE_URL"].rstrip("/"), names["OPENAI_API_KEY"], names.get("OPENAI_MODEL", ""))
+        return cls(os.environ["OPENAI_BASE_URL"].rstrip("/"), os.environ["OPENAI_API_KEY"], os.environ.get("OPENAI_MODEL", ""))
 
 
-def drive(episode: Episode, model: Model, most_turns: int = 60) -> None:
+def drive(episode: Episode, model: Model, most_turns: int) -> None:
     """Let the model work until it answers without a call. Raises DemoError when the service or the repair fails."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": _TASK}]
     with httpx.Client(headers={"Authorization": f"Bearer {model.key}"}, timeout=_TURN_TIMEOUT_S) as client:

@@ -13,8 +13,6 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.demo.errors import DemoError
-
 PROJECT = "more-itertools"
 BROKEN = "9.0.0"
 FIXED = "9.1.0"
@@ -24,6 +22,14 @@ _SHA256 = {
     BROKEN: "5a6257e40878ef0520b1803990e3e22303a41b5714006c32a3fd8304b26ea1ab",
     FIXED: "cabaa341ad0389ea83c17a94566a53ae4c9d07349861ecb14dc6d0345cf9ac5d",
 }
+
+
+class DemoError(Exception):
+    """The demo itself cannot continue, as opposed to the service; `hint` is the remedy."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)

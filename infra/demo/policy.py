@@ -89,12 +89,6 @@ def recorded(material: Material) -> list[Turn]:
     return [*_explore(material), *_reproduce(material), *_repair(), *_verify()]
 
 
-def setup(material: Material) -> list[Turn]:
-    """Only what brings the material in place: where a model takes over."""
-    turns = [*_explore(material), *_reproduce(material)]
-    return [turn for turn in turns if turn.prepares]
-
-
 def _explore(material: Material) -> list[Turn]:
     return [
         Turn("Where am I?", "uname -s; id -u; python3 --version", "Python 3"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from infra.demo.episode import Played
-from infra.demo.rest import RestRun
+from infra.demo.episode import Played, RestRun
 
 
-def percentile(values: Sequence[float], share: float) -> float:
+def _percentile(values: Sequence[float], share: float) -> float:
     """The nearest-rank percentile: a value that was seen. `share` from 0 to 1."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
@@ -36,18 +35,18 @@ def summary(played: Sequence[Played], created_s: float, total_s: float, rest: Re
             f"({rest.left_out} turns need something that lives between calls):",
             _row("  over the session", [turn.wall_s for turn in shared]),
             _row("  over REST", [turn.wall_s for turn in rest.played]),
-            f"  over the session {in_all(shared)} in all, over REST {in_all(rest.played)},",
+            f"  over the session {_in_all(shared)} in all, over REST {_in_all(rest.played)},",
             f"  which said {rest.repeated_bytes} bytes of state again",
         ]
     return "\n".join(lines)
 
 
-def in_all(played: Sequence[Played]) -> str:
+def _in_all(played: Sequence[Played]) -> str:
     return f"{sum(turn.wall_s for turn in played):.2f} s"
 
 
 def _row(name: str, seconds: Sequence[float]) -> str:
-    return f"{name:<34}{percentile(seconds, 0.5) * 1e3:>7.1f} ms{percentile(seconds, 0.99) * 1e3:>7.1f} ms"
+    return f"{name:<34}{_percentile(seconds, 0.5) * 1e3:>7.1f} ms{_percentile(seconds, 0.99) * 1e3:>7.1f} ms"
 
 
 def _bytes(played: Sequence[Played], name: str) -> str:

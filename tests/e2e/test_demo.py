@@ -13,7 +13,7 @@ from holdfast_server.layout import TOP
 
 from infra.demo import material
 from infra.demo.__main__ import service
-from infra.demo.errors import DemoError
+from infra.demo.material import DemoError
 from tests.support.fake_openai import call, fake_model, raw_call, say
 from tests.support.requires import requires
 from tests.support.stack import Stack
