@@ -20,10 +20,10 @@ from holdfast_server.errors import UpError
 
 from loadtest import growth
 from loadtest.footprint import Footprint
+from loadtest.shapes import SHAPES
 from loadtest.watch import left_behind, watched
 
 TOP = Path(__file__).resolve().parent
-SHAPES = sorted(path.stem for path in (TOP / "shapes").glob("*.py") if path.stem not in ("__init__", "base"))
 STOP_TIMEOUT_S = 10
 
 
@@ -32,7 +32,9 @@ def arguments(words: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=20, help="users, at the peak of a shape")
     parser.add_argument("--duration", default="60", help="length of the run: 90, 20m, 1h30m")
-    parser.add_argument("--shape", choices=SHAPES, help="how the number of users changes; without one all start at once, --rate a second")
+    parser.add_argument(
+        "--shape", choices=SHAPES, help="how the number of users changes; without one all start at once, --rate a second"
+    )
     parser.add_argument("--rate", type=float, default=10.0, help="users started per second")
     parser.add_argument("--workers", type=int, default=0, help="locust worker processes beside the master; 0: one process does all")
     parser.add_argument("--web", action="store_true", help="locust's web page on port 8089 instead of a run at once")
@@ -43,11 +45,12 @@ def arguments(words: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
 
 def command(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
     """The locust command line."""
-    files = [TOP / "locustfile.py"] + ([TOP / "shapes" / f"{options.shape}.py"] if options.shape else [])
+    files = [TOP / "locustfile.py"] + ([TOP / "shapefile.py"] if options.shape else [])
     line = [sys.executable, "-m", "locust", "-f", ",".join(map(str, files))]
     line += ["--users", str(options.users), "--spawn-rate", f"{options.rate:g}", "--run-time", options.duration]
     line += ["--stop-timeout", str(STOP_TIMEOUT_S)]
     line += ["--csv", str(options.reports / "load"), "--html", str(options.reports / "load.html")]
+    line += ["--shape", options.shape] if options.shape else []
     line += ["--processes", str(options.workers)] if options.workers else []
     line += ["--web-host", "127.0.0.1"] if options.web else ["--headless", "--only-summary"]
     return [*line, *rest]

@@ -1,13 +1,9 @@
 """The names of failed requests in locust's statistics: the fault and its reason.
 
-Owns the three exceptions that are reported and how they are counted from locust's own table of errors, which a master has from
-all its workers. Nothing here catches anything.
+Owns the three exceptions that are reported; ``thresholds`` counts them. Nothing here catches anything.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Protocol
 
 from holdfast import HoldfastError
 
@@ -43,18 +39,3 @@ def failure_of(why: HoldfastError) -> LoadFailure:
     if why.is_infrastructure:
         return InfrastructureFault(text)
     return (WorkloadFailure if why.fault == "workload" else CallerFault)(text)
-
-
-class ErrorRow(Protocol):
-    """The part of locust's ``StatsError`` that is read."""
-
-    @property
-    def error(self) -> object: ...
-    @property
-    def occurrences(self) -> int: ...
-
-
-def count(rows: Iterable[ErrorRow], kind: type[LoadFailure]) -> int:
-    """How many failures of one kind the rows hold. A worker sends an error as its representation."""
-    prefix = f"{kind.__name__}: "
-    return sum(row.occurrences for row in rows if str(row.error).startswith(prefix))

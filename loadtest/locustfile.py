@@ -1,6 +1,6 @@
 """The file for ``locust -f``: the user classes, and the listeners that begin, judge and end a run.
 
-It only imports them. A shape is a second file: ``-f loadtest/locustfile.py,loadtest/shapes/spike.py``.
+It only imports them. A shape is a second file: ``-f loadtest/locustfile.py,loadtest/shapefile.py --shape spike``.
 """
 
 from __future__ import annotations

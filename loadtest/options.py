@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from loadtest.shapes import SHAPES
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -36,6 +38,7 @@ def add_arguments(parser: Any) -> None:
     add("--max-infrastructure", _ratio, 0.0, "Most requests that may fail through the service's fault, as a ratio (0.001)")
     add("--max-workload", _ratio, 0.0, "Most requests whose workload may fail, as a ratio")
     add("--max-ms", _checked_limits, "", "Most milliseconds of percentiles, by name: 'shell command:p95:250,create:p99:4000'")
+    add("--shape", str, "soak", "How the number of users changes, with the file shapefile.py", choices=sorted(SHAPES))
     add("--run-id", str, os.urandom(4).hex(), "Label 'load-run' of the sandboxes of this run", include_in_web_ui=False)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from loadtest.faults import CallerFault, InfrastructureFault, WorkloadFailure, count
+from loadtest.faults import CallerFault, InfrastructureFault, LoadFailure, WorkloadFailure
 from loadtest.options import Limit
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ def broken(stats: RequestStats, limits: Sequence[Limit], *, max_infrastructure: 
     if not total:
         return ["no request was finished"]
     found = []
-    rows = list(stats.errors.values())
-    infrastructure, workload = count(rows, InfrastructureFault), count(rows, WorkloadFailure)
-    caller = count(rows, CallerFault)
+    infrastructure, workload, caller = (_count(stats, kind) for kind in (InfrastructureFault, WorkloadFailure, CallerFault))
     unknown = stats.total.num_failures - infrastructure - workload - caller
     for number, most, what in (
         (infrastructure, max_infrastructure, "infrastructure faults"),
@@ -46,7 +44,11 @@ def broken(stats: RequestStats, limits: Sequence[Limit], *, max_infrastructure: 
 
 def summary(stats: RequestStats) -> str:
     """One line with the count of each fault."""
-    rows = list(stats.errors.values())
     kinds = {"infrastructure faults": InfrastructureFault, "workload failures": WorkloadFailure, "caller faults": CallerFault}
-    counts = ", ".join(f"{count(rows, kind)} {name}" for name, kind in kinds.items())
+    counts = ", ".join(f"{_count(stats, kind)} {name}" for name, kind in kinds.items())
     return f"{stats.total.num_requests} requests: {counts}"
+
+
+def _count(stats: RequestStats, kind: type[LoadFailure]) -> int:
+    """How many failures of one kind there are in locust's own table, which a master has from all its workers, as representations."""
+    return sum(row.occurrences for row in stats.errors.values() if str(row.error).startswith(f"{kind.__name__}: "))
