@@ -32,9 +32,7 @@ def arguments(words: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=20, help="users, at the peak of a shape")
     parser.add_argument("--duration", default="60", help="length of the run: 90, 20m, 1h30m")
-    parser.add_argument(
-        "--shape", choices=SHAPES, help="how the number of users changes; without one all start at once, --rate a second"
-    )
+    parser.add_argument("--shape", choices=SHAPES, help="how the number of users changes; without one all start at once, --rate a second")
     parser.add_argument("--rate", type=float, default=10.0, help="users started per second")
     parser.add_argument("--workers", type=int, default=0, help="locust worker processes beside the master; 0: one process does all")
     parser.add_argument("--web", action="store_true", help="locust's web page on port 8089 instead of a run at once")

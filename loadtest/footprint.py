@@ -1,7 +1,7 @@
 """The resources of a stack's processes on this machine: memory, descriptors, threads, event loop tasks, mounts, namespaces, cgroups.
 
-Owns the reading of /proc, of the node's control groups and of two metrics: ``holdfast_tasks`` and ``holdfast_creates_total``. A
-process that ends while it is read is left out. ``growth`` judges the numbers. Called by ``watch``.
+Owns the reading of /proc, of the node's control groups and of three metrics: ``holdfast_tasks``, ``holdfast_creates_total`` and the
+ready ``holdfast_node_spares``. A process that ends while it is read is left out. ``growth`` judges the numbers. Called by ``watch``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 STACK = "stack"
 """The name of what belongs to no single process."""
 AGENT = "agent"
-_METRIC = re.compile(r"^holdfast_(tasks|creates_total) ([0-9.e+]+)$", re.MULTILINE)
+_METRIC = re.compile(r"^holdfast_(tasks|creates_total|node_spares(?=\{state=\"ready\"\}))\S* ([0-9.e+]+)$", re.MULTILINE)
 _METRICS_S = 5.0
 _KIB = 1024
 
@@ -56,20 +56,24 @@ class Footprint:
             with contextlib.suppress(OSError):
                 found += _of_process(AGENT, pid, str(self._data))
         pids = dict(named)
+        spares = 0.0
         for name, address in self._metrics.items():
             if name in pids:
-                found += [Reading(name, pids[name], measure, count) for measure, count in _of_metrics(address)]
-        return [*found, *self._of_stack([pid for _, pid in named], agents)]
+                metrics = _of_metrics(address)
+                spares += metrics.pop("node_spares", 0.0)
+                found += [Reading(name, pids[name], measure, count) for measure, count in metrics.items()]
+        return [*found, *self._of_stack([pid for _, pid in named], agents, spares)]
 
     def unclaimed(self) -> dict[str, int]:
         """The counts that do not belong to spares. All are 0 when no sandbox is left."""
         files = self._files()
-        spares = {path.name[1:] for path in files if path.name.startswith(".")}
+        sockets = [path for path in files if path.suffix == ".sock"]
+        spares = int(sum(_of_metrics(address).get("node_spares", 0.0) for address in self._metrics.values()))
         firsts = [pid for pid in _below([pid for _, pid in self._named()]) if _is_first(pid)]
         return {
-            "files": len([path for path in files if not path.name.startswith(".") and path.name not in spares]),
-            "cgroups": len({path.name for path in self._children()} - spares),
-            "first processes": max(0, len(firsts) - len(spares)),
+            "files": len(sockets) + max(0, len(files) - len(sockets) - spares),
+            "cgroups": max(0, len({path.name for path in self._children()}) - spares),
+            "first processes": max(0, len(firsts) - spares),
             "mounts": len(_mounts("self", str(self._data))),
         }
 
@@ -88,22 +92,22 @@ class Footprint:
         return found
 
     def _files(self) -> list[Path]:
-        """State files, which begin with a dot for spares, sockets and folders of the node's sandboxes, and what it is about to delete."""
+        """Sockets and folders of the node's sandboxes, of spares only folders, and what it is about to delete."""
         found = [*(path for folder in self._folders for path in folder.glob("*")), *self._data.glob("trash/*")]
         return [path for path in found if not path.is_symlink()]  # the node's own link to its data folder
 
     def _children(self) -> list[Path]:
         return [path for group in self._groups for path in group.iterdir() if path.is_dir()]
 
-    def _of_stack(self, named: list[int], agents: list[int]) -> Iterator[Reading]:
+    def _of_stack(self, named: list[int], agents: list[int], spares: float) -> Iterator[Reading]:
         namespaces: set[str] = set()
         for pid in {*named, *agents}:
             with contextlib.suppress(OSError):
                 namespaces |= {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")}
         files = self._files()
         counts = {
-            "sandboxes": sum(path.suffix == ".json" for path in files),
-            "spares": sum(path.name.startswith(".") for path in files),
+            "sandboxes": sum(path.suffix == ".sock" for path in files),
+            "spares": spares,
             "files": len(files),
             "namespaces": len(namespaces),
             "cgroups": len(self._children()),
@@ -176,7 +180,7 @@ def _is_zygote(pid: int) -> bool:
     return False
 
 
-def _of_metrics(address: str) -> list[tuple[str, float]]:
+def _of_metrics(address: str) -> dict[str, float]:
     with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=_METRICS_S) as answer:
-        return [(name, float(value)) for name, value in _METRIC.findall(answer.read().decode())]
-    return []
+        return {name: float(value) for name, value in _METRIC.findall(answer.read().decode())}
+    return {}

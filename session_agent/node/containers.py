@@ -42,8 +42,6 @@ class Container:
     image: ImageSpec
     slot: int
     ids: IdMap
-    state: str
-    """Its state file, empty as long as the container has no name."""
     folder: str
     """What it writes is there, if it has no disk."""
     cgroup: SandboxCgroup
@@ -102,7 +100,6 @@ class ContainerFactory:
             image=image,
             slot=slot,
             ids=self.ids(slot),
-            state=os.path.join(self._settings.run_dir, f".{name}"),
             folder=os.path.join(self._settings.sandboxes_dir, name),
             cgroup=SandboxCgroup(self._hierarchies, name),
             control=ours,
@@ -183,8 +180,7 @@ class ContainerFactory:
             asyncio.get_running_loop().add_reader(container.pidfd, self._ended, container)
 
     def _make_files(self, container: Container, disk_bytes: int | None, fds: list[int]) -> None:
-        """The state file, and a disk, whose mount is added to *fds*, or a folder for what the sandbox writes."""
-        os.close(os.open(container.state, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        """A disk, whose mount is added to *fds*, or a folder for what the sandbox writes."""
         size_bytes = disk_bytes or self._settings.default_disk
         owner = container.ids.base
         if self.disks is not None and size_bytes is not None and size_bytes >= LEAST_BYTES:
@@ -222,7 +218,6 @@ class ContainerFactory:
         steps: list[tuple[str, Callable[[], None]]] = [
             ("files", lambda: removal.remove_tree(container.folder, self._settings.trash_dir)),
             ("control groups", container.cgroup.remove),
-            ("state file", lambda: os.unlink(container.state)),
         ]
         for what, remove in steps:
             try:

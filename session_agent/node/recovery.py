@@ -1,7 +1,8 @@
 """Cleaning up after a node that was killed.
 
-Owns reading the state file of each sandbox, and the cleanup at start: it removes the processes, cgroups and files of the last run and
-reports the sandboxes that ran as lost. Mounts need no cleanup: they are in namespaces that end with their processes.
+Owns the cleanup at start: it removes the cgroups and files of the last run. Processes need none, since every sandbox dies with its node
+(PR_SET_PDEATHSIG), nor do mounts, which are in namespaces that end with their processes. That sandboxes are lost is concluded by whoever
+knew them: ``Events.began_at`` is later than they are.
 A ``run_dir`` outside of the data directory is locked by its node and has a link to its data directory, so that any later node of the
 machine can remove it when its node is dead and its data directory is gone.
 """
@@ -12,11 +13,8 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
-import json
 import logging
 import os
-import select
-import signal
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -26,16 +24,13 @@ from session_agent.node.hierarchies import Hierarchies, detect, remove
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
-_DEATH_MS = 10_000
 _DATA_LINK = "data"
 _REMOVED = ".removed"
 """The end of the name of a ``run_dir`` that is being removed: it belongs to no node, so any node of its user may finish that."""
-_LOST = {"state": "failed", "reason": "node-lost", "fault": "infrastructure", "message": "the node that ran the sandbox was killed"}
 
 
-def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, Any]]:
-    """Remove what an earlier node of this data directory left; the records of its sandboxes, now lost."""
-    lost = _end_recorded(settings)
+def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> None:
+    """Remove what an earlier node of this data directory left."""
     for directory in {settings.run_dir, settings.sandboxes_dir}:
         for name in os.listdir(directory):
             if name != _DATA_LINK:
@@ -46,7 +41,6 @@ def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, An
                 _try(remove, os.path.join(hierarchy.base, name))
     for name in os.listdir(settings.trash_dir):
         removal.remove(os.path.join(settings.trash_dir, name), settings.trash_dir)
-    return lost
 
 
 def make_directories(settings: NodeSettings) -> None:
@@ -140,7 +134,6 @@ def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
         if not _is_gone(data_dir):
             return
         log.warning("removing what a killed node left: its data directory %s is gone", data_dir)
-        _end_recorded(other)
         for base in detect(other.tag).bases:
             _try(remove, base)
         for name in os.listdir(fd):
@@ -177,61 +170,6 @@ def sweep_all(settings: NodeSettings) -> None:
     finally:
         if claimed is not None:
             os.close(claimed)
-
-
-def _end_recorded(settings: NodeSettings) -> list[dict[str, Any]]:
-    """End the processes that the state files in ``run_dir`` name, and remove their cgroups; the records of the sandboxes."""
-    lost = []
-    for name in os.listdir(settings.run_dir):
-        state = _state(os.path.join(settings.run_dir, name)) if name.endswith(".json") else None
-        if state is not None:
-            _end(state.pop("pid", 0), state.pop("started", ""), name)
-            for path in state.pop("cgroups", []):
-                if f"/holdfast-{settings.tag}/" in str(path):
-                    _try(remove, str(path))
-            state.pop("folder", None)  # removed with all others
-            lost.append(state | _LOST)
-    return lost
-
-
-def _state(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            state = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return state if isinstance(state, dict) and isinstance(state.get("sandbox_id"), str) else None
-
-
-def start_time(pid: int) -> str:
-    """When *pid* started, in ticks since boot: id and start identify a process. Empty when it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def _end(pid: object, started: object, name: str) -> None:
-    """Kill *pid* and wait for its end, if it is still the process that was recorded."""
-    if not isinstance(pid, int) or pid <= 1:
-        return
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        if not started or start_time(pid) != started:
-            return
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        if not poll.poll(_DEATH_MS):
-            log.error("process %d of %s could not be killed", pid, name)
-    except OSError:
-        return
-    finally:
-        os.close(pidfd)
 
 
 def _try(step: Any, *args: Any) -> None:

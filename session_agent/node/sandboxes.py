@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import json
 import logging
 import os
 import socket
@@ -98,8 +96,7 @@ class Sandboxes:
         settings = self._settings
         recovery.make_directories(settings)
         self._run_dir_fd = recovery.claim_run_dir(settings)
-        for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):
-            self._remember_failure(lost)
+        await asyncio.to_thread(recovery.sweep, settings, self._hierarchies)
         await asyncio.to_thread(recovery.sweep_abandoned, settings)
         if settings.default_disk is not None and self._privileged:
             problem = missing_requirement(settings.sandboxes_dir)
@@ -247,13 +244,12 @@ class Sandboxes:
         box.agent_epoch = await agent_epoch(container, self._settings.ready_timeout_s)
 
     async def _name(self, box: Sandbox, container: Container) -> None:
-        """Make the container this sandbox: state file, socket, limits, and the configuration that starts the agent."""
+        """Make the container this sandbox: socket, limits, and the configuration that starts the agent."""
         request = box.request
         container.agent_log.name = request.sandbox_id
         container.cgroup.limit(request.limits)
         container.cgroup.raise_priority(container.pid)
         raise_ulimits(container.pid, request.ulimits)
-        self._save(box, container)
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(box.socket_path)
@@ -288,21 +284,6 @@ class Sandboxes:
                 raise
             config["network"] = {"out_of_reach": network.out_of_reach(), "resolver": network.RESOLVER}
         await send_to_child(container, config, fds)
-
-    def _save(self, box: Sandbox, container: Container) -> None:
-        state = box.to_map() | {
-            "pid": container.pid,
-            "started": recovery.start_time(container.pid),
-            "cgroups": container.cgroup.paths,
-            "folder": container.folder,
-        }
-        text = json.dumps(state).encode()
-        with open(container.state, "wb", buffering=0) as file:
-            if file.write(text) < len(text):  # a file system that gets full takes the first part without an error
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        path = self._settings.state_file(box.request.sandbox_id)
-        os.rename(container.state, path)
-        container.state = path
 
     def _ended(self, box: Sandbox) -> None:
         """The sandbox's first process ended by itself."""

@@ -67,8 +67,8 @@ class NodeSettings:
 
     @property
     def run_dir(self) -> str:
-        """Where the socket and the state file of each sandbox are: for root in memory, where creating a file costs a twentieth of what it
-        costs on a disk; else in ``sandboxes_dir``, or in a folder of a short name where that path is too long for a socket."""
+        """Where the socket of each sandbox is: for root in memory, where creating a file costs a twentieth of what it costs on a disk;
+        else in ``sandboxes_dir``, or in a folder of a short name where that path is too long for a socket."""
         parent = _memory_dir() if os.geteuid() == 0 else None
         if parent is None:
             if len(os.fsencode(f"{self.sandboxes_dir}/{'x' * MAX_SANDBOX_ID}.sock")) <= MAX_SOCKET_PATH:
@@ -78,9 +78,6 @@ class NodeSettings:
 
     def agent_socket(self, sandbox_id: str) -> str:
         return f"{self.run_dir}/{sandbox_id}.sock"
-
-    def state_file(self, sandbox_id: str) -> str:
-        return f"{self.run_dir}/{sandbox_id}.json"
 
 
 def from_environment(environ: Mapping[str, str]) -> NodeSettings:

@@ -7,7 +7,7 @@ ends with the history checker, in this process and in ``worker``.
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast import AsyncSandbox, AsyncShell, HoldfastError, SandboxLostError, SandboxNotFoundError
-
-from session_agent.node.settings import NodeSettings
 
 from .history import Reported
 
@@ -35,11 +33,13 @@ class Notes(Protocol):
 def history_path(data: Path, sandbox_id: str) -> Path:
     """The path of ``HISTORY`` on the machine, so that it can be read after the sandbox has ended.
 
-    The node's state file of the sandbox names its folder. Without a state file, as after the end of the sandbox, the path does not exist.
+    The folder of a sandbox has its host's name. Without such a folder, as after the end of the sandbox, the path does not exist.
     """
-    state = Path(NodeSettings(str(data), "").state_file(sandbox_id))
-    folder = json.loads(state.read_text())["folder"] if state.exists() else str(data / "sandboxes" / sandbox_id)
-    return Path(folder, "upper", HISTORY.lstrip("/"))
+    for hostname in (data / "sandboxes").glob("*/upper/etc/hostname"):
+        with contextlib.suppress(OSError):
+            if hostname.read_text().strip() == sandbox_id:
+                return hostname.parents[1] / HISTORY.lstrip("/")
+    return data / "sandboxes" / sandbox_id
 
 
 def script(command_id: str) -> str:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
+import socket
 from pathlib import Path
 
+from holdfast_server.datadir import DataDir
+
 from session_agent.node.settings import NodeSettings
+
+DEADLINE_S = 60.0
 
 
 def census(data: Path) -> dict[str, int]:
@@ -20,7 +28,7 @@ def census(data: Path) -> dict[str, int]:
 
 
 def _files(data: Path) -> list[str]:
-    """Names of state files and sockets."""
+    """Names of sockets."""
     run_dir = Path(NodeSettings(str(data), "").run_dir)
     return [path.name for path in run_dir.glob("*") if not (path.is_dir() or path.is_symlink())]
 
@@ -60,13 +68,30 @@ def _cgroups(data: Path) -> list[str]:
 
 def unclaimed(data: Path) -> dict[str, int]:
     """Count what belongs to no container of the node, neither to a ready spare nor to one in use, when no sandbox is left."""
-    files = _files(data)
-    spares = {name[1:] for name in files if name.startswith(".")}
-    groups = {pid: Path(f"/proc/{pid}/cgroup").read_text() for pid in sandboxed(data) if Path(f"/proc/{pid}").exists()}
+    spares = _spares(data)
     return {
         "mounts": len(_mounts(data)),
-        "processes": sum(not any(f"/{name}" in text for name in spares) for text in groups.values()),
-        "cgroups": len([name for name in _cgroups(data) if name not in spares]),
-        "directories": len([path for path in data.glob("sandboxes/*/") if path.name not in spares]) + len([*data.glob("trash/*")]),
-        "files": len([name for name in files if not name.startswith(".")]),
+        "processes": max(0, len(sandboxed(data)) - spares),
+        "cgroups": max(0, len(set(_cgroups(data))) - spares),
+        "directories": max(0, len([*data.glob("sandboxes/*/")]) - spares) + len([*data.glob("trash/*")]),
+        "files": len(_files(data)),
     }
+
+
+def _spares(data: Path) -> int:
+    """How many the node has; each is one process with one group and, without a disk, one directory."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.connect(str(DataDir(data).node_socket))
+        connection.sendall(b'{"id": 0, "op": "spares"}\n')
+        return int(json.loads(connection.makefile().readline())["spares"])
+
+
+def first_process(data: Path, sandbox_id: str) -> int:
+    """The process id of a sandbox's agent, which has the sandbox's id as the name of its host."""
+    for pid in sandboxed(data):
+        with contextlib.suppress(OSError):
+            ids = re.search(r"^NSpid:.*\s(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+            if ids and ids[1] == "1" and Path(f"/proc/{pid}/root/etc/hostname").read_text().strip() == sandbox_id:
+                return pid
+    raise LookupError(sandbox_id)

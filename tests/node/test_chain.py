@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from holdfast import InvalidArgumentError, SandboxClient
 
-from session_agent.node.settings import NodeSettings
 from tests.node.harness import REPOSITORY
+from tests.node.leftovers import first_process
 from tests.node.ociimages import directory, file, oci_layout, symlink, tar
 from tests.package.roots import debian
 from tests.support.requires import requires
@@ -146,7 +146,7 @@ def test_a_one_off_command_is_in_the_control_group_of_commands(stack: Stack) -> 
     if not Path("/sys/fs/cgroup/cpu/tasks").exists():
         pytest.skip("only control groups of version 1 separate one-off commands from the agent, and this machine has none")
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
-        agent = json.loads(Path(NodeSettings(str(stack.data), "").state_file(sandbox.id)).read_text())["pid"]
+        agent = first_process(stack.data, sandbox.id)
         sandbox.shell().run("true")
         with sandbox.start(["sleep", "60"]) as process:
             commands: list[int] = []

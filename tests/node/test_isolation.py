@@ -13,6 +13,7 @@ import pytest
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
 from session_agent.node.settings import ID_BASE, NodeSettings
 from tests.node.harness import REPOSITORY, Node, NodeClient, ask, run
+from tests.node.leftovers import first_process
 from tests.support.requires import requires
 
 pytestmark = requires("namespaces")
@@ -138,7 +139,7 @@ async def test_what_a_sandbox_makes_privileged_means_nothing_outside(shared: Nod
     )
     inside = await run(box["endpoint"], "python3", "-c", setter)
     assert inside["code"] == 0, inside["err"]
-    pid = json.loads(Path(NodeSettings(str(shared.data), "").state_file("privileged-files")).read_text())["pid"]
+    pid = first_process(shared.data, "privileged-files")
     seen = Path(f"/proc/{pid}/root/tmp")
     assert (seen / "setuid").stat().st_uid >= ID_BASE
     raw = os.getxattr(seen / "capable", "security.capability")
