@@ -118,7 +118,7 @@ class Footprint:
 
 def _of_process(name: str, pid: int, data: str) -> list[Reading]:
     """Memory is what the end of the process would free: anonymous, shared-memory and swapped pages, however many processes map them."""
-    status = dict(line.split(":", 1) for line in _read(f"/proc/{pid}/status").decode().splitlines())
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_bytes().decode().splitlines())
     if "RssAnon" not in status:
         raise ProcessLookupError(pid)  # it has ended and was not waited for
     kib = sum(int(status[field].split()[0]) for field in ("RssAnon", "RssShmem", "VmSwap"))
@@ -133,7 +133,7 @@ def _of_process(name: str, pid: int, data: str) -> list[Reading]:
 
 def _mounts(pid: str, data: str) -> list[bytes]:
     """Rows of a process's mount table; in the machine's own one only those of the stack, because others come and go."""
-    rows = _read(f"/proc/{pid}/mountinfo").splitlines()
+    rows = Path(f"/proc/{pid}/mountinfo").read_bytes().splitlines()
     if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
         return rows
     return [row for row in rows if data.encode() in row]
@@ -142,7 +142,7 @@ def _mounts(pid: str, data: str) -> list[bytes]:
 def _is_first(pid: int) -> bool:
     """Whether it is the first process of a pid namespace below this one."""
     with contextlib.suppress(OSError):
-        for line in _read(f"/proc/{pid}/status").splitlines():
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
             if line.startswith(b"NSpid:"):
                 ids = line.split()[1:]
                 return len(ids) > 1 and ids[-1] == b"1"
@@ -165,18 +165,14 @@ def _children(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
     return found
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def _is_zygote(pid: int) -> bool:
+    """Not one of its forks that has not yet changed its name."""
     with contextlib.suppress(OSError):
-        return b"holdfast-zygote" in _read(f"/proc/{pid}/cmdline") and not _is_first(pid)  # not a fork that has not yet changed its name
+        return b"holdfast-zygote" in Path(f"/proc/{pid}/cmdline").read_bytes() and not _is_first(pid)
     return False
 
 

@@ -102,11 +102,8 @@ def _locate(name: str) -> Module | None:
     if name in sys.builtin_module_names:
         return None
     head, _, _ = name.partition(".")
-    if head in sys.stdlib_module_names:
-        # frozen modules do not name their file, and a site hook may have replaced a finder: look where it must be
-        return _in_folders(name, _standard_folders())
     try:
-        spec = importlib.util.find_spec(name)
+        spec = _find_standard(name) if head in sys.stdlib_module_names else importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
@@ -114,22 +111,16 @@ def _locate(name: str) -> Module | None:
     return Module(name, Path(spec.origin), spec.submodule_search_locations is not None)
 
 
-def _in_folders(name: str, folders: list[str]) -> Module | None:
-    parts = name.split(".")
-    for depth, part in enumerate(parts):
-        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[: depth + 1]) if depth else part, folders)
-        if spec is None or spec.origin is None:
-            return None
-        if depth == len(parts) - 1:
-            return Module(name, Path(spec.origin), spec.submodule_search_locations is not None)
-        folders = list(spec.submodule_search_locations or ())
-    return None
-
-
-def _standard_folders() -> list[str]:
+def _find_standard(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Where it must be: frozen modules do not name their file, and a site hook may have replaced a finder."""
+    parent = name.rpartition(".")[0]
+    if parent:
+        package = _find_standard(parent)
+        folders = package.submodule_search_locations if package else None
+        return importlib.machinery.PathFinder.find_spec(name, folders) if folders else None
     standard = sysconfig.get_path("stdlib")
     dynamic = sysconfig.get_config_var("DESTSHARED") or f"{standard}/lib-dynload"
-    return [standard, dynamic, f"{standard}/lib-dynload"]
+    return importlib.machinery.PathFinder.find_spec(name, [standard, dynamic, f"{standard}/lib-dynload"])
 
 
 def _imports(tree: ast.AST, name: str, is_package: bool, in_functions: bool) -> Iterator[str]:
