@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 
 from session_agent.node import syscalls as sys_
-from session_agent.node.hierarchies import Hierarchies, Hierarchy, remove, try_write, write
+from session_agent.node.hierarchies import Hierarchies, Hierarchy, remove, try_write
 
 RESERVE_BYTES = 96 << 20
 RESERVE_PIDS = 32
@@ -59,7 +59,7 @@ class SandboxCgroup:
             outer = self._place(hierarchy)
             os.mkdir(outer)
             if hierarchy.v2 and hierarchy.controllers:
-                write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(hierarchy.controllers)))
+                sys_.write_file(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(hierarchy.controllers)))
             for part in (_COMMANDS, _AGENT) if hierarchy.divided else (_COMMANDS,):
                 os.mkdir(f"{outer}/{part}")
             if hierarchy.v2:
@@ -72,24 +72,24 @@ class SandboxCgroup:
             for path, reserve in ((outer, True), (f"{outer}/{_COMMANDS}", False)):
                 if "memory" in hierarchy.controllers:
                     size = limits.memory_bytes + (RESERVE_BYTES if reserve else 0)
-                    write(f"{path}/{'memory.max' if v2 else 'memory.limit_in_bytes'}", str(size))
+                    sys_.write_file(f"{path}/{'memory.max' if v2 else 'memory.limit_in_bytes'}", str(size))
                     try_write(f"{path}/{'memory.swap.max' if v2 else 'memory.memsw.limit_in_bytes'}", "0" if v2 else str(size))
                 if "pids" in hierarchy.controllers:
-                    write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
+                    sys_.write_file(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
                 if "cpu" in hierarchy.controllers and v2:
                     # One-off commands are in the agent's group here (see ``raise_priority``): a limit of its own would be theirs.
-                    write(f"{path}/cpu.max", f"{_quota_us(limits.cpu + (RESERVE_CPU if reserve else 0))} {_PERIOD_US}")
+                    sys_.write_file(f"{path}/cpu.max", f"{_quota_us(limits.cpu + (RESERVE_CPU if reserve else 0))} {_PERIOD_US}")
             if "cpu" in hierarchy.controllers and not v2:
                 try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
                 # Within the sandbox the agent goes before all commands together.
                 for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
-                    write(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
+                    sys_.write_file(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
                     try_write(f"{outer}/{part}/cpu.shares", str(shares))
 
     def add(self, pid: int) -> None:
         """Move the agent in; everything it starts stays in."""
         for hierarchy in self.hierarchies.limiting:
-            write(f"{self._place(hierarchy, _AGENT if hierarchy.divided else '')}/cgroup.procs", str(pid))
+            sys_.write_file(f"{self._place(hierarchy, _AGENT if hierarchy.divided else '')}/cgroup.procs", str(pid))
 
     def raise_priority(self, pid: int) -> None:
         """Schedule the agent before the processes it started, so that it can kill them when there are a thousand busy ones.

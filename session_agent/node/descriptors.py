@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-async def until_readable(fd: int, timeout_s: float) -> None:
+async def until_readable(fd: int, timeout_s: float | None = None) -> None:
     """Raises TimeoutError."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()

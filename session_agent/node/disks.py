@@ -61,14 +61,6 @@ class Disks:
 
     def create(self, size_bytes: int, owner: int) -> Disk:
         """A new disk for the sandbox whose root is *owner*. Blocks for milliseconds; threads do not wait for each other. Raises OSError."""
-        blank = self.blank(size_bytes)
-        try:
-            return attach(blank, owner)
-        finally:
-            os.close(blank)
-
-    def blank(self, size_bytes: int) -> int:
-        """A descriptor of a new formatted disk without a name. Raises OSError."""
         size_bytes = size_bytes // 4096 * 4096
         with self._making:
             template = self._templates.get(size_bytes)
@@ -81,10 +73,9 @@ class Disks:
         try:
             for offset, data in template:
                 os.pwrite(made, data, offset)
-        except BaseException:
+            return _attach(made, owner)
+        finally:
             os.close(made)
-            raise
-        return made
 
     def _format(self, size_bytes: int) -> list[tuple[int, bytes]]:
         """Where a formatted disk is not empty, and what is there."""
@@ -129,7 +120,7 @@ def missing_requirement(directory: str) -> str:
         return str(error)
 
 
-def attach(blank: int, owner: int) -> Disk:
+def _attach(blank: int, owner: int) -> Disk:
     """Mount *blank*, of which what it was made with belongs to *owner* from now on. Waits for the device. Raises OSError."""
     device = _loop(blank)
     try:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from session_agent.node.syscalls import write_file
+
 _CONTROLLERS = ("memory", "pids", "cpu")
 """What limits a sandbox."""
 _SHARED = ("cpuacct", "cpuset")
@@ -90,7 +92,7 @@ def _shared(mounts: Mapping[str, tuple[str, str]], own: Mapping[str, str], tag: 
         try:
             for name in ("cpuset.cpus", "cpuset.mems") if controller == "cpuset" else ():
                 with open(f"{parent}/{name}", encoding="ascii") as file:
-                    write(f"{base}/{name}", file.read())
+                    write_file(f"{base}/{name}", file.read())
         except OSError:
             continue
         found[controller] = base
@@ -134,14 +136,14 @@ def _enable(parent: str, wanted: frozenset[str]) -> frozenset[str]:
         if offered:
             request = " ".join(f"+{name}" for name in sorted(offered))
             try:
-                write(f"{parent}/cgroup.subtree_control", request)
+                write_file(f"{parent}/cgroup.subtree_control", request)
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
                 leaf = f"{parent}/holdfast-node"
                 os.makedirs(leaf, exist_ok=True)
-                write(f"{leaf}/cgroup.procs", str(os.getpid()))
-                write(f"{parent}/cgroup.subtree_control", request)
+                write_file(f"{leaf}/cgroup.procs", str(os.getpid()))
+                write_file(f"{parent}/cgroup.subtree_control", request)
     except OSError:
         return frozenset()
     return offered
@@ -197,7 +199,7 @@ def remove(path: str, deadline_s: float = 5.0) -> None:
 def _kill(path: str) -> None:
     """SIGKILL to all members of *path* and of every group below it."""
     try:
-        write(f"{path}/cgroup.kill", "1")
+        write_file(f"{path}/cgroup.kill", "1")
         return
     except OSError:
         pass
@@ -211,13 +213,4 @@ def _kill(path: str) -> None:
 def try_write(path: str, text: str) -> None:
     """Write to a file of a group, where that is possible."""
     with contextlib.suppress(OSError):
-        write(path, text)
-
-
-def write(path: str, text: str) -> None:
-    """Write to a file of a group. Raises ``OSError``."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
+        write_file(path, text)

@@ -126,7 +126,3 @@ class Launcher:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None

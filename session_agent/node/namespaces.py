@@ -89,19 +89,19 @@ class IdMap:
 def write_id_maps(pid: int, extents: Sequence[tuple[int, int, int]], *, proc: str = "/proc") -> None:
     """Give the new user namespace of *pid* its ids. A single id needs setgroups denied first."""
     if sum(number for _, _, number in extents) == 1:
-        _write(f"{proc}/{pid}/setgroups", "deny")
+        sys_.write_file(f"{proc}/{pid}/setgroups", "deny")
     lines = "".join(f"{inside} {outside} {number}\n" for inside, outside, number in extents)
-    _write(f"{proc}/{pid}/uid_map", lines)
-    _write(f"{proc}/{pid}/gid_map", lines)
+    sys_.write_file(f"{proc}/{pid}/uid_map", lines)
+    sys_.write_file(f"{proc}/{pid}/gid_map", lines)
 
 
 def enter_own_user_namespace() -> None:
     """Unprivileged start: become root of a namespace that maps only the caller, with mounts of its own."""
     uid, gid = os.geteuid(), os.getegid()
     sys_.unshare(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"0 {uid} 1\n")
-    _write("/proc/self/gid_map", f"0 {gid} 1\n")
+    sys_.write_file("/proc/self/setgroups", "deny")
+    sys_.write_file("/proc/self/uid_map", f"0 {uid} 1\n")
+    sys_.write_file("/proc/self/gid_map", f"0 {gid} 1\n")
 
 
 def keep_capabilities_across_uids() -> None:
@@ -140,7 +140,7 @@ def bound_counts() -> None:
     """Child that shares its one id with the user and all other sandboxes: a part for each of what is counted for that id."""
     for name, most in (("max_inotify_instances", 32), ("max_inotify_watches", 16384)):
         with contextlib.suppress(OSError):
-            _write(f"/proc/sys/user/{name}", str(most))
+            sys_.write_file(f"/proc/sys/user/{name}", str(most))
 
 
 def become_root_inside(ids: IdMap) -> None:
@@ -173,7 +173,7 @@ def set_up_network(ids: IdMap) -> None:
     _loopback_up()
     for name, text in (("ip_unprivileged_port_start", "0"), ("ping_group_range", f"0 {ids.commands - 1}")):
         with contextlib.suppress(OSError):
-            _write(f"/proc/sys/net/ipv4/{name}", text)
+            sys_.write_file(f"/proc/sys/net/ipv4/{name}", text)
 
 
 def _loopback_up() -> None:
@@ -199,19 +199,19 @@ def limit_resources(open_files: int) -> None:
     The agent leaves no core dumps; commands may (privileges.py).
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    signals = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
-    bound = _SIGNALS if signals == resource.RLIM_INFINITY else min(_SIGNALS, signals)
-    resource.setrlimit(resource.RLIMIT_SIGPENDING, (bound, bound))
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    bound = open_files if hard == resource.RLIM_INFINITY else min(open_files, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (bound, bound))
+    _limit(resource.RLIMIT_SIGPENDING, _SIGNALS)
+    _limit(resource.RLIMIT_NOFILE, open_files)
 
 
 def limit_tasks(tasks: int) -> None:
     """Child: a bound on processes and threads per user id, counted in this user namespace alone; also without cgroups."""
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    bound = tasks if hard == resource.RLIM_INFINITY else min(tasks, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (bound, bound))
+    _limit(resource.RLIMIT_NPROC, tasks)
+
+
+def _limit(kind: int, most: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (bound, bound))
 
 
 def clear_bounding_set(last_capability: int) -> None:
@@ -233,18 +233,10 @@ def drop_own_capabilities(program: bytes | None) -> None:
     """Child, last step: what the agent itself does not need goes, and cannot be regained. The filter is for it and for commands."""
     if program is not None:
         sys_.seccomp_install(program)  # needs a capability that goes now
-    sys_.capset(AGENT_CAPABILITIES, AGENT_CAPABILITIES)
+    sys_.capset(AGENT_CAPABILITIES)
 
 
 def last_capability() -> int:
     """The highest capability this kernel knows."""
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         return int(file.read())
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)

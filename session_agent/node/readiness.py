@@ -14,6 +14,7 @@ import re
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.containers import Container
+from session_agent.node.descriptors import until_readable
 
 _MAX_LINE = 8192
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.EINTR)
@@ -34,25 +35,17 @@ async def prepared(container: Container, timeout_s: float) -> bool:
 
 async def agent_epoch(container: Container, timeout_s: float) -> str:
     """Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same."""
-    loop = asyncio.get_running_loop()
-    os.set_blocking(container.ready, False)
-    line: asyncio.Future[bytes] = loop.create_future()
-    received = bytearray()
-
-    def readable() -> None:
-        part = os.read(container.ready, 4096)
-        received.extend(part)
-        if (not part or b"\n" in part or len(received) > _MAX_LINE) and not line.done():
-            line.set_result(bytes(received))
-
-    loop.add_reader(container.ready, readable)
+    raw = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            raw = await line
+            while b"\n" not in raw and len(raw) <= _MAX_LINE:
+                await until_readable(container.ready)
+                part = os.read(container.ready, 4096)
+                if not part:
+                    break
+                raw += part
     except TimeoutError:
         raise HoldfastError("create_timeout", f"the agent did not serve within {timeout_s:g} s") from None
-    finally:
-        loop.remove_reader(container.ready)
     try:
         answer = json.loads(raw) if raw else {}
     except ValueError:

@@ -184,7 +184,8 @@ class Sandboxes:
                 return self._forget(sandbox_id, incarnation)
             box.state = "deleting"
             await self._remove(box)
-        self._publish("gone", box, "deleted", "caller", "the sandbox was deleted")
+        box.reason, box.fault, box.message = "deleted", "caller", "the sandbox was deleted"
+        self._publish("gone", box)
         return True
 
     def _forget(self, sandbox_id: str, incarnation: str | None) -> bool:
@@ -224,7 +225,7 @@ class Sandboxes:
         box.container.close_channels()
         box.state = "ready"
         box.container.on_end = lambda: self._ended(box)
-        self._publish("ready", box, "", "", "")
+        self._publish("ready", box)
 
     async def _use_spare(self, box: Sandbox, spare: Container) -> bool:
         """False when the spare was killed while it waited: the request then gets another container."""
@@ -306,7 +307,7 @@ class Sandboxes:
             if self._live.get(box.request.sandbox_id) is not box:
                 return
             await self._remove(box)
-        self._publish("failed", box, box.reason, box.fault, box.message)
+        self._publish("failed", box)
 
     async def _remove(self, box: Sandbox) -> None:
         try:
@@ -326,6 +327,5 @@ class Sandboxes:
         while len(self._failed) > self._settings.remembered_failures:
             del self._failed[next(iter(self._failed))]
 
-    def _publish(self, kind: str, box: Sandbox, reason: str, fault: str, message: str) -> None:
-        event = box.to_map() | {"type": kind, "reason": reason, "fault": fault, "message": message}
-        self.events.publish(event)
+    def _publish(self, kind: str, box: Sandbox) -> None:
+        self.events.publish(box.to_map() | {"type": kind})

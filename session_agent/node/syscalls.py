@@ -217,6 +217,15 @@ def _title_place() -> tuple[int, int]:
     return int(fields[45]), int(fields[46])
 
 
+def write_file(path: str, text: str) -> None:
+    """Write to a file of the kernel with one call. Raises ``OSError``."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
 _pidfd_slot = ctypes.c_int(-1)
 _before_fork = ctypes.pythonapi.PyOS_BeforeFork
 _after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Child
@@ -244,14 +253,11 @@ def fork_into(flags: int, tid_address: int = 0) -> tuple[int, int]:
     return pid, int(_pidfd_slot.value)
 
 
-def capset(permitted: int, effective: int, inheritable: int = 0) -> None:
+def capset(capabilities: int) -> None:
+    """Have these capabilities, effective and permitted, and no others."""
     header = struct.pack("=Ii", 0x20080522, 0)
-    low, high = 0xFFFFFFFF, 32
-    data = struct.pack(
-        "=6I",
-        effective & low, permitted & low, inheritable & low,
-        effective >> high, permitted >> high, inheritable >> high,
-    )  # fmt: skip
+    low, high = capabilities & 0xFFFFFFFF, capabilities >> 32
+    data = struct.pack("=6I", low, low, 0, high, high, 0)
     _syscall("capset", _NUMBERS["capset"], header, data)
 
 

@@ -317,33 +317,28 @@ def _hard_link(member: tarfile.TarInfo, name: str, parent: int, root: int) -> No
         raise invalid("a hard link to the root")
     try:
         holder, source = _open_parent_through_links(root, source, create=False)
+        try:
+            status = os.lstat(source[-1], dir_fd=holder)
+            if stat.S_ISDIR(status.st_mode):
+                raise invalid(f"a hard link to no file: {member.linkname[:200]!r}")
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(status, os.lstat(name, dir_fd=parent)):
+                    return
+            _clear(name, parent)
+            os.link(source[-1], name, src_dir_fd=holder, dst_dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISCHR(status.st_mode):
+                _mark_whiteouts(parent)
+        finally:
+            os.close(holder)
     except FileNotFoundError as error:
         raise invalid(f"a hard link to nothing: {member.linkname[:200]!r}") from error
-    try:
-        status = os.lstat(source[-1], dir_fd=holder)
-        if stat.S_ISDIR(status.st_mode):
-            raise invalid(f"a hard link to no file: {member.linkname[:200]!r}")
-        if holder == parent and source[-1] == name:
-            return
-        _clear(name, parent, keep=status)
-        os.link(source[-1], name, src_dir_fd=holder, dst_dir_fd=parent, follow_symlinks=False)
-        if stat.S_ISCHR(status.st_mode):
-            _mark_whiteouts(parent)
-    except FileNotFoundError as error:
-        raise invalid(f"a hard link to nothing: {member.linkname[:200]!r}") from error
-    except FileExistsError:
-        pass
-    finally:
-        os.close(holder)
 
 
-def _clear(name: str, parent: int, keep: os.stat_result | None = None) -> None:
-    """Make room for *name*: what an earlier member put there goes, except the very inode *keep*."""
+def _clear(name: str, parent: int) -> None:
+    """Make room for *name*: what an earlier member put there goes."""
     try:
         status = os.lstat(name, dir_fd=parent)
     except FileNotFoundError:
-        return
-    if keep is not None and (status.st_dev, status.st_ino) == (keep.st_dev, keep.st_ino):
         return
     if stat.S_ISDIR(status.st_mode):
         shutil.rmtree(name, dir_fd=parent)
