@@ -65,6 +65,7 @@ class Rehearsal:
         self.options = options
         self.cluster = cluster
         self.results: list[Result] = []
+        self.where = ["--kubectl", options.kubectl, "--context", options.context]
 
     def take(self, name: str, step: Step) -> None:
         self.results.append(take(name, step))
@@ -75,8 +76,7 @@ class Rehearsal:
             if self.cluster.get("deployment/holdfast-gateway", "--namespace", SYSTEM) is None:
                 raise StepError("nothing is deployed: name an overlay")
             raise NotRunError("what is deployed is taken as it is; --overlay deploys")
-        where = ["--kubectl", self.options.kubectl, *(["--context", self.options.context] if self.options.context else [])]
-        if deploying.main([*where, "apply", self.options.overlay]) != 0:
+        if deploying.main([*self.where, "apply", self.options.overlay]) != 0:
             raise StepError("the deploy failed, see above")
         return {"detail": self.options.overlay}
 
@@ -129,11 +129,10 @@ class Rehearsal:
         return _judged(report, options)
 
     def smoke_options(self, key: str, *more: str) -> argparse.Namespace:
-        where = ["--kubectl", self.options.kubectl, *(["--context", self.options.context] if self.options.context else [])]
         what = ["--image", self.options.image, "--count", str(self.options.sessions), "--cpu", self.options.cpu, "--memory", "64Mi"]
         # A sandbox that is late is reported with its own error, before the time for the whole is over.
         waits = ["--ready", str(self.options.timeout * 0.8), "--timeout", str(self.options.timeout)]
-        return smoking.parse(["--api-key", key, *where, *what, *waits, *more])
+        return smoking.parse(["--api-key", key, *self.where, *what, *waits, *more])
 
     def under(self, key: str, fault: Callable[[], None]) -> dict[str, Any]:
         """Sessions at work in the cluster while ``fault`` happens once; every command of every one is checked."""

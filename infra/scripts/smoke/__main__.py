@@ -28,6 +28,8 @@ _SERVICE = "service/holdfast-gateway"
 _INSIDE = f"http://holdfast-gateway.{SYSTEM}.svc"
 _GATEWAYS = "app.kubernetes.io/component=gateway"
 _PYTHON = "/opt/holdfast/bin/python"
+_BESIDE = ("--namespace", "default")
+"""Where the pod of ``--in-cluster`` runs."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -37,9 +39,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     way = parser.add_argument_group("how to reach it (default: HOLDFAST_URL, else a port forwarded by kubectl)")
     way.add_argument("--url", default=os.environ.get("HOLDFAST_URL", ""))
     way.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="default: HOLDFAST_API_KEY")
-    way.add_argument("--api-key-file", type=Path, help="a file that holds the key")
     way.add_argument("--in-cluster", action="store_true", help="run as a pod beside it, through its Service")
-    way.add_argument("--from-namespace", default="default", help="the pod's namespace (default: default)")
     way.add_argument("--context", default="")
     way.add_argument("--kubectl", default=os.environ.get("KUBECTL", "kubectl"))
     what = parser.add_argument_group("what to do")
@@ -57,12 +57,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     what.add_argument("--timeout", type=int, default=600, metavar="S", help="longest wait for the whole (default: 600)")
     options = parser.parse_args(arguments)
-    if options.api_key_file is not None:
-        options.api_key = options.api_key_file.read_text().strip()
     if options.count < 1 or options.rolling < 0:
         parser.error("--count is at least 1, --rolling at least 0")
     if not options.api_key:
-        raise DeployError("no API key: HOLDFAST_API_KEY, or --api-key-file; `python -m infra.scripts.deploy key add OWNER` makes one")
+        raise DeployError("no API key: set HOLDFAST_API_KEY; `python -m infra.scripts.deploy key add OWNER` makes one")
     return options
 
 
@@ -92,6 +90,8 @@ def forwarded(cluster: Kubectl) -> Iterator[str]:
 
 Disturb = Callable[[], int]
 """What happens while sessions are at work; how often it did."""
+AtWork = Callable[[subprocess.Popen[str]], int]
+"""The same, with the program whose output is read."""
 
 
 def in_cluster(options: argparse.Namespace, cluster: Kubectl, disturb: Disturb | None = None) -> dict[str, Any]:
@@ -101,7 +101,6 @@ def in_cluster(options: argparse.Namespace, cluster: Kubectl, disturb: Disturb |
         raise DeployError(f"there is no deployment holdfast-gateway in namespace {SYSTEM}")
     container = gateway["spec"]["template"]["spec"]["containers"][0]
     name = f"holdfast-smoke-{secrets.token_hex(3)}"
-    space = ("--namespace", options.from_namespace)
     objects = _pod(name, options, container["image"], container.get("imagePullPolicy", "IfNotPresent"))
     try:
         cluster.apply(objects)
@@ -109,20 +108,16 @@ def in_cluster(options: argparse.Namespace, cluster: Kubectl, disturb: Disturb |
 
         def at_work(_logs: subprocess.Popen[str]) -> int:
             rollouts = disturb() if disturb else _roll(options, cluster)
-            _stop(cluster, name, space)
+            _stop(cluster, name)
             return rollouts
 
-        lines, rollouts = _followed(cluster.command("logs", "--follow", name, *space), options.timeout, at_work)
-        report = _last_report(lines)
-        if report is None:
-            raise DeployError(f"the smoke pod ended without a report:\n{''.join(lines)[-2000:]}")
-        return {**report, **({"rollouts": rollouts} if options.rolling else {})}
+        return _report_of(cluster.command("logs", "--follow", name, *_BESIDE), options, at_work)
     finally:
-        cluster.run("delete", "pod,secret", name, *space, "--ignore-not-found", "--wait=false")
+        cluster.run("delete", "pod,secret", name, *_BESIDE, "--ignore-not-found", "--wait=false")
 
 
 def _pod(name: str, options: argparse.Namespace, image: str, policy: str) -> list[dict[str, Any]]:
-    metadata = {"name": name, "namespace": options.from_namespace, "labels": {"app.kubernetes.io/component": "smoke"}}
+    metadata = {"name": name, "namespace": _BESIDE[1], "labels": {"app.kubernetes.io/component": "smoke"}}
     text = Path(episodes.__file__).read_text()
     container = {
         "name": "smoke",
@@ -146,11 +141,12 @@ def _pod(name: str, options: argparse.Namespace, image: str, policy: str) -> lis
     return [secret, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}]
 
 
-def _followed(command: list[str], limit_s: float, at_work: Callable[[subprocess.Popen[str]], int], **more: Any) -> tuple[list[str], int]:
-    """A program's lines, to its end or to ``limit_s``, and what ``at_work`` returned, which is called once all sessions are at work."""
+def _report_of(command: list[str], options: argparse.Namespace, at_work: AtWork, **more: Any) -> dict[str, Any]:
+    """What a program reports that runs ``episodes`` or shows its output. ``at_work`` is called once all sessions are at work."""
     lines, happened = [], 0
+    end = time.monotonic() + options.timeout
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more) as process:
-        limit = threading.Timer(limit_s, process.kill)
+        limit = threading.Timer(options.timeout, process.kill)
         limit.start()
         try:
             assert process.stdout is not None
@@ -161,16 +157,23 @@ def _followed(command: list[str], limit_s: float, at_work: Callable[[subprocess.
         finally:
             limit.cancel()
             process.terminate()
-    return lines, happened
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict) and {"failed", "failures", "steps"} <= found.keys():
+                return {**found, **({"rollouts": happened} if options.rolling else {})}
+    if time.monotonic() >= end:
+        raise DeployError(f"{options.count} sandboxes had not done every step within {options.timeout} s (--timeout)")
+    raise DeployError(f"it ended without a report: {''.join(lines).strip()[-2000:]}")
 
 
-def _stop(cluster: Kubectl, name: str, space: tuple[str, str]) -> None:
+def _stop(cluster: Kubectl, name: str) -> None:
     """Have the pod's sessions finish. One whose sessions have all failed ends by itself: then its report has the reason."""
     try:
-        cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
+        cluster.run("exec", name, *_BESIDE, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
     except DeployError as error:
         try:
-            cluster.run("wait", f"pod/{name}", *space, "--for=jsonpath={.status.phase}=Failed", "--timeout=10s")
+            cluster.run("wait", f"pod/{name}", *_BESIDE, "--for=jsonpath={.status.phase}=Failed", "--timeout=10s")
         except DeployError:
             raise error from None
 
@@ -179,7 +182,7 @@ def _until_started(cluster: Kubectl, name: str, options: argparse.Namespace) -> 
     """kubectl can wait for a pod to be ready, or to be over, but not for either."""
     deadline = time.monotonic() + min(options.timeout, 120)
     while True:
-        pod = cluster.get("pod", name, "--namespace", options.from_namespace) or {}
+        pod = cluster.get("pod", name, *_BESIDE) or {}
         if pod.get("status", {}).get("phase", "Pending") != "Pending":
             return
         if time.monotonic() > deadline:
@@ -201,15 +204,6 @@ def _roll(options: argparse.Namespace, cluster: Kubectl) -> int:
     return int(options.rolling)
 
 
-def _last_report(lines: list[str]) -> dict[str, Any] | None:
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError):
-            found = json.loads(line)
-            if isinstance(found, dict) and {"failed", "failures", "steps"} <= found.keys():
-                return found
-    return None
-
-
 def run_episodes(options: argparse.Namespace, url: str, meanwhile: str = "") -> dict[str, Any]:
     """Run ``episodes`` as a process; with ``--rolling`` the command ``meanwhile`` is what happens under sessions at work. Its report."""
 
@@ -219,14 +213,7 @@ def run_episodes(options: argparse.Namespace, url: str, meanwhile: str = "") -> 
         return int(status == 0)
 
     environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": options.api_key}
-    end = time.monotonic() + options.timeout
-    lines, happened = _followed([sys.executable, episodes.__file__, *task(options)], options.timeout, at_work, env=environment)
-    report = _last_report(lines)
-    if report is None and time.monotonic() >= end:
-        raise DeployError(f"{options.count} sandboxes had not done every step within {options.timeout} s (--timeout)")
-    if report is None:
-        raise DeployError(f"it ended without a report: {''.join(lines).strip()[-2000:]}")
-    return {**report, **({"rollouts": happened} if meanwhile else {})}
+    return _report_of([sys.executable, episodes.__file__, *task(options)], options, at_work, env=environment)
 
 
 def judged(report: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
