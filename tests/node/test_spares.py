@@ -7,9 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-from session_agent.node.settings import NodeSettings
 from tests.node.harness import Node, NodeClient, node, run
-from tests.node.leftovers import census, sandboxed
+from tests.node.leftovers import census, first_process, sandboxed
 from tests.node.ociimages import directory, oci_layout, tar
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -28,10 +27,10 @@ async def test_a_create_adopts_a_spare_and_it_is_replaced(node: Node) -> None:
     client = await node.client()
     await client.create("first")
     await until_spares(client, 4)
-    ready = {path.name for path in Path(NodeSettings(str(node.data), "").run_dir).glob(".*")}
+    before = sandboxed(node.data)
     await client.create("second", env={"WHO": "second"})
     await until_spares(client, 4)
-    assert len(ready & {path.name for path in Path(NodeSettings(str(node.data), "").run_dir).glob(".*")}) == 3
+    assert first_process(node.data, "second") in before
 
 
 async def test_an_adopted_spare_is_like_any_other_sandbox(node: Node) -> None:
