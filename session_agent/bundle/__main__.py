@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         bundle = build(options.output)
-        image = write_archive(bundle.folder, options.oci, options.tag) if options.oci is not None else ""
+        image = write_archive(bundle, options.oci, options.tag) if options.oci is not None else ""
     except (BuildError, OSError, subprocess.CalledProcessError) as error:
         print(f"no bundle: {error}", file=sys.stderr)
         return 1

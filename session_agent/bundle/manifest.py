@@ -1,7 +1,7 @@
 """The description of a bundle: ``manifest.json``, and the digest that two equal bundles share.
 
-Owns the list of files with their hashes and modes, the digest over it, and the check of a folder against it. The digest covers names,
-modes and contents, and no times. Called by ``build``; the file is read by people, tests and ``oci``.
+Owns the list of files with their hashes and modes, and the digest over it. The digest covers names,
+modes and contents, and no times. Called by ``build``; the file is read by people and by tests.
 """
 
 from __future__ import annotations
@@ -39,12 +39,6 @@ def write(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     files = entries_of(folder)
     manifest = {**facts, "digest": digest_of(files), "size_bytes": sum(file["size_bytes"] for file in files), "files": files}
     (folder / NAME).write_text(json.dumps(manifest, indent=1) + "\n")
-    return manifest
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """The manifest of a bundle."""
-    manifest: dict[str, Any] = json.loads((folder / NAME).read_text())
     return manifest
 
 

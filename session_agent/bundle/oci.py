@@ -16,14 +16,13 @@ from typing import Any
 
 from holdfast_wire.bundle import MOUNT, agent_command
 
-from . import manifest as bundle_manifest
-from .build import TIME_S
+from .build import TIME_S, Bundle
 
 _TYPE = "application/vnd.oci.image"
 _CREATED = "2020-01-01T00:00:00Z"
 
 
-def write_archive(bundle: Path, target: Path, tag: str) -> str:
+def write_archive(bundle: Bundle, target: Path, tag: str) -> str:
     """Write a tar file of an OCI layout, as ``ctr image import`` and registries' tools take it. The image's digest."""
     files, digest = _image(bundle, tag)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -33,9 +32,9 @@ def write_archive(bundle: Path, target: Path, tag: str) -> str:
     return digest
 
 
-def _image(bundle: Path, tag: str) -> tuple[dict[str, bytes], str]:
-    facts = bundle_manifest.read(bundle)
-    plain = _layer(bundle)
+def _image(bundle: Bundle, tag: str) -> tuple[dict[str, bytes], str]:
+    facts = bundle.manifest
+    plain = _layer(bundle.folder)
     packed = gzip.compress(plain, compresslevel=6, mtime=0)
     config = {
         "architecture": facts["architecture"],
@@ -70,13 +69,13 @@ def _image(bundle: Path, tag: str) -> tuple[dict[str, bytes], str]:
     return dict(sorted(files.items())), str(entry["digest"])
 
 
-def _layer(bundle: Path) -> bytes:
+def _layer(folder: Path) -> bytes:
     buffer = io.BytesIO()
     root = MOUNT.strip("/")
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         _add(archive, root, None, 0o755)
-        for path in sorted(bundle.rglob("*")):
-            name = f"{root}/{path.relative_to(bundle).as_posix()}"
+        for path in sorted(folder.rglob("*")):
+            name = f"{root}/{path.relative_to(folder).as_posix()}"
             if path.is_dir():
                 _add(archive, name, None, 0o755)
             else:

@@ -156,13 +156,17 @@ class ContainerFactory:
         await self._launcher.begin(
             {
                 "ids": (container.ids.base, container.ids.count, container.ids.high_base),
-                "layers": image.layers,
-                "trees": [(tree.source, tree.target) for tree in image.trees],
-                "hidden": image.hidden,
+                "root": tuple(
+                    rootfs.Root(
+                        layers=image.layers,
+                        trees=image.trees,
+                        hidden=image.hidden,
+                        folder=container.folder if disk_bytes is None and len(passed) == 3 else None,
+                        shm_bytes=self._settings.shm_bytes,
+                        tmpfs_bytes=None if len(passed) > 3 else disk_bytes,
+                    )
+                ),
                 "groups": len(container.cgroup.paths),
-                "folder": container.folder if disk_bytes is None and len(passed) == 3 else None,
-                "shm_bytes": self._settings.shm_bytes,
-                "tmpfs_bytes": None if len(passed) > 3 else disk_bytes,
                 "warm_up": ahead,
                 "idmap": self._launcher.id_mapping,
                 "open_files": self._settings.open_files,

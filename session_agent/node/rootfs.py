@@ -13,6 +13,7 @@ import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from session_agent.node import syscalls as sys_
 from session_agent.node.namespaces import IdMap, write_id_maps
@@ -46,23 +47,16 @@ _TERMINALS = 256
 """At once in one sandbox. The kernel has 3072 for all sandboxes together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A directory of the machine shown read-only at *target* (relative to the root)."""
-
-    source: str
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(NamedTuple):
     """What a sandbox's tree is made of: layers (topmost first), read-only trees, and its own writable folder.
+
+    A tree is a directory of the machine, and where it is shown, relative to the root.
 
     What it writes goes to a tmpfs of *tmpfs_bytes*, to *folder*, where nothing bounds it, or, without either, to a disk of its own.
     """
 
     layers: tuple[str, ...]
-    trees: tuple[Tree, ...]
+    trees: tuple[tuple[str, str], ...]
     hidden: tuple[str, ...]
     folder: str | None
     shm_bytes: int
@@ -133,7 +127,7 @@ def open_layers(root: Root, disk: int | None) -> DetachedMounts:
     opened: list[int] = []
     try:
         layers = [_keep(opened, _detach(path)) for path in root.layers]
-        trees = [_keep(opened, _detach(tree.source)) for tree in root.trees]
+        trees = [_keep(opened, _detach(source)) for source, _ in root.trees]
         for fd in trees:
             sys_.mount_setattr(fd, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV, recursive=True)
         folder = [_keep(opened, _detach(root.folder))] if root.folder else [] if disk is None else [os.dup(disk)]
@@ -205,8 +199,8 @@ def build(root: Root, opened: DetachedMounts, zygote_mounts: ZygoteMounts, ids: 
     options = f"lowerdir={lower},upperdir=folder/upper,workdir=folder/work,userxattr,volatile"
     sys_.mount("overlay", "root", "overlay", sys_.MS_NODEV, options)  # programs with the set-user-ID bit work, as in docker
     os.chdir("root")
-    for tree, fd in zip(root.trees, opened.trees, strict=True):
-        sys_.move_mount(fd, tree.target)
+    for (_, target), fd in zip(root.trees, opened.trees, strict=True):
+        sys_.move_mount(fd, target)
     for path in root.hidden:
         sys_.bind("/empty", path)
     _dev(ids, root.shm_bytes)

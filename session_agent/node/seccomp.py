@@ -12,7 +12,6 @@ import errno
 import platform
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 Instruction = tuple[int, int, int, int]
 
@@ -160,24 +159,13 @@ _CONDITIONAL: Mapping[str, Sequence[Instruction]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One architecture's audit number and column of the tables."""
-
-    audit: int
-    column: int
-    x32: bool = field(default=False)
-
-
-ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, 0, x32=True),
-    "aarch64": Architecture(0xC00000B7, 1),
-}
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+"""Audit number, and column of the tables."""
 
 
 def supported() -> bool:
     """Whether there is a filter for this machine."""
-    return platform.machine() in ARCHITECTURES
+    return platform.machine() in _ARCHITECTURES
 
 
 def build(machine: str | None = None, *, network: bool = False, one_id: bool = False) -> bytes:
@@ -185,17 +173,18 @@ def build(machine: str | None = None, *, network: bool = False, one_id: bool = F
 
     *network* is for sandboxes that have one, *one_id* for those whose commands share the agent's user id.
     """
-    arch = ARCHITECTURES[machine or platform.machine()]
+    machine = machine or platform.machine()
+    audit, column = _ARCHITECTURES[machine]
     conditional = {**_CONDITIONAL, **(_ONE_ID if one_id else {}), "socket": _socket(network), "setsockopt": _SETSOCKOPT}
     left_out = {*(() if one_id else _ONE_ID), *(() if network else ("setsockopt",))}
     rules: list[tuple[int, Sequence[Instruction]]] = []
     for name, numbers in _NUMBERS.items():
-        number = numbers[arch.column]
+        number = numbers[column]
         if number is not None and name not in left_out:
             rules.append((number, conditional.get(name) or (_ENOSYS if name in _WITHOUT else _EPERM)))
     rules.sort(key=lambda rule: rule[0])
-    head: list[Instruction] = [(_LD, 0, 0, _ARCH), (_JEQ, 1, 0, arch.audit), _ret(_KILL), (_LD, 0, 0, _NR)]
-    if arch.x32:
+    head: list[Instruction] = [(_LD, 0, 0, _ARCH), (_JEQ, 1, 0, audit), _ret(_KILL), (_LD, 0, 0, _NR)]
+    if machine == "x86_64":  # calls of x32
         head += [(_JGE, 0, 1, 0x40000000), _ret(_KILL)]
     head += [(_JGT, 0, 1, _NEWEST), _refuse(errno.ENOSYS)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in head + _tree(rules))

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from session_agent.node import immortal, namespaces, network, rootfs, seccomp, syscalls, workload
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
-from session_agent.node.rootfs import DetachedMounts, Root, Tree
+from session_agent.node.rootfs import DetachedMounts, Root
 
 MAX_MESSAGE = 1 << 17
 PREPARED = b"1"
@@ -101,14 +101,7 @@ class Zygote:
     def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, int]:
         """The new process and its pidfd."""
         ids = IdMap(*request["ids"])
-        root = Root(
-            layers=tuple(request["layers"]),
-            trees=tuple(Tree(*tree) for tree in request["trees"]),
-            hidden=tuple(request["hidden"]),
-            folder=request["folder"],
-            shm_bytes=int(request["shm_bytes"]),
-            tmpfs_bytes=request["tmpfs_bytes"],
-        )
+        root = Root(*request["root"])
         workload.program(request["groups"])
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
         opened = DetachedMounts((), ())

@@ -13,7 +13,6 @@ import stat
 
 from session_agent.node.images import skeleton
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
-from session_agent.node.rootfs import Tree
 
 NAME = "host"
 _NAMES = "/opt/host/bin"
@@ -76,7 +75,7 @@ def spec(path: str) -> ImageSpec:
     return ImageSpec(
         digest=NAME,
         layers=(path,),
-        trees=tuple(Tree(f"/{name}", name) for name in present),
+        trees=tuple((f"/{name}", name) for name in present),
         env={"PATH": f"{DEFAULT_PATH}:{_NAMES}", "LANG": "C.UTF-8"},
         hidden=tuple(name for name in _HIDDEN if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")),
     )

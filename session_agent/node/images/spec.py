@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from session_agent.node.rootfs import Tree
-
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """`layers` are directories, topmost first; `trees` are shown read-only as they are; `hidden` paths are masked.
+    """`layers` are directories, topmost first; `trees` (source, target) are shown read-only as they are; `hidden` paths are masked.
 
     `entrypoint` is what `docker run` of it starts: ENTRYPOINT and CMD.
     """
 
     digest: str
     layers: tuple[str, ...]
-    trees: tuple[Tree, ...] = ()
+    trees: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
