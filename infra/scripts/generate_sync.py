@@ -54,17 +54,9 @@ def convert(source: str) -> str:
     return HEADER + "".join(lines)
 
 
-def convert_docstring(text: str) -> str:
-    """The package's own docstring names the other API."""
-    return text.replace(
-        "The asynchronous SDK: this is the written one. ``holdfast._sync`` is generated from it by",
-        "The synchronous SDK, generated from ``holdfast._async`` by",
-    )
-
-
 def generated() -> dict[str, str]:
     """File name → text of every generated file."""
-    return {path.name: convert_docstring(convert(path.read_text())) for path in sorted(SOURCE.glob("*.py"))}
+    return {path.name: convert(path.read_text()) for path in sorted(SOURCE.glob("*.py"))}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,1 +1,1 @@
-"""The asynchronous SDK: this is the written one. ``holdfast._sync`` is generated from it by ``infra/scripts/generate_sync.py``."""
+"""One of the two faces of the SDK: ``_async`` is written, and ``infra/scripts/generate_sync.py`` generates ``_sync`` from it."""

@@ -1,2 +1,2 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""The synchronous SDK, generated from ``holdfast._async`` by ``infra/scripts/generate_sync.py``."""
+"""One of the two faces of the SDK: ``_async`` is written, and ``infra/scripts/generate_sync.py`` generates ``_sync`` from it."""
