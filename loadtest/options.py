@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,18 +26,23 @@ class Limit:
 def add_arguments(parser: Any) -> None:
     """Add them to locust's parser."""
 
+    ratio = _between(0, 1, "a ratio from 0 to 1")
+    seconds = _between(0, 86_400, "a number of seconds")
+    lease = _between(10, 3600, "a number of seconds from 10 to 3600")
+    count = _between(1, 1 << 40, "a whole number from 1", int)
+
     def add(flag: str, kind: Any, default: object, text: str, **more: Any) -> None:
         variable = "LOAD_" + flag.strip("-").upper().replace("-", "_")
         parser.add_argument(flag, type=kind, default=default, env_var=variable, help=text, **more)
 
     add("--image", str, "python:3.12", "Image of the sandboxes")
-    add("--think-s", _non_negative, 2.0, "Median think time between two turns of an episode, in seconds (log-normal, sigma 0.8)")
-    add("--turns", _count, 40, "Turns of an episode")
-    add("--file-bytes", _count, 1 << 20, "Bytes of each file that is moved")
-    add("--stream-bytes", _count, 4 << 20, "Bytes of each output that is read slowly")
-    add("--lease-s", _lease, 30.0, "Seconds after which the sandboxes of a locust process that was killed are deleted")
-    add("--max-infrastructure", _ratio, 0.0, "Most requests that may fail through the service's fault, as a ratio (0.001)")
-    add("--max-workload", _ratio, 0.0, "Most requests whose workload may fail, as a ratio")
+    add("--think-s", seconds, 2.0, "Median think time between two turns of an episode, in seconds (log-normal, sigma 0.8)")
+    add("--turns", count, 40, "Turns of an episode")
+    add("--file-bytes", count, 1 << 20, "Bytes of each file that is moved")
+    add("--stream-bytes", count, 4 << 20, "Bytes of each output that is read slowly")
+    add("--lease-s", lease, 30.0, "Seconds after which the sandboxes of a locust process that was killed are deleted")
+    add("--max-infrastructure", ratio, 0.0, "Most requests that may fail through the service's fault, as a ratio (0.001)")
+    add("--max-workload", ratio, 0.0, "Most requests whose workload may fail, as a ratio")
     add("--max-ms", _checked_limits, "", "Most milliseconds of percentiles, by name: 'shell command:p95:250,create:p99:4000'")
     add("--shape", str, "soak", "How the number of users changes, with the file shapefile.py", choices=sorted(SHAPES))
     add("--run-id", str, os.urandom(4).hex(), "Label 'load-run' of the sandboxes of this run", include_in_web_ui=False)
@@ -64,27 +70,16 @@ def _checked_limits(text: str) -> str:
     return text
 
 
-def _number(text: str, what: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
+def _between(least: float, most: float, what: str, kind: type = float) -> Callable[[str], Any]:
+    """The reader of an argument that is a number with bounds."""
 
+    def read(text: str) -> Any:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return kind(value)
 
-def _ratio(text: str) -> float:
-    return _number(text, "a ratio from 0 to 1", 0, 1)
-
-
-def _non_negative(text: str) -> float:
-    return _number(text, "a number of seconds", 0, 86_400)
-
-
-def _lease(text: str) -> float:
-    return _number(text, "a number of seconds from 10 to 3600", 10, 3600)
-
-
-def _count(text: str) -> int:
-    return int(_number(text, "a whole number from 1", 1, 1 << 40))
+    return read
