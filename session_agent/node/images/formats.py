@@ -23,8 +23,8 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.images import copying
-from session_agent.node.images.layers import Budget, LayerLimits, invalid, parts_of, unpack
+from session_agent.node.images import directories
+from session_agent.node.images.layers import Budget, LayerLimits, invalid, members_of, parts_of, unpack
 from session_agent.node.images.links import link_at, without_links
 from session_agent.node.images.streams import decompressed
 
@@ -104,7 +104,7 @@ def _unpack_layer(directory: str, name: str, budget: Budget, blob: str | None, d
 def _unpack_tar(file: io.BufferedReader, target: str, budget: Budget, *, whiteouts: bool) -> str:
     """The digest of the content of *file*, which may be compressed."""
     with decompressed(file, budget) as content:
-        unpack(io.BufferedReader(content, 1 << 18), target, budget, whiteouts=whiteouts)
+        unpack(members_of(io.BufferedReader(content, 1 << 18)), target, budget, whiteouts=whiteouts)
         return content.drain()
 
 
@@ -152,8 +152,8 @@ def _docker(directory: str, budget: Budget) -> Source:
 
 
 def _directory(path: str, budget: Budget) -> Source:
-    digest = copying.tree_digest(path, budget)
-    return Source(digest, [Layer(digest, functools.partial(copying.copy_tree, path))])
+    digest = directories.tree_digest(path)
+    return Source(digest, [Layer(digest, lambda target: unpack(directories.members_of(path), target, budget, whiteouts=False))])
 
 
 def _metadata(directory: str, name: str, digest: str | None = None, kind: type = dict) -> Any:

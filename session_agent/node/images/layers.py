@@ -1,4 +1,4 @@
-"""Unpacking layer and root tars that may be hostile.
+"""Unpacking layers, root tars and root directories, which may be hostile.
 
 Owns our own extraction: every path is walked from the target directory by descriptor, with links on the way resolved as in a
 chroot. Devices become whiteouts, whiteouts what overlay understands; entries, bytes and ratio are bounded. As root owners, set-id
@@ -17,8 +17,9 @@ import re
 import shutil
 import stat
 import tarfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from holdfast_wire.errors import HoldfastError
 
@@ -28,12 +29,12 @@ from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
 _OVERLAY = "user.overlay."
 _ORIGIN_XATTR = "user.overlay.origin"
 """Empty, it means that a directory was copied from an unknown lower one, and so may have whiteouts."""
-_XATTR = "SCHILY.xattr."
+XATTR = "SCHILY.xattr."
 _ROOT_XATTRS = ("security.capability", "system.posix_acl_access", "system.posix_acl_default")
 _ROOT = os.geteuid() == 0
 # Without root every file is the node's own user's, for whom these bits would mean something on the machine.
 _MODE = 0o7777 if _ROOT else 0o1777
-MAX_IDS = LOW_IDS + HIGH_IDS - 1
+_MAX_IDS = LOW_IDS + HIGH_IDS - 1
 NOBODY = 65534
 """Who owns in a sandbox what belongs to an id above those it has."""
 _WHITEOUT = ".wh."
@@ -48,6 +49,8 @@ _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.
 _DEVICE_MODE = 0o600
 """Permissions of a whiteout that stands for a device of the layer. Overlay looks at none; those of a whiteout file's are 0."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+Member = tuple[tarfile.TarInfo, IO[bytes] | None]
+"""What an archive has of a file, and the content of a regular one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +100,23 @@ class _Header(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
-def unpack(stream: io.BufferedReader, target: str, budget: Budget, *, whiteouts: bool = True) -> None:
-    """Unpack the tar *stream* into the empty directory *target*. Raises HoldfastError(image_invalid)."""
+def members_of(stream: io.BufferedReader) -> Iterator[Member]:
+    """Those of a tar."""
+    if not stream.peek(1):
+        return  # a layer of no bytes at all has no entries, where tarfile expects an end mark
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errorlevel=0, encoding="utf-8", errors="surrogateescape") as archive:
+        for member in archive:
+            yield member, archive.extractfile(member) if member.isreg() else None
+
+
+def unpack(members: Iterable[Member], target: str, budget: Budget, *, whiteouts: bool) -> None:
+    """Unpack *members* into the empty directory *target*. Raises HoldfastError(image_invalid)."""
     root = os.open(target, _DIRECTORY)
     late: dict[tuple[str, ...], int] = {}
     try:
-        if not stream.peek(1):
-            return  # a layer of no bytes at all has no entries, where tarfile expects an end mark
-        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errorlevel=0, encoding="utf-8", errors="surrogateescape") as archive:
-            for member in archive:
-                budget.entry(member.size if member.isreg() else 0)
-                _extract(archive, member, root, late, whiteouts=whiteouts)
+        for member, content in members:
+            budget.entry(member.size if member.isreg() else 0)
+            _extract(member, content, root, late, whiteouts=whiteouts)
         if whiteouts:
             _clear(_LINKED, root)
         _directory_times(root, late)
@@ -167,7 +176,7 @@ def _open_parent_through_links(root: int, parts: list[str], *, create: bool) -> 
         return open_parent(root, real, create=create), real
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late: dict[tuple[str, ...], int], *, whiteouts: bool) -> None:
+def _extract(member: tarfile.TarInfo, content: IO[bytes] | None, root: int, late: dict[tuple[str, ...], int], *, whiteouts: bool) -> None:
     parts = parts_of(member.name)
     if whiteouts and any(part.startswith(_WHITEOUT_METADATA) for part in parts) and parts[-1] != _OPAQUE:
         if parts[0] != _LINKED:
@@ -190,8 +199,8 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late:
         elif member.isdir():
             _directory(member, name, parent)
             late[tuple(parts)] = _time_ns(member)
-        elif member.isreg():
-            _file(archive, member, name, parent)
+        elif content is not None:
+            _file(member, content, name, parent)
         elif member.issym():
             _clear(name, parent)
             os.symlink(member.linkname, name, dir_fd=parent)
@@ -296,13 +305,11 @@ def _directory_times(root: int, late: dict[tuple[str, ...], int]) -> None:
             os.close(parent)
 
 
-def _file(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, parent: int) -> None:
+def _file(member: tarfile.TarInfo, content: IO[bytes], name: str, parent: int) -> None:
     _clear(name, parent)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
     with os.fdopen(fd, "wb") as file:
-        source = archive.extractfile(member)
-        assert source is not None
-        shutil.copyfileobj(source, file, 1 << 18)
+        shutil.copyfileobj(content, file, 1 << 18)
         file.flush()
         _own(member, fd)
         os.fchmod(fd, member.mode & _MODE | (0 if _ROOT else 0o400))
@@ -349,22 +356,22 @@ def _clear(name: str, parent: int) -> None:
 def _own(member: tarfile.TarInfo, where: int, name: str | None = None) -> None:
     if not _ROOT:
         return
-    uid, gid = (value if 0 <= value < MAX_IDS else NOBODY for value in (member.uid, member.gid))
+    uid, gid = (value if 0 <= value < _MAX_IDS else NOBODY for value in (member.uid, member.gid))
     if name is None:
         os.fchown(where, uid, gid)
     else:
         os.chown(name, uid, gid, dir_fd=where, follow_symlinks=False)
 
 
-def image_attribute(name: str) -> bool:
+def _image_attribute(name: str) -> bool:
     """Whether an image may set this extended attribute: users' own and, as root, file capabilities and access lists. Not an overlay's."""
     return (name.startswith("user.") and not name.startswith(_OVERLAY)) or (_ROOT and name in _ROOT_XATTRS)
 
 
 def _attributes(member: tarfile.TarInfo, fd: int) -> None:
     for key, value in member.pax_headers.items():
-        name = key.removeprefix(_XATTR)
-        if name != key and image_attribute(name):
+        name = key.removeprefix(XATTR)
+        if name != key and _image_attribute(name):
             with contextlib.suppress(OSError):  # a file system that keeps none
                 os.setxattr(fd, name, value.encode("utf-8", "surrogateescape"))
 
