@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from holdfast_wire.errors import HoldfastError
+
 from .build import BUDGET_BYTES, BuildError, build
 from .oci import write_archive
 
@@ -26,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         bundle = build(options.output)
         image = write_archive(bundle, options.oci, options.tag) if options.oci is not None else ""
-    except (BuildError, OSError, subprocess.CalledProcessError) as error:
+    except (BuildError, HoldfastError, OSError, subprocess.CalledProcessError) as error:
         print(f"no bundle: {error}", file=sys.stderr)
         return 1
     facts = bundle.manifest

@@ -16,6 +16,8 @@ from typing import Any
 
 from holdfast_wire.bundle import MOUNT, agent_command
 
+from session_agent.node.images.names import normalise
+
 from .build import TIME_S, Bundle
 
 _TYPE = "application/vnd.oci.image"
@@ -63,7 +65,8 @@ def _image(bundle: Bundle, tag: str) -> tuple[dict[str, bytes], str]:
         "layers": [blob("layer.v1.tar+gzip", packed)],
     }
     entry = blob("manifest.v1+json", _json(described))
-    entry["annotations"] = {"org.opencontainers.image.ref.name": tag.rpartition(":")[2], "io.containerd.image.name": _full_name(tag)}
+    name = normalise(tag)
+    entry["annotations"] = {"org.opencontainers.image.ref.name": name.rpartition(":")[2], "io.containerd.image.name": name}
     entry["platform"] = {"architecture": facts["architecture"], "os": "linux"}
     files["index.json"] = _json({"schemaVersion": 2, "mediaType": f"{_TYPE}.index.v1+json", "manifests": [entry]})
     return dict(sorted(files.items())), str(entry["digest"])
@@ -93,14 +96,6 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes | None, mode: int) -> 
     else:
         info.size = len(data)
         archive.addfile(info, io.BytesIO(data))
-
-
-def _full_name(tag: str) -> str:
-    """The name in containerd: one without a registry belongs to docker.io."""
-    head, slash, _ = tag.partition("/")
-    if slash and ("." in head or ":" in head or head == "localhost"):
-        return tag
-    return f"docker.io/{tag if slash else f'library/{tag}'}"
 
 
 def _json(value: object) -> bytes:

@@ -221,7 +221,7 @@ def test_the_image_contains_the_bundle_and_starts_it(bundle: Bundle, tmp_path: P
 @pytest.mark.parametrize(
     ("tag", "name"),
     [
-        ("bundle", "docker.io/library/bundle"),
+        ("bundle", "docker.io/library/bundle:latest"),
         ("a/bundle:1", "docker.io/a/bundle:1"),
         ("registry.example/bundle:1", "registry.example/bundle:1"),
     ],
