@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import fcntl
 import logging
 import os
@@ -74,7 +73,7 @@ def claim_run_dir(settings: NodeSettings) -> int | None:
 
 
 def remove_run_dir(settings: NodeSettings) -> None:
-    """Remove ``run_dir`` if nothing is left in it. Raises ``OSError``.
+    """Remove ``run_dir`` and the sockets in it, which belong to nobody any more. Raises ``OSError``.
 
     Where this ends early, ``sweep_abandoned`` of a later node finds the folder, by its link or by its name.
     """
@@ -82,8 +81,6 @@ def remove_run_dir(settings: NodeSettings) -> None:
         return
     fd = os.open(settings.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if set(os.listdir(fd)) - {_DATA_LINK}:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), settings.run_dir)
         removed = f"{settings.run_dir}.{os.urandom(8).hex()}{_REMOVED}"  # a name that no other user can have taken
         os.rename(settings.run_dir, removed)
         _remove_folder(fd, removed)
@@ -136,9 +133,6 @@ def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
         log.warning("removing what a killed node left: its data directory %s is gone", data_dir)
         for base in detect(other.tag).bases:
             _try(remove, base)
-        for name in os.listdir(fd):
-            if name != _DATA_LINK:
-                os.unlink(name, dir_fd=fd)
         remove_run_dir(other)
     finally:
         os.close(fd)

@@ -294,18 +294,3 @@ def test_a_link_that_another_user_put_beside_a_run_directory_is_left_alone(tmp_p
     finally:
         os.unlink(planted)
         recovery.remove_run_dir(later)
-
-
-@requires("root", "memory file system")
-def test_a_run_directory_that_is_not_empty_keeps_its_link(tmp_path: Path) -> None:
-    config = NodeSettings(str(tmp_path / "data"), "")
-    recovery.make_directories(config)
-    os.close(recovery.claim_run_dir(config) or -1)
-    socket = Path(config.agent_socket("box"))
-    socket.touch()
-    with pytest.raises(OSError, match="not empty"):
-        recovery.remove_run_dir(config)
-    assert os.readlink(f"{config.run_dir}/data") == config.data_dir
-    socket.unlink()
-    recovery.remove_run_dir(config)
-    assert glob.glob(f"{config.run_dir}*") == []
