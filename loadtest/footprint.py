@@ -18,7 +18,7 @@ from pathlib import Path
 STACK = "stack"
 """The name of what belongs to no single process."""
 AGENT = "agent"
-_METRIC = re.compile(r"^holdfast_(tasks|creates_total|node_spares(?=\{state=\"ready\"\}))\S* ([0-9.e+]+)$", re.MULTILINE)
+_METRIC = re.compile(r'^holdfast_(tasks|creates_total|node_spares)(?:\{state="ready"\})? ([0-9.e+]+)$', re.MULTILINE)
 _METRICS_S = 5.0
 _KIB = 1024
 
