@@ -104,20 +104,17 @@ def _ask(client: httpx.Client, model: Model, name: str, messages: list[dict[str,
     body = {"model": name, "messages": messages, "tools": [_TOOL]}
     answer = _json(client, "POST", f"{model.base_url}/chat/completions", body)
     try:
-        reply: dict[str, Any] = answer["choices"][0]["message"]
-    except (KeyError, IndexError, TypeError) as error:
+        return dict(answer["choices"][0]["message"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DemoError(f"the model's service answered something else: {str(answer)[:200]}", hint="check OPENAI_BASE_URL") from error
-    return reply
 
 
 def _json(client: httpx.Client, method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     try:
         answer = client.request(method, url, json=body)
-        answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
+        return dict(answer.raise_for_status().json())
     except httpx.HTTPStatusError as error:
         said = error.response.text[:200]
         raise DemoError(f"{url} answered {error.response.status_code}: {said}", hint="check OPENAI_API_KEY and OPENAI_MODEL") from error
-    except (httpx.HTTPError, ValueError) as error:
+    except (httpx.HTTPError, TypeError, ValueError) as error:
         raise DemoError(f"{url} cannot be used: {error}", hint="check OPENAI_BASE_URL") from error
-    return found

@@ -15,7 +15,7 @@ from holdfast import Sandbox, SandboxClient, ServiceUnavailableError
 from holdfast_wire.rest import parse_cpu
 
 from infra.scripts.acceptance.outcome import NotRunError, StepError
-from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, Kubectl
+from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, Kubectl, moment
 
 _RATIO, _SLACK_S = 1.5, 5.0
 """The last sandbox may be ready after so many times what the last bare pod took, and so many seconds on top."""
@@ -52,12 +52,8 @@ def _ready_s(pod: dict[str, Any]) -> float | None:
     """From the pod's creation to its being Ready, in whole seconds as the cluster notes them."""
     for one in pod.get("status", {}).get("conditions", ()):
         if one.get("type") == "Ready" and one.get("status") == "True":
-            return _moment(one["lastTransitionTime"]) - _moment(pod["metadata"]["creationTimestamp"])
+            return moment(one["lastTransitionTime"]) - moment(pod["metadata"]["creationTimestamp"])
     return None
-
-
-def _moment(text: str) -> float:
-    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def sandboxes(client: SandboxClient, options: dict[str, Any], count: int) -> list[float]:

@@ -10,10 +10,16 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 SYSTEM = "holdfast"
 SANDBOXES = "holdfast-sandboxes"
+
+
+def moment(text: str) -> float:
+    """A time of the API server, in seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()
 
 
 class DeployError(Exception):

@@ -11,10 +11,9 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from infra.scripts.deploy.keys import KEYS, read_secret, write_secret
-from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, DeployError, Kubectl
+from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, DeployError, Kubectl, moment
 
 OTHERS = "other-secrets"
 SINCE = "holdfast.dev/secret-since"
@@ -56,7 +55,7 @@ def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
     if since is None:
         raise DeployError("the rotation was interrupted: python -m infra.scripts.deploy rotate-secret")
     pods = (cluster.get("pods", "--namespace", SANDBOXES, "--selector", _MADE) or {}).get("items") or []
-    old = [pod for pod in pods if _moment(pod["metadata"].get("creationTimestamp")) <= float(since)]
+    old = [pod for pod in pods if moment(pod["metadata"]["creationTimestamp"]) <= float(since)]
     if old:
         raise DeployError(f"{len(old)} sandboxes were made with a former secret and would be lost: wait until they have ended")
     write_secret(cluster, KEYS, {OTHERS: ""})
@@ -112,7 +111,3 @@ def _annotate(cluster: Kubectl, annotations: dict[str, str | None]) -> None:
 
 def _lines(values: list[str]) -> str:
     return "".join(f"{value}\n" for value in dict.fromkeys(values))
-
-
-def _moment(text: str | None) -> float:
-    return datetime.fromisoformat(text).astimezone(UTC).timestamp() if text else 0.0
