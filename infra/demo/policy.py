@@ -67,6 +67,10 @@ for size in range(7):
             tried += 1
 print(tried, 'inputs hold')
 """
+_SIBLINGS = """import more_itertools
+for name in ('split_at', 'split_before', 'split_after'):
+    print(name, list(getattr(more_itertools, name)('ab1', str.isdigit, maxsplit=1)))
+"""
 _WAIT = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do ask x -1 2> /dev/null && break; sleep 0.1; done"
 
 
@@ -165,7 +169,7 @@ def _repair() -> list[Turn]:
             'sed -n "$((start + 16)),$((start + 34))p" more_itertools/more.py',
             "yield list(it)",
         ),
-        Turn("Do its siblings do the same?", f"cat > ../siblings.py <<'END'\n{_siblings()}END\npython ../siblings.py", "split_after"),
+        Turn("Do its siblings do the same?", f"cat > ../siblings.py <<'END'\n{_SIBLINGS}END\npython ../siblings.py", "split_after"),
         Turn("A regression test first.", f"cat > tests/test_regression.py <<'END'\n{_REGRESSION}END\n"),
         Turn("It must fail now.", "suite tests.test_regression", "FAILED", exit_code=1),
         Turn("Read the module, change it, send the difference as a patch.", act=_patch),
@@ -203,14 +207,6 @@ def _verify() -> list[Turn]:
         ),
         Turn("Take the result home.", act=_take_home),
     ]
-
-
-def _siblings() -> str:
-    return (
-        "import more_itertools\n"
-        "for name in ('split_at', 'split_before', 'split_after'):\n"
-        "    print(name, list(getattr(more_itertools, name)('ab1', str.isdigit, maxsplit=1)))\n"
-    )
 
 
 def _upload(sandbox: Sandbox, material: Material) -> str:
