@@ -13,6 +13,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,29 +100,28 @@ class Rehearsal:
         return {**size, "lifetime_s": 3600, "heartbeat_timeout_s": 60, "labels": {"purpose": "acceptance"}, **more}
 
     def with_key(self, url: str, key: str) -> None:
-        """The steps that need a key. Nothing of what they make is left."""
-        wanted, options = self.options.wanted, self.options
+        """Take the steps that need a key. Nothing of what they make is left."""
         _until_known(url, key)
         with SandboxClient(url, key) as client:
-            if "doctor" in wanted:
-                self.take("doctor", lambda: inside.doctor(client))
-            if "smoke" in wanted:
-                self.take("smoke", lambda: self.smoke(url, key))
-            if "isolation" in wanted:
-                self.take("isolation", lambda: inside.isolation(client, self.sandbox(), self.api_server()))
-            if "images" in wanted:
-                for name, image in _images(options.images).items():
-                    self.take(f"image: {name}", lambda image=image: inside.use(client, self.sandbox(image=image)))  # type: ignore[misc]
-                self.take("image: as root", lambda: inside.root(client, self.sandbox()))
-                self.take("image: read-only root", lambda: inside.read_only(client, self.cluster, self.sandbox()))
-            if "burst" in wanted:
-                self.take(f"{options.count} at once", lambda: self.burst(client))
-        if "rolling" in wanted:
-            self.take("rolling", lambda: self.smoke(url, key, "--rolling", "2"))
-        if "faults" in wanted:
-            for name, fault in self.faults().items():
-                self.take(f"fault: {name}", lambda fault=fault: self.under(key, fault))  # type: ignore[misc]
-            self.take("fault: API server away", lambda: self.api_away(url, key))
+            for group, name, step in self.steps(client, url, key):
+                if group in self.options.wanted:
+                    self.take(name, step)
+
+    def steps(self, client: SandboxClient, url: str, key: str) -> Iterator[tuple[str, str, Step]]:
+        """Each with the one of ``STEPS`` that it belongs to, and its name."""
+        options = self.options
+        yield "doctor", "doctor", lambda: inside.doctor(client)
+        yield "smoke", "smoke", lambda: self.smoke(url, key)
+        yield "isolation", "isolation", lambda: inside.isolation(client, self.sandbox(), self.api_server())
+        for name, image in _images(options.images).items():
+            yield "images", f"image: {name}", partial(inside.use, client, self.sandbox(image=image))
+        yield "images", "image: as root", lambda: inside.root(client, self.sandbox())
+        yield "images", "image: read-only root", lambda: inside.read_only(client, self.cluster, self.sandbox())
+        yield "burst", f"{options.count} at once", lambda: self.burst(client)
+        yield "rolling", "rolling", lambda: self.smoke(url, key, "--rolling", "2")
+        for name, fault in self.faults().items():
+            yield "faults", f"fault: {name}", partial(self.under, key, fault)
+        yield "faults", "fault: API server away", lambda: self.api_away(url, key)
 
     def smoke(self, url: str, key: str, *more: str) -> dict[str, Any]:
         options = self.smoke_options(key, *more)

@@ -83,15 +83,13 @@ def _hand_over(key: str, options: argparse.Namespace) -> None:
 
 def _wait(cluster: Kubectl, manifest: Manifest, timeout_s: int) -> None:
     kind, name = manifest["kind"], manifest["metadata"]["name"]
-    if kind in _WORKLOADS:
-        print(f"waiting for {kind.lower()}/{name}, at most {timeout_s} s", flush=True)
+    limit = ("--namespace", SYSTEM, f"--timeout={timeout_s}s")
     if manifest["apiVersion"].startswith("serving.knative.dev/"):
-        cluster.run(
-            "wait", f"services.serving.knative.dev/{name}", "--namespace", SYSTEM, "--for=condition=Ready", f"--timeout={timeout_s}s"
-        )
+        cluster.run("wait", f"services.serving.knative.dev/{name}", "--for=condition=Ready", *limit)
     elif kind in _WORKLOADS:
+        print(f"waiting for {kind.lower()}/{name}, at most {timeout_s} s", flush=True)
         try:
-            cluster.run("rollout", "status", f"{kind.lower()}/{name}", "--namespace", SYSTEM, f"--timeout={timeout_s}s")
+            cluster.run("rollout", "status", f"{kind.lower()}/{name}", *limit)
         except DeployError as error:
             component = manifest["metadata"]["labels"]["app.kubernetes.io/component"]
             raise DeployError(f"{error}\n{_why(cluster, component)}") from None
