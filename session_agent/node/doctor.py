@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from session_agent.node import disks, hierarchies, namespaces, network, seccomp
+from session_agent.node import disks, hierarchies, namespaces, network, rootfs, seccomp
 from session_agent.node import syscalls as sys_
-from session_agent.node.settings import HIGH_BASE, MAX_SANDBOX_ID, MAX_SOCKET_PATH, NodeSettings, existing
+from session_agent.node.settings import MAX_SANDBOX_ID, MAX_SOCKET_PATH, NodeSettings, existing
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +119,13 @@ def _idmapped_mounts(settings: NodeSettings) -> Check:
     place = existing(settings.data_dir)
 
     def steps() -> None:
-        hold, release = os.pipe()
-        pid, _ = sys_.fork_into(sys_.CLONE_NEWUSER)
-        if pid == 0:
-            os.close(release)
-            os.read(hold, 1)
-            os._exit(0)
-        try:
-            ids = namespaces.IdMap(settings.id_base, namespaces.LOW_IDS, HIGH_BASE)
-            namespaces.write_id_maps(pid, ids.extents)
-            tree = sys_.open_tree(place)
-            userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
-            sys_.mount_setattr(tree, sys_.MOUNT_ATTR_IDMAP, userns_fd=userns)
-        finally:
-            os.close(release)
-            os.waitpid(pid, 0)
+        sys_.unshare(sys_.CLONE_NEWNS)
+        sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_SLAVE)
+        if not rootfs.id_mapping_works(place, rootfs.ZygoteMounts(place)):
+            raise OSError(f"an overlay takes no id-mapped layer from the file system of {place}")
 
-    fix = "put HOLDFAST_DATA on ext4, xfs, btrfs or (Linux 6.3) tmpfs"
-    return _judged("id-mapped mounts", _attempt(steps), f"supported by the file system of {place}", fix)
+    fix = "all sandboxes share one range of user ids; use Linux 5.19, with HOLDFAST_DATA on ext4, xfs, btrfs or (Linux 6.3) tmpfs"
+    return _judged("id-mapped mounts", _attempt(steps), f"supported by the file system of {place}", fix, required=False)
 
 
 def _cgroups(settings: NodeSettings) -> Check:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from holdfast_server.redis import find_redis_server
 
 from session_agent.node.settings import from_environment
-from tests.node.harness import BOMB, Node, NodeClient, RefusedError, ask, run
+from tests.node.harness import BOMB, REPOSITORY, Node, NodeClient, RefusedError, ask, run
 from tests.node.harness import node as running_node
 from tests.support.requires import requires
 
@@ -242,3 +244,15 @@ async def test_the_doctor_answers(client: NodeClient) -> None:
     assert {"overlay", "cgroups", "seccomp", "skopeo", "disk space"} <= set(checks)
     assert all(check["fix"] for check in checks.values() if not check["ok"])
     assert checks["redis-server"]["ok"] is (find_redis_server() is not None)
+
+
+@requires("root")
+def test_the_doctor_does_not_require_id_mapped_mounts() -> None:
+    """Where an overlay takes no id-mapped layer, the node works with one range of user ids for all sandboxes."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "HOLDFAST_DATA": "/proc"}
+    command = [sys.executable, "-m", "session_agent.node", "doctor", "--json"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    (check,) = [check for check in json.loads(done.stdout) if check["name"] == "id-mapped mounts"]
+    assert (check["ok"], check["required"]) == (False, False), check
+    assert "no id-mapped layer" in check["detail"]
+    assert done.returncode == 0, done.stdout
