@@ -17,8 +17,8 @@ from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.canaries import Canaries
-from tests.support.kube.kubelet import Kubelet
-from tests.support.kube.objects import RefusedError
+from tests.support.kube.kubelet import NO_LOADER, NOT_ID_MAPPED, Kubelet
+from tests.support.kube.objects import Entry, RefusedError
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
@@ -102,11 +102,12 @@ async def test_a_probe_does_not_override_a_node_with_an_old_runtime(runtime: Kub
     assert (await find_out(runtime.api, runtime.settings)).way == "init"
 
 
+@pytest.mark.parametrize(("why", "shown"), [(NO_LOADER, "ld.so"), (NOT_ID_MAPPED, "idmap mounts")])
 async def test_a_pod_without_its_bundle_is_created_again(
-    runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path
+    runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path, why: str, shown: str
 ) -> None:
     """No client sees the first try fail, other replicas and the doctor learn the result, and no later create tries an image volume."""
-    kubelet.whole_images = True
+    kubelet.no_volumes = why
     events: list[Any] = []
 
     async def follow() -> None:
@@ -128,18 +129,45 @@ async def test_a_pod_without_its_bundle_is_created_again(
     assert api.requests["create pods"] == 4
     check = next(one for one in await other.doctor() if one["name"] == "agent bundle")
     assert check["ok"]
-    assert "ld.so" in check["detail"]
+    assert shown in check["detail"]
     await other.aclose()
 
 
-async def test_a_kind_of_injection_that_the_operator_chose_is_not_changed(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
-    kubelet.whole_images = True
+@pytest.mark.parametrize(("why", "shown"), [(NO_LOADER, r"ld\.so"), (NOT_ID_MAPPED, "idmap mounts")])
+async def test_a_kind_of_injection_that_the_operator_chose_is_not_changed(
+    api: FakeApi, kubelet: Kubelet, tmp_path: Path, why: str, shown: str
+) -> None:
+    """The error says what the kubelet reports; it advises the other kind, and no other profile: user namespaces work."""
+    kubelet.no_volumes = why
     fixed = KubernetesRuntime(settings_for(api, tmp_path, bundle_injection="image"), "replica-1", QUICK)
-    with pytest.raises(HoldfastError, match=r"ld\.so") as caught:
+    with pytest.raises(HoldfastError, match=shown) as caught:
         await fixed.create(order("sb-1"), CREATE_S)
     assert (caught.value.code, caught.value.reason, caught.value.fault) == ("sandbox_failed", "start-failed", "infrastructure")
+    assert "HOLDFAST_BUNDLE_INJECTION=init" in caught.value.hint
+    assert "user namespace" not in caught.value.message
     assert api.requests["create pods"] == 1
     await fixed.aclose()
+
+
+async def test_a_probe_says_that_the_image_volume_is_what_fails(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    """The pods of a probe run, but the one with an image volume does not start."""
+
+    def refuse(entry: Entry) -> None:
+        name, labels = entry.object["metadata"]["name"], entry.object["metadata"].get("labels") or {}
+        if entry.kind == "ADDED" and labels.get("holdfast.dev/canary-role") == "volume":
+            ended = {"terminated": {"exitCode": 128, "reason": "StartError", "message": NOT_ID_MAPPED}}
+            status = {"phase": "Failed", "containerStatuses": [{"name": "sandbox", "state": ended}]}
+            api.pods.update(name, lambda pod: pod.update(status=status))
+
+    with Canaries(api).run():
+        api.pods.on_write.append(refuse)
+        seen = await node_probes.probe(runtime.api, runtime.settings)
+    assert (seen.users, seen.volume) == (True, False)
+    assert "MOUNT_ATTR_IDMAP" in seen.volume_why
+    assert "cannot create" not in seen.volume_why
+    check = next(one for one in await runtime.doctor() if one["name"] == "agent bundle")
+    assert "MOUNT_ATTR_IDMAP" in check["detail"]
+    assert next(one for one in await runtime.doctor() if one["name"] == "sandbox profile")["ok"]
 
 
 async def test_an_exceeded_quota_does_not_count_as_missing_image_volumes(runtime: KubernetesRuntime, api: FakeApi) -> None:

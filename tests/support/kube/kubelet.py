@@ -34,10 +34,18 @@ PULLS = {
 _addresses = itertools.count((os.getpid() % 4000 << 12) + 2)
 """Every process of the tests uses its own addresses."""
 _PROBE_S = 0.02
-_NO_LOADER = (
+NO_LOADER = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start "
     'container process: error during container init: exec: "/.holdfast/lib/ld.so": stat /.holdfast/lib/ld.so: no such file or directory'
 )
+"""As containerd 2.1: an image volume contains the whole image although a part was requested, so the requested paths are missing."""
+NOT_ID_MAPPED = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start "
+    "container process: error during container init: failed to fulfil mount request: failed to set MOUNT_ATTR_IDMAP on "
+    "/run/containerd/io.containerd.grpc.v1.cri/image-volumes/df59/2c91: invalid argument (maybe the filesystem used doesn't support "
+    "idmap mounts on this kernel?)"
+)
+"""As containerd before 2.1.7 and 2.2.2: an image volume cannot be mounted in a user namespace (containerd/containerd issue 12812)."""
 
 
 class Agent(Protocol):
@@ -93,8 +101,8 @@ class Kubelet:
         self.frozen = False
         """The node does not answer: it does not act on changes of its pods."""
         self.agent = agent
-        self.whole_images = False
-        """As containerd 2.1: an image volume contains the whole image although a part was requested, so the requested paths are missing."""
+        self.no_volumes = ""
+        """Why containers with an image volume do not start: ``NO_LOADER`` or, of pods with a user namespace, ``NOT_ID_MAPPED``."""
         self.no_users = ""
         """Why the node creates no user namespaces; reported in repeated events, as kubelets do."""
         self._lives: dict[str, asyncio.Task[None]] = {}
@@ -163,8 +171,8 @@ class Kubelet:
         if self.no_users and pod["spec"].get("hostUsers") is False:
             self._complain(uid, f"Failed to create pod sandbox: {self.no_users}")
             return
-        if self.whole_images and any("image" in volume for volume in pod["spec"].get("volumes", ())):
-            self.end(name, reason="StartError", code=128, message=_NO_LOADER)
+        if self.no_volumes and any("image" in volume for volume in pod["spec"].get("volumes", ())):
+            self.end(name, reason="StartError", code=128, message=self.no_volumes)
             return
         number = next(_addresses)
         address = f"127.{1 + (number >> 16) % 250}.{(number >> 8) % 256}.{number % 256}"

@@ -71,7 +71,7 @@ class InjectionChoice:
         if way != "image" or self._settings.bundle_injection != "auto":
             return False
         log.error("image volumes do not provide the bundle here, so it is copied into pods from now on: %s", why)
-        self._found = Found("init", f"a sandbox did not find the bundle in its image volume: {why[-200:]}")
+        self._found = Found("init", f"a sandbox did not get the bundle from its image volume: {why[-200:]}")
         self._good_until = asyncio.get_running_loop().time() + _GOOD_FOR_S
         await self._nodes.reject_volumes(self._found.why)
         return True

@@ -36,7 +36,8 @@ VERDICT = "holdfast.dev/nodes"
 _VOLUME_AT = "/probe"
 _WAIT_S = 60.0
 _LOOK_S = 0.5
-_MESSAGE = 300
+_MESSAGE = 600
+"""A container runtime names the cause at the end of a long message."""
 _REMEMBERED_S, _LOOK_AGAIN_S = 60.0, 2.0
 """How long a gateway uses a verdict; a missing or negative one is read again sooner."""
 _PROBE_EVERY_S, _PROBE_AGAIN_S = 6 * 3600.0, 300.0

@@ -59,7 +59,7 @@ class NoBundleError(HoldfastError):
     """The image volume of a pod does not hold the bundle: the same pod with the bundle copied in may start."""
 
     def __init__(self, facts: PodStatus, error: HoldfastError) -> None:
-        super().__init__(error.code, error.message, fault=error.fault, reason=error.reason)
+        super().__init__(error.code, error.message, hint=error.hint, fault=error.fault, reason=error.reason)
         self.facts = facts
 
 

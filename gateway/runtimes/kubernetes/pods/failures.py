@@ -47,8 +47,13 @@ _USERS = re.compile(
 )
 """How kubelets, containerd, CRI-O, runc and crun report that they cannot create a pod's user namespace (kubernetes/kubernetes pull request
 131623, opencontainers/runc 4157, containerd/containerd 5890, siderolabs/talos issue 8554)."""
-_NO_BUNDLE = re.compile(r"\.holdfast|image volume|mkdir : no such file|mountpoint for image", re.IGNORECASE)
-"""How container runtimes report an image volume without the expected content."""
+_NO_BUNDLE = re.compile(r"\.holdfast|image[ -]volume|mkdir : no such file|mountpoint for image", re.IGNORECASE)
+"""How container runtimes report an image volume that cannot be mounted, for example with mapped ids (containerd/containerd issue 12812), or
+that lacks the expected content."""
+_BUNDLE_HINT = (
+    "the agent's bundle cannot be mounted as an image volume on this node: set HOLDFAST_BUNDLE_INJECTION=init on the service, which copies "
+    "it into each pod, or auto, which does so where it has to"
+)
 _REFUSED_BY_NODE = (
     "OutOfcpu",
     "OutOfmemory",
@@ -74,8 +79,8 @@ class Failure:
         """The same failure as final, once its time is over: a client that retried at once would only wait again."""
         final = False if self.kind else None
         if self.code == "unsupported":
-            return no_user_namespaces(self.cause.message)
-        hint = _PULL_HINTS.get(self.code)
+            return no_user_namespaces(f"its node cannot create one: {self.cause.message}")
+        hint = _BUNDLE_HINT if self.kind == "bundle" else _PULL_HINTS.get(self.code)
         return HoldfastError(self.code, self.cause.message, hint=hint, fault=self.cause.fault, reason=self.cause.reason, retryable=final)
 
 
@@ -113,17 +118,18 @@ def no_users(text: str) -> Failure | None:
     """The failure of a pod whose user namespace its node cannot create, from a warning; None for any other warning."""
     if not needs_users(text):
         return None
-    return Failure("unsupported", Cause("start-failed", "infrastructure", f"its node cannot create one: {printable(text)}"))
+    return Failure("unsupported", Cause("start-failed", "infrastructure", printable(text)))
 
 
 def refined(failure: Failure, own_users: bool, by_volume: bool) -> Failure:
-    """A failed start, classified: no user namespace, or no bundle where an image volume should have provided it."""
+    """A failed start, classified: no bundle where an image volume should have provided it, or no user namespace.
+
+    In this order: a node that maps the ids of other mounts may not map those of an image volume.
+    """
     message = failure.cause.message
-    if own_users and (found := no_users(message)) is not None:
-        return found
     if by_volume and _NO_BUNDLE.search(message) and "exec format error" not in message:
         return Failure(failure.code, failure.cause, lasting=False, kind="bundle")
-    return failure
+    return (no_users(message) if own_users else None) or failure
 
 
 def missing_object(text: str) -> Failure | None:
