@@ -31,6 +31,7 @@ class RuntimeUnavailableError(HoldfastError):
     ) -> None:
         super().__init__("runtime_unavailable", message, detail={} if retry_after_s is None else {"retry_after_s": retry_after_s})
         self.made_nothing = made_nothing
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, slots=True)

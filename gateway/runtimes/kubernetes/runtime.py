@@ -1,7 +1,7 @@
 """The Kubernetes runtime: ``base.Runtime`` on pods.
 
 Implements the interface with the modules beside it. No command goes through here: once a session is attached, the API server is not
-called. Errors of the API server leave this module as ``RuntimeUnavailableError`` or as codes of the error table.
+called. Errors of the API server are ``RuntimeUnavailableError``s (``api.client``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
 from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced
-from gateway.runtimes.kubernetes.api.client import Api, ApiError, errors
+from gateway.runtimes.kubernetes.api.client import Api, ApiError
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.cluster.enforcement import EnforcementGuard
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages
@@ -73,51 +73,46 @@ class KubernetesRuntime:
     async def create(self, request: CreateRequest, timeout_s: float) -> str:
         clock = asyncio.get_running_loop().time
         deadline, tokens = clock() + timeout_s, (request.token, *request.other_tokens)
-        with errors():
-            way = await self.injection()
-            manifest = pod(request, self.settings, way, self._replica)
-            await self._nodes.check()
-            await self._guard.check(request.egress, timeout_s)
-            await self.policies.ensure(request.egress)
+        way = await self.injection()
+        manifest = pod(request, self.settings, way, self._replica)
+        await self._nodes.check()
+        await self._guard.check(request.egress, timeout_s)
+        await self.policies.ensure(request.egress)
         try:
             return await self._pod_creation.create(manifest, request.incarnation, tokens, max(deadline - clock(), 0.01))
         except NoBundleError as error:
-            with errors():
-                if not await self._injection_choice.reject(way, error.message):
-                    raise
+            if not await self._injection_choice.reject(way, error.message):
+                raise
             await self._pod_creation.tidy(error.facts, grace_s=0)
         manifest = pod(request, self.settings, "init", self._replica)
         return await self._pod_creation.create(manifest, request.incarnation, tokens, max(deadline - clock(), 0.01))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        with errors():
-            existed = False
-            for facts in await self._find(sandbox_id, incarnation):
-                existed |= await self._delete(facts)
-            return existed
+        existed = False
+        for facts in await self._find(sandbox_id, incarnation):
+            existed |= await self._delete(facts)
+        return existed
 
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
-        with errors():
-            await self._guard.check(request.egress, timeout_s)
-            await self.policies.ensure(request.egress)
-            return await adoption.adopt(self.api, self._pod_creation, self.pods, self.settings, spare_id, request, timeout_s)
+        await self._guard.check(request.egress, timeout_s)
+        await self.policies.ensure(request.egress)
+        return await adoption.adopt(self.api, self._pod_creation, self.pods, self.settings, spare_id, request, timeout_s)
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
-        with errors():
-            key = egress_key(egress, self.settings)
-            await self._guard.check(egress)
-            await self.policies.ensure(egress)
-            found = [facts for facts in await self._find(sandbox_id, incarnation) if facts.deadline is None]
-            if not found:
-                raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
-            for facts in found:
-                metadata = {"uid": facts.uid, "labels": {EGRESS: key}, "annotations": {NETWORK: network_annotation(egress)}}
-                try:
-                    await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
-                except ApiError as error:
-                    if error.status not in (404, 409):  # otherwise it has ended, or its name belongs to another pod now
-                        raise
-                    raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}") from None
+        key = egress_key(egress, self.settings)
+        await self._guard.check(egress)
+        await self.policies.ensure(egress)
+        found = [facts for facts in await self._find(sandbox_id, incarnation) if facts.deadline is None]
+        if not found:
+            raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
+        for facts in found:
+            metadata = {"uid": facts.uid, "labels": {EGRESS: key}, "annotations": {NETWORK: network_annotation(egress)}}
+            try:
+                await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
+            except ApiError as error:
+                if error.status not in (404, 409):  # otherwise it has ended, or its name belongs to another pod now
+                    raise
+                raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}") from None
 
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:
         found = await self._statuses(f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}")
@@ -137,8 +132,7 @@ class KubernetesRuntime:
         return found
 
     async def _statuses(self, selector: str) -> list[SandboxStatus]:
-        with errors():
-            return self._statuses_of([facts async for facts in self._pods_of(selector)])
+        return self._statuses_of([facts async for facts in self._pods_of(selector)])
 
     def _statuses_of(self, pods: Iterable[PodStatus]) -> list[SandboxStatus]:
         now = time.time()
@@ -162,39 +156,34 @@ class KubernetesRuntime:
                             yield event
 
     async def doctor(self) -> list[dict[str, Any]]:
-        with errors():
-            return await doctor.checks(self.api, self.settings)
+        return await doctor.checks(self.api, self.settings)
 
     async def ping(self) -> None:
-        with errors():
-            await self.api.get(self.pods, {"limit": "1", "resourceVersion": "0"}, metadata_only=True)
+        await self.api.get(self.pods, {"limit": "1", "resourceVersion": "0"}, metadata_only=True)
 
     async def stats(self) -> dict[str, Any]:
-        with errors():
-            return await self._capacity.stats()
+        return await self._capacity.stats()
 
     async def spares(self) -> dict[str, int]:
         return {}
 
     async def largest(self) -> tuple[float, int] | None:
-        with errors():
-            return None if self.settings.nodes_grow else await self._capacity.largest()
+        return None if self.settings.nodes_grow else await self._capacity.largest()
 
     async def collect(self) -> int:
         """Remove egress policies that no sandbox needs any more, and return how many. Called periodically by the acting controller.
 
         Also probes the network and the nodes where that is due, and ends the sandboxes whose requested network isolation does not work.
         """
-        with errors():
-            removed = await self.policies.collect(time.time())
-            network, nodes = await asyncio.gather(self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True)
-            if isinstance(network, BaseException):
-                raise network
-            if isinstance(nodes, BaseException):
-                raise nodes
-            if await self._guard.leaks(network):
-                removed += await self._end_unisolated()
-            return removed
+        removed = await self.policies.collect(time.time())
+        network, nodes = await asyncio.gather(self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True)
+        if isinstance(network, BaseException):
+            raise network
+        if isinstance(nodes, BaseException):
+            raise nodes
+        if await self._guard.leaks(network):
+            removed += await self._end_unisolated()
+        return removed
 
     async def _end_unisolated(self) -> int:
         """End every sandbox that requested network isolation. The reason is annotated on its pod first, for every watcher to report."""

@@ -3,17 +3,18 @@
 Owns the client, its timeouts and its errors. The generated models are not used: they cost about fifty times as much as orjson
 (kubernetes-client/python issues 1921 and 2284). Used by this package only.
 
-    ApiError
-    ├── ApiUnreachableError   no answer: the request may or may not have been carried out
-    └── GoneError             410: the resource version of a list or watch is too old
+    RuntimeUnavailableError
+    └── ApiError                    an unexpected answer: what no caller in this package expects reaches the runtime's caller as it is
+        ├── ApiUnreachableError     no answer: the request may or may not have been carried out
+        └── GoneError               410: the resource version of a list or watch is too old
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -31,21 +32,15 @@ JSON_PATCH = "application/json-patch+json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v1,application/json"
 
 
-class ApiError(Exception):
-    """The API server refused. ``message`` and ``reason`` are taken from its answer."""
+class ApiError(RuntimeUnavailableError):
+    """The API server refused. ``text`` is its message, ``word`` the reason that its answer names."""
 
-    def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(f"{status} {reason}: {message}")
+    def __init__(self, status: int, word: str, text: str, retry_after_s: int | None = None) -> None:
+        refused = "the cluster refused the service" if status in (401, 403) else "the cluster's API server returned an unexpected answer"
+        super().__init__(f"{refused}: {text[:300]}", retry_after_s=retry_after_s)
         self.status = status
-        self.reason = reason
-        self.message = message
-        self.retry_after_s = retry_after_s
-
-    def unavailable(self) -> RuntimeUnavailableError:
-        """The error that a caller of the runtime gets."""
-        if self.status in (401, 403):
-            return RuntimeUnavailableError(f"the cluster refused the service: {self.message[:300]}")
-        return RuntimeUnavailableError(f"the cluster's API server returned an unexpected answer: {self.message[:300]}")
+        self.word = word
+        self.text = text
 
     @property
     def passing(self) -> bool:
@@ -54,13 +49,13 @@ class ApiError(Exception):
 
 
 class ApiUnreachableError(ApiError):
-    def __init__(self, message: str) -> None:
-        super().__init__(503, "Unreachable", message)
+    def __init__(self, text: str) -> None:
+        super().__init__(503, "Unreachable", text)
 
 
 class GoneError(ApiError):
-    def __init__(self, message: str = "too old") -> None:
-        super().__init__(410, "Expired", message)
+    def __init__(self, text: str) -> None:
+        super().__init__(410, "Expired", text)
 
 
 class Api:
@@ -204,29 +199,18 @@ class Api:
                 response.close()
 
 
-@contextmanager
-def errors() -> Iterator[None]:
-    """Translate errors of the API server to those that the interface names."""
-    try:
-        yield
-    except ApiError as error:
-        raise error.unavailable() from error
-    except TimeoutError:
-        raise RuntimeUnavailableError from None
-
-
 def refused(error: ApiError) -> HoldfastError:
     """The error of a create that the API server rejected."""
-    text = error.message[:500]
-    if error.status == 403 and "exceeded quota" in error.message:
+    text = error.text[:500]
+    if error.status == 403 and "exceeded quota" in error.text:
         message = f"the namespace's quota is used up: {text}"
         return HoldfastError("quota_exceeded", message, fault="infrastructure", reason="quota", retryable=False)
-    if error.status == 403 and "violates PodSecurity" in error.message:
+    if error.status == 403 and "violates PodSecurity" in error.text:
         hint = "label the sandboxes' namespace as HOLDFAST_SANDBOX_PROFILE needs: baseline; restricted for the profile of that name"
         return HoldfastError("unsupported", f"the namespace's pod security standard rejects the pod: {text}", hint=hint)
-    if error.status in (400, 422) or (error.status == 403 and error.reason == "Forbidden" and "cannot create" not in error.message):
+    if error.status in (400, 422) or (error.status == 403 and error.word == "Forbidden" and "cannot create" not in error.text):
         return HoldfastError("invalid_argument", f"the cluster rejects the pod: {text}")
-    return error.unavailable()
+    return error
 
 
 async def _credentials(kubeconfig: str) -> kube.Configuration:
@@ -257,4 +241,4 @@ def _refusal(response: aiohttp.ClientResponse, answer: dict[str, Any]) -> ApiErr
     if response.status == 410:
         return GoneError(message)
     retry = response.headers.get("Retry-After", "")
-    return ApiError(response.status, str(answer.get("reason") or ""), message, float(retry) if retry.isdecimal() else None)
+    return ApiError(response.status, str(answer.get("reason") or ""), message, int(retry) if retry.isdecimal() else None)

@@ -137,12 +137,9 @@ class Watch(Generic[T]):
                 log.info("the watch of %s is too old: listing again", self._path)
                 self._version = ""
                 await self._pause()
-            except ApiError as error:
-                log.warning("the watch of %s broke: %s", self._path, error)
-                await self._pause(error.retry_after_s)
             except RuntimeUnavailableError as error:
-                log.warning("the watch of %s waits: %s", self._path, error.message)
-                await self._pause()
+                log.warning("the watch of %s broke: %s", self._path, error.message)
+                await self._pause(error.retry_after_s)
 
     async def _list(self) -> list[Changed[T] | Vanished[T]]:
         """List everything and compare with what was known. Raises ``ApiError``; a page that expired starts the list over."""

@@ -37,10 +37,13 @@ async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
     for name, look in _CHECKS:
         try:
             found.append({"name": name, "required": True, "fix": "", **await look(api, settings)})
-        except (ApiUnreachableError, TimeoutError, OSError) as error:
-            return [*found, {"name": name, **_bad(f"the API server does not answer: {error}", "look at KUBECONFIG and the network to it")}]
+        except ApiUnreachableError as error:
+            return [
+                *found,
+                {"name": name, **_bad(f"the API server does not answer: {error.text}", "look at KUBECONFIG and the network to it")},
+            ]
         except ApiError as error:
-            found.append({"name": name, **_bad(f"it cannot be determined: {str(error)[:300]}", "", required=False)})
+            found.append({"name": name, **_bad(f"it cannot be determined: {error.text[:300]}", "", required=False)})
     return found
 
 

@@ -83,7 +83,7 @@ class EnforcementGuard:
                 except ApiError as error:
                     if self._verdict is None or not self._verdict.conclusive:
                         raise
-                    log.info("the verdict of the network probe cannot be read: %s", error)
+                    log.info("the verdict of the network probe cannot be read: %s", error.message)
                 self._asked_at = clock()
             return self._verdict
 

@@ -20,7 +20,7 @@ from holdfast_wire.bundle import agent_command
 from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.base import Image
-from gateway.runtimes.kubernetes.api.client import Api, ApiError, errors, refused
+from gateway.runtimes.kubernetes.api.client import Api, ApiError, refused
 from gateway.runtimes.kubernetes.names import COMPONENT, IMAGE, KEPT, MANAGED_BY, PREPULL, PREPULL_SELECTOR, SPEC, prepull_name
 from gateway.runtimes.kubernetes.pods.failures import Failure
 from gateway.runtimes.kubernetes.pods.json_fields import moment
@@ -56,8 +56,7 @@ class ClusterImages:
         self._path = f"/apis/apps/v1/namespaces/{settings.namespace}/daemonsets"
 
     async def list_all(self) -> list[Image]:
-        with errors():
-            return sorted((_image(one) for one in await self._all()), key=lambda image: image.name)
+        return sorted((_image(one) for one in await self._all()), key=lambda image: image.name)
 
     async def load(self, path: Path, name: str) -> Image:
         raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push it to the cluster's registry")
@@ -68,44 +67,43 @@ class ClusterImages:
         A pull that was begun here and cannot succeed is undone; one that takes longer than the limit continues. Raises ``image_not_found``,
         ``image_pull_failed``, ``no_capacity``, ``quota_exceeded``.
         """
-        with errors():
-            daemon_set, begun = await self._ensure(name, {one["metadata"]["name"]: one for one in await self._all()})
-            try:
-                async with asyncio.timeout(self._pull_s):
-                    return await self._wait(daemon_set)
-            except TimeoutError:
-                text = f"{name} was not on every node within {self._pull_s:g} s; the pull continues"
-                raise HoldfastError("image_pull_failed", text) from None
-            except HoldfastError:
-                if begun:
-                    await self._delete(daemon_set)
-                raise
+        daemon_set, begun = await self._ensure(name, {one["metadata"]["name"]: one for one in await self._all()})
+        try:
+            async with asyncio.timeout(self._pull_s):
+                return await self._wait(daemon_set)
+        except TimeoutError:
+            text = f"{name} was not on every node within {self._pull_s:g} s; the pull continues"
+            raise HoldfastError("image_pull_failed", text) from None
+        except ApiError:
+            raise
+        except HoldfastError:
+            if begun:
+                await self._delete(daemon_set)
+            raise
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
         """Keep these on every node, now and later, without waiting; those kept before and not listed any more are removed.
 
         What ``pull`` pulled is unaffected. An image that cannot be pulled is retried, and logged.
         """
-        with errors():
-            found = {one["metadata"]["name"]: one for one in await self._all()}
-            wanted = {prepull_name(name) for name in names}
-            for key in [key for key, one in found.items() if KEPT in (one["metadata"].get("labels") or {}) and key not in wanted]:
-                await self._delete(found.pop(key))
-            kept = []
-            for name in names:
-                daemon_set, _ = await self._ensure(name, found, kept=True)
-                found[daemon_set["metadata"]["name"]] = daemon_set
-                kept.append(_image(daemon_set))
-                failure = None if _complete(daemon_set) else await self._failure_of(daemon_set)
-                if failure is not None:
-                    log.warning("%s is not on every node: %s", name, failure.cause.message)
-            return kept
+        found = {one["metadata"]["name"]: one for one in await self._all()}
+        wanted = {prepull_name(name) for name in names}
+        for key in [key for key, one in found.items() if KEPT in (one["metadata"].get("labels") or {}) and key not in wanted]:
+            await self._delete(found.pop(key))
+        kept = []
+        for name in names:
+            daemon_set, _ = await self._ensure(name, found, kept=True)
+            found[daemon_set["metadata"]["name"]] = daemon_set
+            kept.append(_image(daemon_set))
+            failure = None if _complete(daemon_set) else await self._failure_of(daemon_set)
+            if failure is not None:
+                log.warning("%s is not on every node: %s", name, failure.cause.message)
+        return kept
 
     async def remove(self, name: str) -> None:
         """Stop keeping it. Nodes remove it when they need the space and nothing uses it."""
-        with errors():
-            if not await self._delete({"metadata": {"name": prepull_name(name)}}):
-                raise HoldfastError("image_not_found", f"{name} is not pre-pulled here", hint="list those that are")
+        if not await self._delete({"metadata": {"name": prepull_name(name)}}):
+            raise HoldfastError("image_not_found", f"{name} is not pre-pulled here", hint="list those that are")
 
     async def _ensure(self, name: str, found: Mapping[str, dict[str, Any]], *, kept: bool = False) -> tuple[dict[str, Any], bool]:
         """Its DaemonSet, and whether it is new. One with an outdated pod template is replaced."""
@@ -124,7 +122,7 @@ class ClusterImages:
             return await self._api.post(self._path, wanted), present is None
         except ApiError as error:
             if error.status != 409:
-                raise refused(error) from error
+                raise refused(error) from None
             return await self._api.get(f"{self._path}/{wanted['metadata']['name']}"), False
 
     async def _wait(self, daemon_set: dict[str, Any]) -> Image:

@@ -108,7 +108,7 @@ async def _refusal(api: Api, settings: KubernetesSettings) -> str:
     except ApiError as error:
         if isinstance(error, ApiUnreachableError):
             raise
-        return error.message if error.status in (400, 403, 422) and "volume" in error.message else ""  # a quota, for one, is unrelated
+        return error.text if error.status in (400, 403, 422) and "volume" in error.text else ""  # a quota, for one, is unrelated
     return ""
 
 

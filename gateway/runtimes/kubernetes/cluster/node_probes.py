@@ -108,7 +108,7 @@ class NodeProbes:
                 try:
                     self._seen = await known(self._api, self._settings)
                 except ApiError as error:
-                    log.info("the verdict of the node probes cannot be read: %s", error)
+                    log.info("the verdict of the node probes cannot be read: %s", error.message)
                 good = self._seen is not None and self._seen.users
                 self._good_until = now + (_REMEMBERED_S if good else _LOOK_AGAIN_S)
         if self._seen is not None and self._seen.users is False:
@@ -138,7 +138,7 @@ class NodeProbes:
             seen = replace(last, volume=False, volume_why=why[:_MESSAGE])
             await store_verdict(self._api, self._settings, NAME, asdict(seen), VERDICT)
         except ApiError as error:
-            log.warning("the verdict that image volumes do not work could not be stored: %s", error)
+            log.warning("the verdict that image volumes do not work could not be stored: %s", error.message)
 
 
 def _word(verdict: bool | None, why: str) -> str:
@@ -158,8 +158,8 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
     except ApiError as error:
         if error.passing:
             raise
-        refused = volume and error.status in (400, 422) and "volume" in error.message
-        return False if refused else None, f"the API server refused the probe: {error.message[:_MESSAGE]}"
+        refused = volume and error.status in (400, 422) and "volume" in error.text
+        return False if refused else None, f"the API server refused the probe: {error.text[:_MESSAGE]}"
     try:
         if not volume and pod["spec"].get("hostUsers") is not False:
             return False, "the API server drops hostUsers: its feature gate UserNamespacesSupport is off"

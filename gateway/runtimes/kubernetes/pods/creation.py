@@ -101,9 +101,9 @@ class PodCreation:
                 await self._api.get(self._pods if facts is None else f"{self._pods}/{facts.name}", {} if facts else {"limit": "1"})
         except ApiError as error:
             if error.status >= 500:
-                raise error.unavailable() from error
+                raise
         except TimeoutError:
-            raise ApiUnreachableError("no answer").unavailable() from None
+            raise ApiUnreachableError("no answer") from None
 
     async def reach(self, facts: PodStatus, tokens: Sequence[str]) -> str:
         """Dial until the agent of exactly this pod answers."""
@@ -123,8 +123,8 @@ class PodCreation:
         """Delete a pod that did not become a sandbox; the grace period shows who requested that. The controller retries what fails here."""
         try:
             await self._api.remove(f"{self._pods}/{facts.name}", grace_s, uid=facts.uid)
-        except (ApiError, HoldfastError) as error:
-            log.warning("a failed pod could not be removed: %s", error)
+        except HoldfastError as error:
+            log.warning("a failed pod could not be removed: %s", error.message)
 
     async def _pod(self, manifest: dict[str, Any], incarnation: str) -> tuple[PodStatus, bool]:
         """The pod, and whether this replica's watch covers it. Waits while a previous pod of that name terminates."""
@@ -149,9 +149,9 @@ class PodCreation:
                             raise HoldfastError("sandbox_exists", f"another sandbox already has the name {name}") from None
                         return found, False
                 elif not error.passing:
-                    raise refused(error) from error
+                    raise refused(error) from None
                 elif error.status >= 500 and clock() - began >= (_NO_ANSWER_S if isinstance(error, ApiUnreachableError) else _AWAY_S):
-                    raise error.unavailable() from error
+                    raise
                 # A temporary error, or no answer at all: creating by name is safe to repeat.
                 await asyncio.sleep(error.retry_after_s or _RETRY_S)
 
@@ -165,7 +165,7 @@ class PodCreation:
         except ApiError as error:
             if error.status == 409 or error.passing:
                 return  # the pod exists already, or creating it will report the error
-            raise refused(error) from error
+            raise refused(error) from None
         if not _as_private(answer, manifest):
             raise no_user_namespaces(_DROPPED)
         self._has_users_until = clock() + _HAS_USERS_S
@@ -176,7 +176,7 @@ class PodCreation:
         except ApiError as error:
             if error.status == 404 or error.passing:
                 return None
-            raise error.unavailable() from error
+            raise
 
     async def _look(self, facts: PodStatus) -> PodStatus:
         """The current state of the same pod, or the last known one where the API server fails. Raises when the pod is gone."""
@@ -185,7 +185,9 @@ class PodCreation:
         except ApiError as error:
             if error.passing:
                 return facts
-            raise (_deleted() if error.status == 404 else error.unavailable()) from error
+            if error.status == 404:
+                raise _deleted() from error
+            raise
         if again.uid != facts.uid:
             raise _deleted()
         return again

@@ -91,7 +91,7 @@ async def _events(api: Api, settings: KubernetesSettings, facts: PodStatus) -> l
     try:
         found = await api.get(f"/api/v1/namespaces/{settings.namespace}/events", {"fieldSelector": selector, "limit": str(_MOST)})
     except ApiError as error:
-        log.info("events cannot be read: %s", error)
+        log.info("events cannot be read: %s", error.message)
         return []
     return sorted(found.get("items") or [], key=_seen_at)
 
