@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket
 
 from gateway.agents.kept_connections import KeptConnections
 from gateway.http.bounded_protocol import ANSWER
-from gateway.http.problems import problem_response
+from gateway.http.responses import problem_response
 from gateway.lifecycle import creation
 from gateway.memory_reservation import RequestReservation
 from gateway.orchard.retry_detection import RetryDetection

@@ -121,6 +121,14 @@ class Gateway:
         reserve_for(owner)
         return owner
 
+    def check_origin(self, connection: HTTPConnection) -> None:
+        """Refuse an upgrade from a web page that is neither of this host nor of an allowed origin. Raises ``origin_refused``."""
+        origin = connection.headers.get("origin")
+        if origin is None or origin in self.settings.allowed_origins:
+            return
+        if origin.partition("://")[2].lower() != connection.headers.get("host", "").lower():
+            raise HoldfastError("origin_refused", "pages of this origin may not open sessions")
+
     async def entry(self, owner: str, sandbox_id: str) -> Record | Tombstone:
         """The owner's sandbox or its tombstone. Raises HoldfastError ``sandbox_not_found``."""
         return await self.owned(await self.store.get(sandbox_id), owner, sandbox_id)

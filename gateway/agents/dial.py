@@ -1,26 +1,43 @@
-"""Dialling a session agent: connect, upgrade, and prove both identities.
+"""The requests that reach a session agent: the upgrade to a session, and the adoption of a spare's agent (PROTOCOL §1.7).
 
-Owns the HTTP upgrade and the mutual proof: an address that was reassigned to another sandbox's agent learns nothing and is refused. The
-connection is then used by ``sessions.relay`` or ``agent_call``.
+Owns both HTTP requests and the mutual proof: an address that was reassigned to another sandbox's agent learns nothing and is refused. The
+upgraded connection is then used by ``sessions.relay`` or ``agent_call``; the runtime decides which agent is adopted, and when.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Final, cast
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
+from holdfast_wire.proof import (
+    BODY_HEADER,
+    DIAL_HEADER,
+    IDENTITY_HEADER,
+    IDLE_HEADER,
+    PROOF_HEADER,
+    agent_token,
+    body_mac,
+    check_proof,
+    dial_header,
+    seal_token,
+)
 from holdfast_wire.websocket_frames import accept_key
 
-from .http_head import parse_head
+from gateway.model.records import Record
 
-_HEAD_BYTES = 16 * 1024
-"""Longest answer to the upgrade: an agent may be hostile."""
+_ANSWER_BYTES: Final = 64 * 1024
+"""Longest answer: an agent may be hostile."""
+_IDLE_S: Final = 2.0
+"""Time limit of a query for the idle time."""
+_PATIENCE_S: Final = 60.0
+"""How long the end of a sandbox is delayed for an agent that does not answer: the work that keeps it busy may be a reason to wait."""
 
 
 class DialError(HoldfastError):
@@ -64,44 +81,101 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
 
     Where the endpoint names a uid the agent must prove to be in that pod. Raises ``DialError``.
     """
-    endpoint, _, expected = endpoint.partition("#")
     nonce = secrets.token_hex(16)
     key = base64.b64encode(secrets.token_bytes(16)).decode()
-    scheme, _, address = endpoint.partition("://")
-    loop = asyncio.get_running_loop()
-    upgrade = _Upgrade(loop.create_future())
-    transport: asyncio.Transport | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            if scheme == "unix":
-                transport, _ = await loop.create_unix_connection(lambda: upgrade, address)
-            elif scheme == "tcp":
-                host, _, port = address.rpartition(":")
-                transport, _ = await loop.create_connection(lambda: upgrade, host.strip("[]"), int(port))
-            else:
-                raise DialError("internal", "the placement of this sandbox has no usable endpoint")
-            transport.write(
-                b"GET /session HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-                b"Sec-WebSocket-Version: 13\r\n"
-                + f"Sec-WebSocket-Key: {key}\r\n{DIAL_HEADER}: {dial_header(token, nonce)}\r\n\r\n".encode()
-            )
-            status, headers, early = await upgrade.answer
-    except (OSError, TimeoutError, ValueError) as error:
-        if transport is not None:
-            transport.abort()
-        raise DialError("agent_unreachable", "the sandbox's agent does not answer") from error
-    except BaseException:
-        if transport is not None:
-            transport.abort()
-        raise
-    identity = headers.get(IDENTITY_HEADER.lower(), "")
-    proven = check_proof(token, nonce, headers.get(PROOF_HEADER.lower(), ""), identity) and identity == (expected or identity)
-    if status == 101 and headers.get("sec-websocket-accept") == accept_key(key) and proven:
+    head = (
+        "GET /session HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Key: {key}\r\n{DIAL_HEADER}: {dial_header(token, nonce)}\r\n\r\n"
+    )
+    transport, (status, headers, early) = await _ask(endpoint, head.encode(), timeout_s)
+    if status == 101 and headers.get("sec-websocket-accept") == accept_key(key) and _is_proven(endpoint, token, nonce, headers):
         return Dialled(transport, early, _seconds(headers.get(IDLE_HEADER.lower(), "")))
     transport.abort()
     if status in (101, 403):
         raise DialError("agent_identity", "the agent at the sandbox's address is not the sandbox's own")
     raise DialError("agent_unreachable", f"the sandbox's agent refused the connection with status {status}")
+
+
+async def idle_time(secrets_: tuple[str, ...], record: Record) -> float | None:
+    """For how many seconds a sandbox has been idle: only its agent sees what runs there.
+
+    None where its agent will not answer any more. Raises ``DialError`` while it may.
+    """
+    try:
+        dialled = await dial(record.endpoint, secrets_, record.sandbox_id, record.incarnation, _IDLE_S)
+    except DialError:
+        if record.expires_at is not None and time.time() - record.expires_at > _PATIENCE_S:
+            return None
+        raise
+    dialled.transport.abort()
+    return dialled.idle_s
+
+
+async def adopt_agent(endpoint: str, token: str, new_token: str, identity: Mapping[str, Any], timeout_s: float) -> None:
+    """Give the agent that knows ``token`` the identity of ``new_token``. The agent proves that it took it, and which pod it is in.
+
+    ``identity`` has ``sandbox_id``, ``incarnation``, ``env`` and ``labels``, and ``workdir`` and ``user`` where they are to change.
+    ``endpoint`` is as ``dial_agent`` takes it. Raises ``DialError``, or the ``HoldfastError`` that the agent answers; after either the
+    agent's identity is unknown, and it should be discarded.
+    """
+    nonce = secrets.token_hex(16)
+    body = json.dumps({**identity, "token": seal_token(token, nonce, new_token)}).encode()
+    head = (
+        "POST /adopt HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"{DIAL_HEADER}: {dial_header(token, nonce)}\r\n{BODY_HEADER}: {body_mac(token, nonce, body)}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    transport, (status, headers, answer) = await _ask(endpoint, head.encode() + body, timeout_s)
+    transport.abort()
+    if status != 200:
+        raise _refusal(status, answer)
+    if not _is_proven(endpoint, new_token, nonce, headers):
+        raise DialError("agent_identity", "the agent at the waiting agent's address did not take its new identity")
+
+
+def _refusal(status: int, answer: bytes) -> HoldfastError:
+    try:
+        body = json.loads(answer)
+    except (ValueError, RecursionError):
+        body = None
+    if isinstance(body, dict) and isinstance(body.get("code"), str):
+        return HoldfastError.from_map(body)
+    return DialError("agent_unreachable", f"the waiting agent refused with status {status}")
+
+
+_Answer = tuple[int, dict[str, str], bytes]
+"""Status, headers with names in lower case, and what followed them: the body as long as it is declared, or more."""
+
+
+async def _ask(endpoint: str, request: bytes, timeout_s: float) -> tuple[asyncio.Transport, _Answer]:
+    """Send a request to an agent and read the answer. Raises ``DialError``."""
+    scheme, _, address = endpoint.partition("#")[0].partition("://")
+    loop = asyncio.get_running_loop()
+    reader = _AnswerReader(loop.create_future())
+    transport: asyncio.Transport | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            if scheme == "unix":
+                transport, _ = await loop.create_unix_connection(lambda: reader, address)
+            elif scheme == "tcp":
+                host, _, port = address.rpartition(":")
+                transport, _ = await loop.create_connection(lambda: reader, host.strip("[]"), int(port))
+            else:
+                raise DialError("internal", "the placement of this sandbox has no usable endpoint")
+            transport.write(request)
+            return transport, await reader.answer
+    except BaseException as error:
+        if transport is not None:
+            transport.abort()
+        if isinstance(error, OSError | TimeoutError | ValueError):
+            raise DialError("agent_unreachable", "the sandbox's agent does not answer") from error
+        raise
+
+
+def _is_proven(endpoint: str, token: str, nonce: str, headers: Mapping[str, str]) -> bool:
+    """Whether the agent knows the token and, where the endpoint names a uid, is in that pod."""
+    identity, expected = headers.get(IDENTITY_HEADER.lower(), ""), endpoint.partition("#")[2]
+    return check_proof(token, nonce, headers.get(PROOF_HEADER.lower(), ""), identity) and identity == (expected or identity)
 
 
 def _seconds(text: str) -> float | None:
@@ -111,10 +185,10 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-class _Upgrade(asyncio.Protocol):
-    """Reads the head of the agent's answer, then stops reading."""
+class _AnswerReader(asyncio.Protocol):
+    """Reads an answer, then stops reading."""
 
-    def __init__(self, answer: asyncio.Future[tuple[int, dict[str, str], bytes]]) -> None:
+    def __init__(self, answer: asyncio.Future[_Answer]) -> None:
         self.answer = answer
         self._buffer = b""
         self._transport: asyncio.Transport | None = None
@@ -124,22 +198,38 @@ class _Upgrade(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        head, end, early = self._buffer.partition(b"\r\n\r\n")
         if self.answer.done():
             return
-        if not end:
-            if len(self._buffer) > _HEAD_BYTES:
-                self.answer.set_exception(OSError("the answer to the upgrade is too long"))
-            return
         try:
-            answer = parse_head(head.decode("latin-1"))
+            answer = _parsed(self._buffer)
         except ValueError as error:
             self.answer.set_exception(OSError(f"not an HTTP answer: {error}"))
             return
-        assert self._transport is not None
-        self._transport.pause_reading()
-        self.answer.set_result((*answer, early))
+        if answer is not None:
+            assert self._transport is not None
+            self._transport.pause_reading()
+            self.answer.set_result(answer)
+        elif len(self._buffer) > _ANSWER_BYTES:
+            self.answer.set_exception(OSError("the answer is too long"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answer.done():
             self.answer.set_exception(exc if isinstance(exc, OSError) else OSError("the agent closed the connection"))
+
+
+def _parsed(data: bytes) -> _Answer | None:
+    """The answer, None while a part of it is missing. Raises ``ValueError``."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    if not version.startswith("HTTP/1."):
+        raise ValueError("no status line")
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise ValueError("a header without a colon")
+        headers[name.strip().lower()] = value.strip()
+    return (int(rest[:3]), headers, body) if len(body) >= int(headers.get("content-length", 0)) else None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import signal
 import sys
 
 from holdfast_wire.logs import configure_logging
 
-from gateway.agents.idle_time import AgentIdleTime
+from gateway.agents.dial import idle_time
 from gateway.auth import read_other_secrets, read_secret
 from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
@@ -20,8 +21,7 @@ from gateway.settings import Settings, SettingsError, from_environment
 
 from .loop import Controller
 from .metrics_server import serve_metrics
-from .pool_refill import PoolRefill
-from .prepull import Prepull
+from .pool_refill import PoolRefill, Prepull
 
 
 async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -> None:
@@ -35,7 +35,15 @@ async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -
         pool_refill = PoolRefill(store, runtime, pools.read, secret, settings.controller, metrics)
         prepull = Prepull(store, runtime, pools.prepull, metrics)
     controller = Controller(
-        store, runtime, holder, settings.controller, pool_refill, settings.admission, metrics, prepull, AgentIdleTime((secret, *others))
+        store,
+        runtime,
+        holder,
+        settings.controller,
+        pool_refill,
+        settings.admission,
+        metrics,
+        prepull,
+        functools.partial(idle_time, (secret, *others)),
     )
     task = asyncio.create_task(controller.run(), name="controller")
     loop = asyncio.get_running_loop()

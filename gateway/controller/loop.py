@@ -25,8 +25,7 @@ from gateway.settings import AdmissionSettings, ControllerSettings
 
 from .groups import Groups
 from .leadership import Leadership
-from .pool_refill import PoolRefill
-from .prepull import Prepull
+from .pool_refill import PoolRefill, Prepull
 from .quota_counts import QuotaCounts
 from .reconciler import Reconciler
 

@@ -21,7 +21,7 @@ import orjson
 from holdfast_wire.errors import HoldfastError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from .problems import MEDIA_TYPE, problem
+from .responses import MEDIA_TYPE, problem
 
 CONNECTED: Final = "holdfast.connected"
 """In the scope of a request: a function that returns whether its client is still connected."""

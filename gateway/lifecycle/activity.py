@@ -1,7 +1,7 @@
 """Activity of a sandbox in placement: it is renewed while REST works in the sandbox.
 
 Owns when placement is updated. A sandbox without an idle limit costs nothing here; what its sessions do is known to its agent
-(``agents.idle_time``). Called by ``oneoff``, and by routes while they read a request's body.
+(``agents.dial``). Called by ``oneoff``, and by routes while they read a request's body.
 """
 
 from __future__ import annotations

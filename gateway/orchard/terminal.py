@@ -21,18 +21,25 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.agents.agent_call import AgentCall
 from gateway.auth import key_of
-from gateway.http.origin import check_origin
 from gateway.http.request_fields import Fields
 from gateway.lifecycle.activity import in_use
 from gateway.oneoff.validation import fact_error
 from gateway.service import gateway_of
 
-from .login_shell import login_shell
-
 _INIT_S = 10.0
 _PROTOCOL = "api_key."
 _NORMAL = 1000
 _BROKEN = 4400
+_READ_BASHRC = "if [ -f ~/.bashrc ]; then . ~/.bashrc; fi; "
+
+
+def login_shell(command: str | list[str]) -> list[str]:
+    """The argument list of an interactive login bash that has read ``~/.bashrc``: the option ``login_shell`` of terminal and exec.
+
+    A text keeps its own quoting; a list becomes the shell's arguments.
+    """
+    script = [command] if isinstance(command, str) else ['"$@"', "bash", *command]
+    return ["bash", "--login", "-i", "-c", _READ_BASHRC + script[0], *script[1:]]
 
 
 async def pty(websocket: WebSocket) -> None:
@@ -42,7 +49,7 @@ async def pty(websocket: WebSocket) -> None:
     chosen = next((one for one in protocols if one.startswith(_PROTOCOL)), None)
     await websocket.accept(subprotocol=chosen)
     try:
-        check_origin(gateway.settings.allowed_origins, websocket)
+        gateway.check_origin(websocket)
         key = key_of(websocket.headers) or websocket.query_params.get("api_key") or (chosen or "").removeprefix(_PROTOCOL)
         owner = gateway.keys.owner_of(key)
         record = await gateway.ready(owner, websocket.path_params["sandbox_id"])

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from types import TracebackType
 from typing import Any
 
 from hiredis import pack_command
@@ -37,7 +38,6 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 from gateway.settings import PlacementSettings
 
 from .errors import PlacementUnavailableError, UnreadableError
-from .turn_limit import TurnLimit
 
 Argument = str | bytes | int | float
 
@@ -56,6 +56,8 @@ _QUEUE_S = 5.0
 """How long a step waits for a connection that others use."""
 _PIPELINE = 500
 """Most commands in one pipeline: bounds the memory of a reply."""
+_PARTS = 8
+"""Of a time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +227,34 @@ def _client(settings: PlacementSettings) -> tuple[Any, Any]:
             cluster.set_response_callback(command, lambda answer, **_: answer)  # type: ignore[arg-type]  # as one server
         return cluster, None
     return None, redis_asyncio.ConnectionPool.from_url(settings.redis_url, **options)
+
+
+class TurnLimit:
+    """As ``asyncio.timeout(limit_s)``, counted in eight parts, each of which ends on another turn of the event loop.
+
+    A turn of any length uses up one part at most, and each turn reads what has arrived: a thousand requests that arrive together keep the
+    loop from reading for longer than a step may take, and must not be reported as an outage. Raises ``TimeoutError``.
+    """
+
+    __slots__ = ("_left", "_limit", "_loop", "_part_s", "_timer")
+
+    def __init__(self, limit_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.timeout(None)
+        self._part_s = limit_s / _PARTS
+        self._left = _PARTS
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+        self._timer = self._loop.call_later(self._part_s, self._part_ended)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(kind, error, trace)
+
+    def _part_ended(self) -> None:
+        self._left -= 1
+        if self._left:
+            self._timer = self._loop.call_later(self._part_s, self._part_ended)
+        else:
+            self._limit.reschedule(self._loop.time())

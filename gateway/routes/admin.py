@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -29,14 +30,13 @@ from gateway.placement.errors import RebuildingError
 from gateway.runtimes.base import Image, Images
 from gateway.service import Gateway, gateway_of
 
-from .openapi import document
-
 log = logging.getLogger("gateway")
 
 _READY_S = 1.0
 _REMOVALS_S = 10.0
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _CHUNK = 1024 * 1024
+_OPENAPI = Path(__file__).resolve().parents[2] / "schemas" / "openapi.yaml"
 
 
 @functools.cache
@@ -80,6 +80,13 @@ async def metrics(request: Request) -> Response:
 
 async def openapi(request: Request) -> Response:
     return Response(_openapi_json(), media_type="application/json")
+
+
+@functools.cache
+def document() -> dict[str, Any]:
+    """The API's document as a map."""
+    body: dict[str, Any] = yaml.safe_load(_OPENAPI.read_text())
+    return body
 
 
 @functools.cache

@@ -15,7 +15,6 @@ from starlette.requests import Request
 
 from gateway.agents.dial import Dialled
 from gateway.http.bounded_protocol import TAKE_OVER
-from gateway.http.origin import check_origin
 from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.service import Gateway, gateway_of
@@ -29,7 +28,7 @@ _KEY = re.compile(r"[A-Za-z0-9+/]{22}==")
 async def attach(request: Request) -> None:
     """The endpoint. Raises every refusal; afterwards the connection is the session's."""
     gateway = gateway_of(request)
-    check_origin(gateway.settings.allowed_origins, request)
+    gateway.check_origin(request)
     owner = gateway.owner(request)
     accepted = _accepted(request)
     gateway.attached.enter(owner)

@@ -25,8 +25,8 @@ from gateway.lifecycle.activity import in_use
 from gateway.model.records import Record
 from gateway.oneoff import operations, validation
 from gateway.oneoff.operations import Outcome
-from gateway.orchard.login_shell import login_shell
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
+from gateway.orchard.terminal import login_shell
 from gateway.service import gateway_of, named
 
 _WAIT_MORE_S = 30.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import secrets
 import time
 from dataclasses import asdict, replace
@@ -24,7 +25,6 @@ from gateway.http.request_fields import SANDBOX_ID, Fields, canonical, check_lab
 from gateway.http.responses import json_response
 from gateway.lifecycle.creation import create as create_sandbox
 from gateway.lifecycle.creation import failure, wait_until_settled
-from gateway.lifecycle.size_limits import check_sizes
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_options
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
@@ -53,7 +53,7 @@ async def create(request: Request) -> Response:
     fields = Fields(body)
     key = _key(request, "Idempotency-Key")
     spec, env = _spec(gateway, owner, fields, key)
-    await check_sizes(gateway.runtime, spec, cpu=fields.get("cpu") is not None, memory=fields.get("memory") is not None)
+    await _check_sizes(gateway, spec, fields)
     wait, shared = fields.boolean("wait", False), fields.boolean("exist_ok", True)
     fingerprint = hashlib.sha256(
         canonical({name: value for name, value in body.items() if name not in ("wait", "exist_ok")} | {"wait": None})
@@ -82,6 +82,25 @@ async def create(request: Request) -> Response:
         raise failure(record)
     headers = {"Location": f"/sandboxes/{record.sandbox_id}"}
     return json_response(describe(gateway, record), headers=headers)
+
+
+async def _check_sizes(gateway: Gateway, spec: SandboxSpec, fields: Fields) -> None:
+    """Refuse requested sizes that no machine has: such a sandbox would never become ready. The defaults are the service's own."""
+    cpu, memory = fields.get("cpu") is not None, fields.get("memory") is not None
+    if not cpu and not memory:
+        return
+    try:
+        largest = await gateway.runtime.largest()
+    except HoldfastError:
+        return  # the runtime is down, which the create will report
+    cores, size = largest or (math.inf, math.inf)
+    hint = "request less, or leave it out; GET /resources shows what there is"
+    if cpu and spec.cores > cores:
+        message = f"cpu={spec.cpu} is more than any machine here has: {cores:g} cores"
+        raise HoldfastError("invalid_quantity", message, hint=hint)
+    if memory and spec.memory_bytes > size:
+        message = f"memory={spec.memory} is more than any machine here has: {size / 2**30:.1f}Gi"
+        raise HoldfastError("invalid_quantity", message, hint=hint)
 
 
 def _key(request: Request, header: str) -> str | None:

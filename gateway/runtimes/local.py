@@ -1,18 +1,19 @@
 """The local runtime: this machine's node, over its Unix socket.
 
-Owns the translation of requests and answers, and one connection per watch (``node_client`` has that of the requests). The node is trusted,
-and has checked what it forwards from sandboxes; every answer is still read defensively.
+Owns the translation of requests and answers, which are newline-delimited JSON; one persistent connection, on which requests are pipelined;
+and one connection per watch. The node is trusted, and has checked what it forwards from sandboxes; every answer is still read defensively.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import orjson
 from holdfast_wire.errors import HoldfastError
@@ -21,8 +22,13 @@ from gateway.model.options import Egress, Options
 from gateway.model.records import Cause
 
 from .base import BecameReady, CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, WentAway
-from .node_client import CONNECT_S, NodeClient, connect
 
+_T = TypeVar("_T")
+_LINE_BYTES = 64 * 1024 * 1024
+"""Longest line: a list of 100 000 sandboxes fits."""
+_CONNECT_S = 2.0
+_CALL_S = 10.0
+"""Default time limit of a call: the node answers from memory, unless the caller sets another limit."""
 _LONG_S = 3600.0
 _RECONNECT_S = 0.1
 _SPARES = {"ready": "spares", "wanted": "spares_wanted", "most": "spares_most"}
@@ -108,7 +114,7 @@ class LocalRuntime:
     async def watch(self) -> AsyncIterator[Event]:
         while True:
             with contextlib.suppress(OSError, ValueError, RuntimeUnavailableError):
-                reader, writer = await connect(self._path)
+                reader, writer = await _in_time(asyncio.open_unix_connection(str(self._path), limit=_LINE_BYTES))
                 try:
                     writer.write(b'{"id":1,"op":"watch"}\n')
                     while line := await reader.readline():
@@ -133,7 +139,7 @@ class LocalRuntime:
         return await self._node.call("stats")
 
     async def spares(self) -> dict[str, int]:
-        counts = await self._node.call("spares", timeout_s=CONNECT_S)
+        counts = await self._node.call("spares", timeout_s=_CONNECT_S)
         return {state: int(counts[name]) for state, name in _SPARES.items() if isinstance(counts.get(name), int)}
 
     async def largest(self) -> tuple[float, int] | None:
@@ -227,3 +233,102 @@ def _image(body: Any) -> Image:
         size_bytes=size if isinstance(size, int) else 0,
         created=body.get("created"),
     )
+
+
+class NodeClient:
+    """Requests and answers on one connection, made when needed and again when it broke."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._numbers = itertools.count(1)
+        self._connection: _Connection | None = None
+        self._connecting = asyncio.Lock()
+
+    async def call(self, op: str, arguments: dict[str, Any] | None = None, timeout_s: float = _CALL_S) -> dict[str, Any]:
+        """One request; the answer's map. Raises the node's error, or ``RuntimeUnavailableError``."""
+        number, connection = next(self._numbers), self._connection
+        try:
+            async with asyncio.timeout(timeout_s):
+                if connection is None or connection.ended.done():
+                    connection = await self._connect()
+                body = await connection.ask(number, orjson.dumps({"id": number, "op": op, **(arguments or {})}))
+        except TimeoutError:
+            raise RuntimeUnavailableError(f"the node did not answer {op} within {timeout_s:g} s") from None
+        finally:
+            if connection is not None:
+                connection.pending.pop(number, None)
+        return _result(body)
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            self._connection.transport.abort()
+            await self._connection.ended
+
+    async def _connect(self) -> _Connection:
+        async with self._connecting:
+            if self._connection is None or self._connection.ended.done():
+                loop = asyncio.get_running_loop()
+                _, connection = await _in_time(loop.create_unix_connection(_Connection, str(self._path)))
+                self._connection = connection
+            return self._connection
+
+
+class _Connection(asyncio.Protocol):
+    """Matches answers to requests by their numbers."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._parts: list[bytes] = []
+        """Of the line that has begun."""
+        self._size = 0
+
+    def ask(self, number: int, line: bytes) -> asyncio.Future[dict[str, Any]]:
+        """The answer to come."""
+        answer = self.pending[number] = asyncio.get_running_loop().create_future()
+        self.transport.write(line + b"\n")
+        return answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._parts, lines[0]))
+            self._parts, self._size = [], 0
+        self._parts.append(rest)
+        self._size += len(rest)
+        try:
+            for line in lines:
+                body = orjson.loads(line)
+                answer = self.pending.get(body.get("id"))
+                if answer is not None and not answer.done():
+                    answer.set_result(body)
+        except ValueError:
+            self.transport.abort()
+        if self._size > _LINE_BYTES:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set_result(None)
+        for answer in self.pending.values():
+            if not answer.done():
+                answer.set_exception(RuntimeUnavailableError("the node closed the connection"))
+
+
+async def _in_time(connecting: Awaitable[_T]) -> _T:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            return await connecting
+    except (OSError, TimeoutError) as error:
+        raise RuntimeUnavailableError("the node is not running", made_nothing=True) from error
+
+
+def _result(body: dict[str, Any]) -> dict[str, Any]:
+    """An answer's map, or the node's error raised."""
+    if body.get("ok") is True:
+        return body
+    raise HoldfastError.from_map(body.get("error"))

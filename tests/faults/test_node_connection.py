@@ -6,7 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from gateway.runtimes.node_client import NodeClient
+from gateway.runtimes.local import NodeClient
 
 
 async def test_the_first_request_on_every_connection_is_answered(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 from openapi_spec_validator import validate
 
 from gateway.app import ROUTES
-from gateway.routes.openapi import document
+from gateway.routes.admin import document
 from tests.gateway.harness import Served
 
 

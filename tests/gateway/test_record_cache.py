@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.controller import record_cache
-from gateway.controller.reconciler import Reconciler
-from gateway.controller.record_cache import RecordCache
+from gateway.controller.reconciler import _READS_UNTIL_SCAN, Reconciler, RecordCache
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.keys import shard_of
 from gateway.placement.store import PlacementStore
@@ -85,7 +83,7 @@ async def test_a_read_without_changes_fetches_no_record(store: PlacementStore, m
     fetched.clear()
     await cache.read("m")
     assert fetched == ["late"], "the renewal of a pending record is not a change, so it is fetched each time"
-    for _ in range(record_cache._READS_UNTIL_SCAN):
+    for _ in range(_READS_UNTIL_SCAN):
         await cache.read("m")
     assert len(fetched) > 50, "after a number of reads everything is fetched"
 
@@ -148,7 +146,7 @@ async def test_a_list_finds_what_the_watch_does_not_show(store: PlacementStore, 
         assert reconciled == [{"sb-1"}, {"sb-1"}], "groups and quotas are compared as soon as the records are complete"
         return
     runtime.present.clear()
-    for _ in range(2 * record_cache._READS_UNTIL_SCAN + 2):
+    for _ in range(2 * _READS_UNTIL_SCAN + 2):
         await reconciler.run_once(term)
     entry = await store.get("sb-1")
     assert isinstance(entry, Record)

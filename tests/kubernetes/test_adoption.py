@@ -12,8 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.agents.adoption import adopt_agent
-from gateway.agents.dial import DialError, dial
+from gateway.agents.dial import DialError, adopt_agent, dial
 from gateway.controller.plan import CREATE_LOST, MarkFailed
 from gateway.controller.pool_refill import PoolRefill
 from gateway.controller.reconciler import Reconciler

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.model.option_fields import network_map, read_network
 from gateway.model.options import AllowedRange, Egress, Port
-from gateway.runtimes.kubernetes.network.policy_manifests import egress_key, forbidden, manifest
+from gateway.runtimes.kubernetes.network import egress_key, forbidden, manifest
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,7 +11,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.loop import Controller
-from gateway.controller.prepull import Prepull
+from gateway.controller.pool_refill import Prepull
 from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsError, PoolsFile, read_pools, read_prepull

@@ -15,7 +15,7 @@ from gateway.model.options import AllowedRange, Egress
 from gateway.runtimes.base import EndAnnounced, Synced, WentAway
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
-from gateway.runtimes.kubernetes.network.policy_manifests import egress_key
+from gateway.runtimes.kubernetes.network import egress_key
 from gateway.runtimes.kubernetes.pods.status import PodStatus
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, next_of, order

@@ -14,9 +14,8 @@ from holdfast_wire import proof
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, agent_token, body_mac, dial_header, seal_token
 
-from gateway.agents.adoption import adopt_agent
 from gateway.agents.agent_connection import AgentConnection
-from gateway.agents.dial import DialError, Dialled, dial_agent
+from gateway.agents.dial import DialError, Dialled, adopt_agent, dial_agent
 from session_agent.agent.session import connection as connection_module
 from session_agent.agent.session.adoption import BODY_BYTES
 from session_agent.agent.settings import AgentSettings

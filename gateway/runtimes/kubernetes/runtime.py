@@ -23,8 +23,7 @@ from gateway.runtimes.kubernetes.cluster.enforcement import EnforcementGuard
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages
 from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice
 from gateway.runtimes.kubernetes.cluster.node_probes import NodeProbes
-from gateway.runtimes.kubernetes.network.policies import Policies
-from gateway.runtimes.kubernetes.network.policy_manifests import egress_key, needs
+from gateway.runtimes.kubernetes.network import Policies, egress_key, needs
 from gateway.runtimes.kubernetes.pods.creation import NoBundleError, PodCreation
 from gateway.runtimes.kubernetes.pods.manifest import Injection, pod
 from gateway.runtimes.kubernetes.pods.pod_watch import PodWatch

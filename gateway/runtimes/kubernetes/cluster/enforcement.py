@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.model.options import Egress
 from gateway.runtimes.base import RuntimeUnavailableError
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
-from gateway.runtimes.kubernetes.network.policy_manifests import needs
+from gateway.runtimes.kubernetes.network import needs
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from . import network_probe

@@ -13,8 +13,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.agents.adoption import adopt_agent
-from gateway.agents.dial import dial_any
+from gateway.agents.dial import adopt_agent, dial_any
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.api.client import JSON_PATCH, Api, ApiError
 from gateway.runtimes.kubernetes.names import EGRESS, POOL, PROFILE, SANDBOX, UNLABELLED, label_value, pod_name

@@ -1,7 +1,7 @@
 """A sandbox's pod manifest: a pure function of a request and the deployment's settings, with golden tests.
 
 Owns the content of the pod. Confinement is in ``profiles``, what a request may name of the cluster in ``sharing``, network policies in
-``network.policy_manifests``, and the interpretation of a pod's status in ``status``.
+``network``, and the interpretation of a pod's status in ``status``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.runtimes.kubernetes.names import (
     label_value,
     pod_name,
 )
-from gateway.runtimes.kubernetes.network.policy_manifests import egress_key
+from gateway.runtimes.kubernetes.network import egress_key
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from .profiles import CONFINED, confinement

@@ -1,4 +1,4 @@
-"""Network policies for what a sandbox may reach: pure, content-addressed, never wider than requested.
+"""Network policies for what a sandbox may reach: content-addressed, never wider than requested; and their life cycle.
 
 Owns the translation of ``Egress``, and the ranges that an allowance never includes implicitly. A policy is named by the hash of its
 content and selects pods by a label with that hash, so equal allowances share a policy, and changing an allowance is changing a label.
@@ -7,8 +7,11 @@ The namespace-wide default-deny and the ingress from gateways are in ``infra``; 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ipaddress
+import logging
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,8 +19,12 @@ import orjson
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import AllowedRange, Egress, Port
-from gateway.runtimes.kubernetes.names import COMPONENT, EGRESS, MANAGED_BY, NO_EGRESS
-from gateway.runtimes.kubernetes.settings import LEVELS, Enforcement, KubernetesSettings
+
+from .api.client import Api
+from .names import COMPONENT, EGRESS, MANAGED_BY, NO_EGRESS, SELECTOR, USED_AT
+from .settings import LEVELS, Enforcement, KubernetesSettings
+
+log = logging.getLogger("gateway.kubernetes")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -60,6 +67,10 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """How IPv6-only clusters reach IPv4: what is excluded there is excluded here (RFC 6052)."""
 _DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 _CILIUM = "cilium.io/v2"
+_RENEW_S = 300.0
+_UNUSED_S = 1800.0
+"""A policy that was not assigned for this long, and that no pod carries, is removed."""
+_REMEMBERED = 4096
 
 
 def egress_key(egress: Egress, settings: KubernetesSettings) -> str:
@@ -190,3 +201,66 @@ def _cilium_rules(blocks: list[tuple[dict[str, Any], tuple[Port, ...]]], domains
     resolver = {"matchLabels": {"k8s:io.kubernetes.pod.namespace": "kube-system", "k8s-app": "kube-dns"}}
     asked = [{"ports": [{"port": "53", "protocol": "ANY"}], "rules": {"dns": names}}]
     return [*rules, {"toFQDNs": names}, {"toEndpoints": [resolver], "toPorts": asked}]
+
+
+class Policies:
+    """The egress policies of the namespace: created before the first sandbox that needs one, collected when unused for long.
+
+    A policy carries the time of its last assignment to a sandbox, which is renewed, so that collection in one process and a create in
+    another do not conflict: a recently used policy is never collected, and a deletion names the version it judged.
+    """
+
+    def __init__(self, api: Api, settings: KubernetesSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._used: dict[str, float] = {}
+        """When this replica last wrote a policy's time of use, by name."""
+        self._writing: dict[str, asyncio.Lock] = {}
+
+    async def ensure(self, egress: Egress) -> None:
+        """Create the policy that ``egress`` needs. Raises ``ApiError`` and what ``manifest`` raises."""
+        wanted = manifest(egress, self._settings)
+        if wanted is None:
+            return
+        name = wanted["metadata"]["name"]
+        async with self._writing.setdefault(name, asyncio.Lock()):
+            now = time.time()
+            if now - self._used.get(name, 0.0) < _RENEW_S:
+                return
+            wanted["metadata"]["annotations"] = {USED_AT: str(int(now))}
+            path = _path(wanted["kind"], self._settings)
+            if not await self._api.ensure(path, wanted):
+                await self._api.patch(f"{path}/{name}", {"metadata": {"annotations": wanted["metadata"]["annotations"]}})
+            if len(self._used) >= _REMEMBERED:
+                self._used.clear()
+                self._writing.clear()
+            self._used[name] = now
+
+    async def collect(self, now: float, unused_s: float = _UNUSED_S) -> int:
+        """Remove the policies that no sandbox needs, and return how many. Called periodically by the controller. Raises ``ApiError``."""
+        kinds = ["NetworkPolicy"] + (["CiliumNetworkPolicy"] if self._settings.enforcement == "fqdn" else [])
+        old: list[tuple[str, dict[str, Any]]] = []
+        for kind in kinds:
+            path = _path(kind, self._settings)
+            found = await self._api.get(path, {"labelSelector": f"{EGRESS}"})
+            for one in found.get("items") or []:
+                used = (one["metadata"].get("annotations") or {}).get(USED_AT, "0")
+                if not used.isdecimal() or now - int(used) > unused_s:
+                    old.append((path, one["metadata"]))
+        removed = 0
+        for path, metadata in old:
+            key = metadata["labels"][EGRESS]
+            query = {"limit": "1", "labelSelector": f"{SELECTOR},{EGRESS}={key}"}
+            carried = await self._api.get(self._settings.pods_path, query, metadata_only=True)
+            if carried.get("items"):
+                continue
+            removed += await self._api.remove(f"{path}/{metadata['name']}", uid=metadata["uid"], version=metadata["resourceVersion"])
+        if removed:
+            log.info("%d unused egress policies were removed", removed)
+        return removed
+
+
+def _path(kind: str, settings: KubernetesSettings) -> str:
+    if kind == "CiliumNetworkPolicy":
+        return f"/apis/cilium.io/v2/namespaces/{settings.namespace}/ciliumnetworkpolicies"
+    return settings.policies_path

@@ -1,1 +1,0 @@
-"""Network policies of sandboxes: their manifests, and their creation and collection."""
