@@ -22,7 +22,7 @@ from gateway.model.options import Egress
 from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.pools import PoolsFile
-from gateway.runtimes.kubernetes.pods import adoption
+from gateway.runtimes.kubernetes.pods import creation
 from gateway.runtimes.kubernetes.pods.creation import PodCreation
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
@@ -91,7 +91,7 @@ async def test_a_spare_is_not_ready_before_its_agent_was_adopted(served: Served,
         await go_on.wait()
         raise DialError("agent_unreachable", "the waiting agent does not answer")
 
-    monkeypatch.setattr(adoption, "adopt_agent", unreachable)
+    monkeypatch.setattr(creation, "adopt_agent", unreachable)
     async with served.client() as client:
         creating = create(client)
         await dialled.wait()
@@ -115,7 +115,7 @@ async def test_an_adoption_that_a_killed_replica_began_is_finished_by_the_next(
         reached.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(adoption, "adopt_agent", killed)
+    monkeypatch.setattr(creation, "adopt_agent", killed)
     monkeypatch.setattr(PodCreation, "tidy", lambda *_: asyncio.sleep(0))  # a killed replica does not tidy
     async with served.client() as client:
         first = create(client)

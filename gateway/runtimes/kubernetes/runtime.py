@@ -33,7 +33,6 @@ from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, PodStatus, re
 
 from .cluster import capacity, doctor
 from .names import EGRESS, ENDING, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
-from .pods import adoption
 from .settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
@@ -95,7 +94,7 @@ class KubernetesRuntime:
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
         await self._guard.check(request.egress, timeout_s)
         await self.policies.ensure(request.egress)
-        return await adoption.adopt(self.api, self._pod_creation, self.pods, self.settings, spare_id, request, timeout_s)
+        return await self._pod_creation.adopt(spare_id, request, timeout_s)
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         key = egress_key(egress, self.settings)

@@ -1,8 +1,8 @@
 """Pod creation: from a request to a pod whose agent has answered and proved its identity, or to a typed error within seconds.
 
-Owns the get-or-create by name, the waiting and the dialling. One watch serves all creates (``pod_watch``). The agent is dialled as soon
-as the pod has an address, before the kubelet reports that it runs. A failed pod is kept until the caller has recorded the cause: to the
-controller it would otherwise have vanished.
+Owns the get-or-create by name, the waiting and the dialling, and the adoption of a spare's pod. One watch serves all creates
+(``pod_watch``). The agent is dialled as soon as the pod has an address, before the kubelet reports that it runs. A failed pod is kept until
+the caller has recorded the cause: to the controller it would otherwise have vanished.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from typing import Any
 from holdfast_wire.bundle import AGENT_PORT
 from holdfast_wire.errors import HoldfastError
 
-from gateway.agents.dial import DialError, dial_any
-from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError, refused
+from gateway.agents.dial import DialError, adopt_agent, dial_any
+from gateway.runtimes.base import CreateRequest
+from gateway.runtimes.kubernetes.api.client import JSON_PATCH, Api, ApiError, ApiUnreachableError, refused
+from gateway.runtimes.kubernetes.names import EGRESS, POOL, PROFILE, SANDBOX, label_value, pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from . import pod_events
 from .failures import Failure
+from .manifest import labels
 from .pod_watch import PodChanges, PodWatch
 from .profiles import no_user_namespaces
+from .record import annotations_of
 from .status import ASKED_GRACE_S, PodStatus, read_pod
 
 log = logging.getLogger("gateway.kubernetes")
@@ -93,6 +97,67 @@ class PodCreation:
                 if last is not None and last.placed and not last.started:
                     stage = (await pod_events.ask(self._api, self._settings, last)).text or stage
                 raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
+
+    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
+        """Turn a spare's pod into the requested sandbox: claim the pod, then give its agent the new identity, once.
+
+        Raises ``sandbox_not_found`` when the spare is gone, taken, or could not be adopted; in the last case it is removed.
+        """
+        facts, token = await self._claim(spare_id, request)
+        identity = {"sandbox_id": request.sandbox_id, "incarnation": request.incarnation, "env": request.env, "labels": request.labels}
+        endpoint = endpoint_of(facts)
+        try:
+            async with asyncio.timeout(timeout_s):
+                try:
+                    await adopt_agent(endpoint, token, request.token, identity, timeout_s)
+                except HoldfastError:  # another replica that creates the same sandbox may have adopted the agent already
+                    (await dial_any(endpoint, (request.token, *request.other_tokens), timeout_s)).transport.abort()
+            return endpoint
+        except (HoldfastError, TimeoutError, OSError) as error:
+            await self.tidy(facts)
+            raise HoldfastError("sandbox_not_found", f"the spare did not become the sandbox: {error}") from error
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                await asyncio.shield(self.tidy(facts))
+            raise
+
+    async def _claim(self, spare_id: str, request: CreateRequest) -> tuple[PodStatus, str]:
+        """The spare's pod, now claimed, and the token that its agent still uses.
+
+        One JSON patch tests for the spare's own identity, so of any number of callers exactly one wins; callers that create the same
+        sandbox share the claim. A spare of another profile does not match; the controller removes it (``runtime_events.status_of``).
+        """
+        marks = labels(request, self._settings)
+        changes: list[dict[str, Any]] = [
+            {"op": "test", "path": _label(SANDBOX), "value": label_value(spare_id)},
+            {"op": "test", "path": _label(PROFILE), "value": self._settings.sandbox_profile},
+            {"op": "replace", "path": _label(SANDBOX), "value": marks[SANDBOX]},
+            {"op": "replace", "path": _label(EGRESS), "value": marks[EGRESS]},
+            {"op": "remove", "path": _label(POOL)},
+            *(
+                {"op": "add", "path": f"/metadata/annotations/{_escaped(name)}", "value": text}
+                for name, text in annotations_of(request).items()
+            ),
+        ]
+        path = f"{self._pods}/{pod_name(spare_id)}"
+        try:
+            try:
+                body = await self._api.patch(path, changes, JSON_PATCH)
+            except ApiError as error:
+                if error.status != 422:
+                    raise
+                body = await self._api.get(path)  # perhaps another replica patched it for the same sandbox
+        except ApiError as error:
+            if error.status in (404, 409):
+                raise HoldfastError("sandbox_not_found", "that spare is gone") from None
+            raise
+        facts = read_pod(body)
+        if facts.record is None or (facts.record.sandbox_id, facts.record.incarnation) != (request.sandbox_id, request.incarnation):
+            raise HoldfastError("sandbox_not_found", "that spare is taken")
+        if facts.deadline is not None or not facts.ip or facts.ended() is not None:
+            raise HoldfastError("sandbox_not_found", "that spare is ending")
+        environment = body["spec"]["containers"][0].get("env") or []  # the runtime does not know the deployment's secret
+        return facts, next(str(one.get("value")) for one in environment if one["name"] == "HOLDFAST_AGENT_TOKEN")
 
     async def _answers(self, facts: PodStatus | None) -> None:
         """Raise ``RuntimeUnavailableError`` where the API server is down: then the sandbox is not what is late."""
@@ -279,3 +344,11 @@ def endpoint_of(facts: PodStatus) -> str:
     """The endpoint to dial, with the identity that the agent must prove."""
     host = f"[{facts.ip}]" if ":" in facts.ip else facts.ip
     return f"tcp://{host}:{AGENT_PORT}#{facts.uid}"
+
+
+def _label(name: str) -> str:
+    return f"/metadata/labels/{_escaped(name)}"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

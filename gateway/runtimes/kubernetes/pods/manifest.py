@@ -26,7 +26,6 @@ from gateway.runtimes.kubernetes.names import (
     POOL,
     PROFILE,
     SANDBOX,
-    UNLABELLED,
     label_value,
     pod_name,
 )
@@ -105,9 +104,7 @@ def pod(request: CreateRequest, settings: KubernetesSettings, injection: Injecti
 
 def labels(request: CreateRequest, settings: KubernetesSettings) -> dict[str, str]:
     """The labels that show which sandbox a pod is and what it may reach. Those of a spare change when it is adopted."""
-    found = {SANDBOX: label_value(request.sandbox_id), EGRESS: egress_key(request.egress, settings)}
-    if settings.sandbox_profile != UNLABELLED:
-        found[PROFILE] = settings.sandbox_profile
+    found = {SANDBOX: label_value(request.sandbox_id), EGRESS: egress_key(request.egress, settings), PROFILE: settings.sandbox_profile}
     pool = request.labels.get(POOL_LABEL)
     return {**found, POOL: label_value(pool)} if pool else found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.model.records import Cause
 from gateway.runtimes.base import SandboxStatus
-from gateway.runtimes.kubernetes.names import BUNDLE_VOLUME, ENDING, POOL, PROFILE, UNLABELLED
+from gateway.runtimes.kubernetes.names import BUNDLE_VOLUME, ENDING, POOL, PROFILE
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from .failures import Failure, ended_by, failure_in, refined
@@ -67,7 +67,7 @@ class PodStatus:
     deletion_requested: bool = False
     """Whether the service itself deletes it."""
     pool: str = ""
-    profile: str = UNLABELLED
+    profile: str = ""
     own_users: bool = False
     """It requires a user namespace."""
 
@@ -126,7 +126,7 @@ def read_pod(pod: dict[str, Any]) -> PodStatus:
         # Grace 0 is used by us only for pods that never ran or have ended. A running pod deleted with it was deleted by another client.
         deletion_requested=deleted_at > 0 and (grace == ASKED_GRACE_S or (grace == 0 and not ran)),
         pool=str(map_of(metadata.get("labels")).get(POOL) or ""),
-        profile=str(map_of(metadata.get("labels")).get(PROFILE) or UNLABELLED),
+        profile=str(map_of(metadata.get("labels")).get(PROFILE) or ""),
         own_users=own_users,
     )
 
