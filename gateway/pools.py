@@ -1,8 +1,8 @@
 """Warm pools: which spare sandboxes a deployment keeps ready, and which creates they fit; which images every node pre-pulls.
 
 Owns the definitions and their file. A spare fits a request of exactly the same image, size, disk, egress and options: their hash is the
-pool's key, so a changed definition is another pool, and spares of the old one are never used for it. Used by creation (``pool_claims``)
-and by the controller, which refills the pools.
+pool's key, so a changed definition is another pool, and spares of the old one are never used for it. Used by ``lifecycle.creation`` and by
+the controller, which refills the pools.
 """
 
 from __future__ import annotations

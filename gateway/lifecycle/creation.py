@@ -1,13 +1,14 @@
 """Creation of a sandbox: from a reserved record to a ready one.
 
-Owns the steps, and what a failure in each of them leaves: another replica or the controller completes what this one cannot. Called by
-``routes.sandboxes``, which reads the request.
+Owns the steps, the adoption of a spare included, and what a failure in each of them leaves: another replica or the controller completes
+what this one cannot. Called by ``routes.sandboxes``, which reads the request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Collection
 
@@ -17,18 +18,23 @@ from holdfast_wire.proof import agent_token
 from gateway.admission import QueuePlace
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.errors import PlacementUnavailableError, RebuildingError
+from gateway.placement.redis_spares import COLD_START
 from gateway.pools import key_of
 from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError
 from gateway.service import Gateway, live, owned_entry
 
-from .pool_claims import claim
 from .reserved_labels import to_labels
+
+log = logging.getLogger("gateway")
 
 _MARGIN_S = 2.0
 _MARGIN_SHARE = 0.1
 _POLL_LEAST_S = 0.02
 _POLL_MOST_S = 0.5
 _EXISTS_MOST_S = 5.0
+_TRIES = 3
+"""Spares tried before the pool is given up: a lost spare is detected by adopting it."""
+_ADOPT_S = 10.0
 _TOUCH_S = 5.0
 """How often the record of a sandbox in creation is renewed: more often than the controller looks for abandoned ones."""
 _REBUILD_S = 30.0
@@ -165,7 +171,7 @@ async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, d
     clock = asyncio.get_running_loop().time
     pools = gateway.pools.read()
     pool = pools.get(key_of(spec)) if pools else None
-    if pool is not None and (adopted := await claim(gateway, spec, request, pool.key, max(deadline - clock(), 0.01))):
+    if pool is not None and (adopted := await _claim(gateway, spec, request, pool.key, max(deadline - clock(), 0.01))):
         return adopted
     pause_s = _POLL_LEAST_S
     while True:
@@ -181,6 +187,54 @@ async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, d
                 await gateway.runtime.delete(request.sandbox_id, sandbox.incarnation)
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _EXISTS_MOST_S)
+
+
+async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> str | None:
+    """A spare as the requested sandbox, or None for a cold start.
+
+    Several replicas may create one sandbox, so its record states once what it is created from. Who gets a spare is decided by the runtime
+    when it is adopted; what the store offers is a hint. Raises ``sandbox_exists`` when another replica is creating the sandbox, and what
+    the store raises.
+    """
+    store, failed = gateway.store, ""
+    for number in range(_TRIES):
+        spare = await store.take_spare(pool)
+        source = await store.assign_spare(spec.sandbox_id, spec.incarnation, spare or COLD_START, failed)
+        if spare is not None and source != spare:
+            await store.offer_spares(pool, {spare: time.time()})
+        if source == COLD_START:
+            _count_claim(gateway, "empty" if number == 0 else "failed")
+            return None
+        if not source:
+            raise HoldfastError("sandbox_exists", "the sandbox has been created already, or has ended")
+        try:
+            endpoint = await gateway.runtime.adopt(source, request, min(timeout_s, _ADOPT_S))
+        except HoldfastError as error:
+            log.info("the spare %s cannot be used: %s", source, error.code)
+            if error.code != "sandbox_not_found":
+                await _discard(gateway, source, request)
+            elif any(one.incarnation == request.incarnation for one in await gateway.runtime.get(request.sandbox_id)):
+                # The spare is not lost: another replica, which saw it in the record, has adopted it.
+                raise HoldfastError("sandbox_exists", "another replica is already creating this sandbox") from None
+            failed = source
+            continue
+        _count_claim(gateway, "warm")
+        return endpoint
+    if await store.assign_spare(spec.sandbox_id, spec.incarnation, COLD_START, failed) != COLD_START:
+        raise HoldfastError("sandbox_exists", "another replica is already creating this sandbox, or it has ended")
+    _count_claim(gateway, "failed")
+    return None
+
+
+async def _discard(gateway: Gateway, spare: str, request: CreateRequest) -> None:
+    """Remove a spare whose adoption failed half-way, under its own id and under the new one."""
+    for sandbox_id, incarnation in ((spare, None), (request.sandbox_id, request.incarnation)):
+        with contextlib.suppress(HoldfastError):  # the controller removes what remains
+            await gateway.runtime.delete(sandbox_id, incarnation)
+
+
+def _count_claim(gateway: Gateway, outcome: str) -> None:
+    gateway.metrics.count("pool_claims_total", outcome=outcome)
 
 
 async def _begin(gateway: Gateway, spec: SandboxSpec) -> None:
