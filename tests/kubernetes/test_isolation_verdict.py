@@ -14,7 +14,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.model.options import AllowedRange, Egress
 from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Synced, WentAway
 from gateway.runtimes.kubernetes.api.client import ApiError
-from gateway.runtimes.kubernetes.cluster import enforcement, network_probe
+from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.gateway.harness import serve
@@ -68,7 +68,7 @@ async def test_waiting_creates_are_refused_after_a_leak(gateway: KubernetesRunti
 async def test_without_a_verdict_the_wait_is_bounded_and_typed(
     gateway: KubernetesRuntime, api: FakeApi, inconclusive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enforcement, "_WAIT_S", 0.3)
+    monkeypatch.setattr(network_probe, "_CREATE_WAIT_S", 0.3)
     if inconclusive:
         api.note_verdict(holds=False)
     with pytest.raises(RuntimeUnavailableError, match="not known yet") as caught:
@@ -133,7 +133,7 @@ async def test_an_inconclusive_probe_does_not_replace_an_earlier_verdict(gateway
 
 
 async def test_while_the_api_server_is_unavailable_the_last_verdict_holds(gateway: KubernetesRuntime, api: FakeApi) -> None:
-    guard = enforcement.EnforcementGuard(gateway.api, gateway.settings)
+    guard = network_probe.EnforcementGuard(gateway.api, gateway.settings)
     api.note_verdict(holds=False, leaks=True)
     with pytest.raises(HoldfastError, match="cannot be isolated"):
         await guard.check(Egress())

@@ -11,7 +11,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.loop import Controller
 from gateway.placement.store import PlacementStore
-from gateway.runtimes.kubernetes.cluster import enforcement
+from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.conformance.runtimes import CREATE_S, order
@@ -29,7 +29,7 @@ LABELS = {"app.kubernetes.io/managed-by": "holdfast", "app.kubernetes.io/compone
 async def test_the_first_leader_probes_at_once(
     redis_url: str, runtime: KubernetesRuntime, api: FakeApi, enforced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enforcement, "_REMEMBERED_S", 0.0)
+    monkeypatch.setattr(network_probe, "_REMEMBERED_S", 0.0)
     api.probed = False
     stale_pod: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "hf-canary-left", "labels": LABELS}, "spec": {}, "status": {}}
     api.pods.create(stale_pod)

@@ -19,9 +19,9 @@ from gateway.model.options import Egress
 from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
-from gateway.runtimes.kubernetes.cluster.enforcement import EnforcementGuard
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages
 from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice
+from gateway.runtimes.kubernetes.cluster.network_probe import EnforcementGuard
 from gateway.runtimes.kubernetes.cluster.node_probes import NodeProbes
 from gateway.runtimes.kubernetes.network import Policies, egress_key, needs
 from gateway.runtimes.kubernetes.pods.creation import NoBundleError, PodCreation

@@ -7,6 +7,7 @@ role), only the requested amounts are known.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -38,15 +39,8 @@ class Capacity:
         clock = asyncio.get_running_loop().time
         async with self._lock:
             if clock() >= self._largest_until:
-                cores, memory = 0.0, 0
-                try:
-                    async for node in self._each("/api/v1/nodes"):
-                        allocatable = (node.get("status") or {}).get("allocatable") or {}
-                        cores = max(cores, _cores(allocatable.get("cpu")))
-                        memory = max(memory, _bytes(allocatable.get("memory")))
-                except ApiError as error:
-                    if error.status != 403:
-                        raise
+                nodes = await self._nodes() or []
+                cores, memory = max((one[0] for one in nodes), default=0.0), max((one[1] for one in nodes), default=0)
                 self._largest = (cores, memory) if cores and memory else None
                 self._largest_until = clock() + _NODES_GOOD_FOR_S
             return self._largest
@@ -61,52 +55,48 @@ class Capacity:
             return dict(self._known)
 
     async def _look(self) -> dict[str, Any]:
-        nodes: int | None = 0
-        cores, memory = 0.0, 0
-        try:
-            async for node in self._each("/api/v1/nodes"):
-                if (node.get("spec") or {}).get("unschedulable"):
-                    continue
-                allocatable = (node.get("status") or {}).get("allocatable") or {}
-                nodes = (nodes or 0) + 1
-                cores += _cores(allocatable.get("cpu"))
-                memory += _bytes(allocatable.get("memory"))
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            nodes = None
+        found = await self._nodes()
+        nodes = None if found is None else [one for one in found if one[2]]
         asked_cores, asked_memory, pods = 0.0, 0, 0
         async for pod in self._each(self._settings.pods_path, SELECTOR):
             if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
                 continue
             pods += 1
             for container in (pod.get("spec") or {}).get("containers") or []:
-                requests = (container.get("resources") or {}).get("requests") or {}
-                asked_cores += _cores(requests.get("cpu"))
-                asked_memory += _bytes(requests.get("memory"))
+                cores, memory = _amounts((container.get("resources") or {}).get("requests"))
+                asked_cores += cores
+                asked_memory += memory
         return {
             "sandboxes": pods,
-            "nodes": nodes,
-            "cpu_total": None if nodes is None else round(cores, 3),
-            "memory_total": None if nodes is None else memory,
+            "nodes": None if nodes is None else len(nodes),
+            "cpu_total": None if nodes is None else round(sum(one[0] for one in nodes), 3),
+            "memory_total": None if nodes is None else sum(one[1] for one in nodes),
             "cpu_requested": round(asked_cores, 3),
             "memory_requested": asked_memory,
         }
+
+    async def _nodes(self) -> list[tuple[float, int, bool]] | None:
+        """Cores and bytes of each node, and whether pods are scheduled there; None where nodes may not be read."""
+        try:
+            return [
+                (*_amounts((node.get("status") or {}).get("allocatable")), not (node.get("spec") or {}).get("unschedulable"))
+                async for node in self._each("/api/v1/nodes")
+            ]
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return None
 
     def _each(self, path: str, selector: str = "") -> AsyncIterator[dict[str, Any]]:
         """From the server's cache."""
         return self._api.each(path, {"resourceVersion": "0", "labelSelector": selector}, page=self._settings.page)
 
 
-def _cores(text: Any) -> float:
-    try:
-        return parse_cpu(text) if text else 0.0
-    except HoldfastError:
-        return 0.0
-
-
-def _bytes(text: Any) -> int:
-    try:
-        return parse_bytes(text) if text else 0
-    except HoldfastError:
-        return 0
+def _amounts(resources: dict[str, Any] | None) -> tuple[float, int]:
+    """Cores and bytes of memory; what cannot be read counts as 0."""
+    cores, memory = 0.0, 0
+    with contextlib.suppress(HoldfastError):
+        cores = parse_cpu((resources or {}).get("cpu") or "0")
+    with contextlib.suppress(HoldfastError):
+        memory = parse_bytes((resources or {}).get("memory") or "0")
+    return cores, memory
