@@ -48,7 +48,7 @@ PoolAction = Offer | Withdraw | Discard
 
 def is_spare(sandbox: SandboxStatus) -> bool:
     """Whether it is a spare: no sandbox of an owner can have the label."""
-    return KEY_LABEL in sandbox.labels and not sandbox.owner and sandbox.sandbox_id.startswith(PREFIX)
+    return KEY_LABEL in sandbox.spec.labels and not sandbox.spec.owner and sandbox.sandbox_id.startswith(PREFIX)
 
 
 def missing(pool: Pool, offered: Mapping[str, float], coming: int, now: float) -> int:
@@ -70,7 +70,7 @@ def plan_spares(
     there: dict[str, list[SandboxStatus]] = {}
     for spare in spares:
         if spare.sandbox_id not in ours:
-            there.setdefault(spare.labels[KEY_LABEL], []).append(spare)
+            there.setdefault(spare.spec.labels[KEY_LABEL], []).append(spare)
     for key in {**offered, **there}:
         pool, mine = pools.get(key), there.get(key, [])
         waiting = [spare for spare in mine if pool is not None and spare.state == "ready"]

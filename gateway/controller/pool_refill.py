@@ -19,7 +19,8 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
 from gateway.metrics import Metrics
-from gateway.model.labels import KEY_LABEL, POOL_LABEL, READY_LABEL
+from gateway.model.labels import KEY_LABEL, POOL_LABEL
+from gateway.model.records import SandboxSpec
 from gateway.placement.errors import FencedError, PlacementUnavailableError
 from gateway.placement.store import PlacementStore
 from gateway.pools import PREFIX, Pool
@@ -114,7 +115,9 @@ class PoolRefill:
         offered = {key: ids or {} for key, ids in offers.items()}
         actions = plan_spares(self._pools(), offered, spares, now=time.time(), ours=self._creating.keys())
         unoffered = {
-            one.sandbox_id: one.labels[KEY_LABEL] for one in spares if one.sandbox_id not in offered.get(one.labels[KEY_LABEL], ())
+            one.sandbox_id: one.spec.labels[KEY_LABEL]
+            for one in spares
+            if one.sandbox_id not in offered.get(one.spec.labels[KEY_LABEL], ())
         }
         before, self._unoffered = self._unoffered, unoffered
         for action in actions:
@@ -164,19 +167,20 @@ class PoolRefill:
             self._creating.pop(id_, None)
 
     def _request(self, pool: Pool, id_: str, incarnation: str) -> CreateRequest:
-        return CreateRequest(
+        spec = SandboxSpec(
             sandbox_id=id_,
-            incarnation=incarnation,
-            token=agent_token(self._secret, id_, incarnation),
             owner="",
+            incarnation=incarnation,
             image=pool.image,
             cores=pool.cores,
             memory_bytes=pool.memory_bytes,
             disk_bytes=pool.disk_bytes,
-            labels={POOL_LABEL: pool.name, KEY_LABEL: pool.key, READY_LABEL: f"{self._settings.spare_timeout_s:g}"},
+            labels={POOL_LABEL: pool.name, KEY_LABEL: pool.key},
+            ready_timeout_s=self._settings.spare_timeout_s,
             egress=pool.egress,
             options=pool.options,
         )
+        return CreateRequest(spec, agent_token(self._secret, id_, incarnation))
 
 
 class Prepull:

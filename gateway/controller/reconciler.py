@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.lifecycle.reserved_labels import to_spec
 from gateway.model.records import Record, Status
 from gateway.placement.errors import FencedError, PlacementUnavailableError
 from gateway.placement.keys import shard_of
@@ -139,7 +138,7 @@ class Reconciler:
             try:
                 match action:
                     case Rebuild(sandbox):
-                        spec = to_spec(sandbox)
+                        spec = sandbox.spec
                         if spec.group:
                             await self._store.group_join(spec.owner, spec.group, spec.sandbox_id, ttl_s=spec.group_ttl_s, term=term)
                         if await self._store.rebuild(spec, sandbox.endpoint, sandbox.created_at, term=term):

@@ -23,8 +23,6 @@ from gateway.pools import key_of
 from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError
 from gateway.service import Gateway, live, owned_entry
 
-from .reserved_labels import to_labels
-
 log = logging.getLogger("gateway")
 
 _MARGIN_S = 2.0
@@ -141,21 +139,7 @@ def failure(record: Record) -> HoldfastError:
 
 def _request(gateway: Gateway, spec: SandboxSpec, env: dict[str, str]) -> CreateRequest:
     token, *others = (agent_token(secret, spec.sandbox_id, spec.incarnation) for secret in gateway.secrets)
-    return CreateRequest(
-        sandbox_id=spec.sandbox_id,
-        incarnation=spec.incarnation,
-        token=token,
-        other_tokens=tuple(others),
-        owner=spec.owner,
-        image=spec.image,
-        cores=spec.cores,
-        memory_bytes=spec.memory_bytes,
-        disk_bytes=spec.disk_bytes,
-        env=env,
-        labels=to_labels(spec),
-        egress=spec.egress,
-        options=spec.options,
-    )
+    return CreateRequest(spec, token, env, tuple(others))
 
 
 def _own_time(ready_timeout_s: float) -> float:
@@ -180,11 +164,11 @@ async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, d
         except HoldfastError as error:
             if error.code != "sandbox_exists" or clock() >= deadline:
                 raise
-        found = await gateway.runtime.get(request.sandbox_id)
+        found = await gateway.runtime.get(spec.sandbox_id)
         await _begin(gateway, spec)  # afterwards: any other incarnation found is then older than this one
         for sandbox in found:
-            if sandbox.incarnation != request.incarnation:
-                await gateway.runtime.delete(request.sandbox_id, sandbox.incarnation)
+            if sandbox.incarnation != spec.incarnation:
+                await gateway.runtime.delete(spec.sandbox_id, sandbox.incarnation)
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _EXISTS_MOST_S)
 
@@ -212,8 +196,8 @@ async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, po
         except HoldfastError as error:
             log.info("the spare %s cannot be used: %s", source, error.code)
             if error.code != "sandbox_not_found":
-                await _discard(gateway, source, request)
-            elif any(one.incarnation == request.incarnation for one in await gateway.runtime.get(request.sandbox_id)):
+                await _discard(gateway, source, spec)
+            elif any(one.incarnation == spec.incarnation for one in await gateway.runtime.get(spec.sandbox_id)):
                 # The spare is not lost: another replica, which saw it in the record, has adopted it.
                 raise HoldfastError("sandbox_exists", "another replica is already creating this sandbox") from None
             failed = source
@@ -226,9 +210,9 @@ async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, po
     return None
 
 
-async def _discard(gateway: Gateway, spare: str, request: CreateRequest) -> None:
+async def _discard(gateway: Gateway, spare: str, spec: SandboxSpec) -> None:
     """Remove a spare whose adoption failed half-way, under its own id and under the new one."""
-    for sandbox_id, incarnation in ((spare, None), (request.sandbox_id, request.incarnation)):
+    for sandbox_id, incarnation in ((spare, None), (spec.sandbox_id, spec.incarnation)):
         with contextlib.suppress(HoldfastError):  # the controller removes what remains
             await gateway.runtime.delete(sandbox_id, incarnation)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Final, cast
 
+from gateway.model.documents import read_spec
 from gateway.model.records import Cause, Entry, Fault, PlannedEnd, Record, Tombstone
 from gateway.settings import PlacementSettings
 
-from .documents import read_spec
 from .errors import FencedError, UnreadableError
 from .redis_connection import Argument, RedisConnection, Script, load_script
 

@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.model.documents import write_egress, write_spec
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Changes, Created, Entry, Expired, Page, PlannedEnd, Record, SandboxSpec, Status, Tombstone
 from gateway.settings import PlacementSettings
 
 from . import keys
-from .documents import write_egress, write_spec
 from .errors import FencedError, RebuildingError, UnreadableError
 from .keys import SHARDS
 from .redis_connection import Argument

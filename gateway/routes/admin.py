@@ -120,7 +120,7 @@ async def resources(request: Request) -> Response:
     else:
         present = await gateway.runtime.list_all()
         cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        requested = {"cpu": sum(one.cores for one in present), "memory_bytes": sum(one.memory_bytes for one in present)}
+        requested = {"cpu": sum(one.spec.cores for one in present), "memory_bytes": sum(one.spec.memory_bytes for one in present)}
     return json_response(
         {
             "status": "ok",

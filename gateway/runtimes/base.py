@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.model.options import Egress, Options
-from gateway.model.records import Cause
+from gateway.model.options import Egress
+from gateway.model.records import Cause, SandboxSpec
 
 
 class RuntimeUnavailableError(HoldfastError):
@@ -36,23 +36,14 @@ class RuntimeUnavailableError(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """A sandbox to create. ``token`` is what its agent proves itself with; ``labels`` are returned in ``list_all``.
+    """A sandbox to create. ``token`` is what its agent proves itself with; ``spec`` is returned in ``list_all``.
 
     ``other_tokens``: those of an agent that another replica started for the same incarnation while the deployment's secret is rotated.
     """
 
-    sandbox_id: str
-    incarnation: str
+    spec: SandboxSpec
     token: str
-    owner: str
-    image: str
-    cores: float
-    memory_bytes: int
-    disk_bytes: int | None = None
     env: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    egress: Egress = field(default_factory=Egress)
-    options: Options = field(default_factory=Options)
     other_tokens: tuple[str, ...] = ()
 
 
@@ -60,23 +51,24 @@ class CreateRequest:
 class SandboxStatus:
     """A sandbox as the runtime sees it."""
 
-    sandbox_id: str
-    incarnation: str
-    owner: str
-    image: str
+    spec: SandboxSpec
+    """As it was requested, but for changes of what it may reach."""
     endpoint: str
     created_at: float
-    cores: float = 0.0
-    memory_bytes: int = 0
-    labels: dict[str, str] = field(default_factory=dict)
     state: Literal["starting", "ready", "failed"] = "ready"
     """``starting``: it is being created, even if its creator is gone, or it runs and its agent is not known to listen yet."""
     cause: Cause | None = None
     """Why it failed."""
-    egress: Egress = field(default_factory=Egress)
-    options: Options = field(default_factory=Options)
     adopted: bool = False
     """It was a spare. Its readiness does not prove that the agent has its new identity: only the replica that adopts it learns that."""
+
+    @property
+    def sandbox_id(self) -> str:
+        return self.spec.sandbox_id
+
+    @property
+    def incarnation(self) -> str:
+        return self.spec.incarnation
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,10 @@ from typing import Any, TypeVar, cast
 import orjson
 from holdfast_wire.errors import HoldfastError
 
+from gateway.model.documents import read_spec, write_spec
+from gateway.model.labels import SPEC_LABEL
 from gateway.model.options import Egress, Options
-from gateway.model.records import Cause
+from gateway.model.records import Cause, SandboxSpec
 
 from .base import BecameReady, CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, WentAway
 
@@ -50,38 +52,35 @@ class LocalRuntime:
         return self._images
 
     async def create(self, request: CreateRequest, timeout_s: float) -> str:
-        if replace(request.options, entrypoint=False, ulimits={}, shm_bytes=None) != Options():
+        spec, options = request.spec, request.spec.options
+        if replace(options, entrypoint=False, ulimits={}, shm_bytes=None) != Options():
             raise HoldfastError("unsupported", "the one-machine runtime does not support cluster options", hint=_PLAIN)
-        if request.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
+        if spec.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
             hint = "request all of the internet (block_network=false) or none, or use a cluster"
             raise HoldfastError("unsupported", "this runtime supports only full network access or none", hint=hint)
         arguments: dict[str, Any] = {
-            "sandbox_id": request.sandbox_id,
-            "incarnation": request.incarnation,
+            "sandbox_id": spec.sandbox_id,
+            "incarnation": spec.incarnation,
             "token": request.token,
-            "image": request.image,
-            "cpu": request.cores,
-            "memory": request.memory_bytes,
+            "image": spec.image,
+            "cpu": spec.cores,
+            "memory": spec.memory_bytes,
+            "disk": spec.disk_bytes,
             "env": request.env,
-            "labels": request.labels,
-            "network": request.egress.mode == "internet",
-            "owner": request.owner,
+            "labels": {SPEC_LABEL: write_spec(spec).decode()},
+            "network": spec.egress.mode == "internet",
+            "owner": spec.owner,
+            "entrypoint": options.entrypoint,
+            "ulimits": options.ulimits,
+            "shm": options.shm_bytes,
         }
-        if request.options.entrypoint:
-            arguments["entrypoint"] = request.options.entrypoint
-        if request.options.ulimits:
-            arguments["ulimits"] = request.options.ulimits
-        if request.options.shm_bytes is not None:
-            arguments["shm"] = request.options.shm_bytes
-        if request.disk_bytes is not None:
-            arguments["disk"] = request.disk_bytes
         try:
             body = await self._node.call("create", arguments, timeout_s)
         except HoldfastError as error:
             if error.code != "sandbox_exists":
                 raise
-            for sandbox in await self.get(request.sandbox_id):
-                if (sandbox.incarnation, sandbox.state) == (request.incarnation, "ready"):
+            for sandbox in await self.get(spec.sandbox_id):
+                if (sandbox.incarnation, sandbox.state) == (spec.incarnation, "ready"):
                     return sandbox.endpoint
             raise
         return _text(body, "endpoint")
@@ -98,7 +97,7 @@ class LocalRuntime:
         found = [one for one in await self.get(sandbox_id) if one.incarnation == incarnation]
         if not found:
             raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
-        if (egress.mode, egress.reaches, egress.domains) != (found[0].egress.mode, (), ()):
+        if (egress.mode, egress.reaches, egress.domains) != (found[0].spec.egress.mode, (), ()):
             raise HoldfastError("unsupported", "this runtime cannot change what a sandbox reaches while it runs", hint="use a cluster")
 
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:
@@ -182,21 +181,31 @@ def _text(body: dict[str, Any], name: str) -> str:
 def _statuses(body: dict[str, Any]) -> list[SandboxStatus]:
     return [
         SandboxStatus(
-            sandbox_id=_text(one, "sandbox_id"),
-            incarnation=_text(one, "incarnation"),
-            owner=str(one.get("owner") or ""),
-            image=str(one.get("image") or ""),
+            spec=_spec(one),
             endpoint=str(one.get("endpoint") or ""),
             created_at=float(one.get("created_at") or 0.0),
-            cores=float(one.get("cpu") or 0.0),
-            memory_bytes=int(one.get("memory") or 0),
-            labels=dict(one.get("labels") or {}),
             state="failed" if one.get("state") == "failed" else "ready",
             cause=_cause(one) if one.get("state") == "failed" else None,
-            egress=Egress("internet") if one.get("network") is True else Egress(),
         )
         for one in body.get("sandboxes") or []
     ]
+
+
+def _spec(body: dict[str, Any]) -> SandboxSpec:
+    """The specification that was written when it was created; without it, what the node itself knows."""
+    labels = dict(body.get("labels") or {})
+    with contextlib.suppress(TypeError, ValueError):
+        return read_spec(labels.pop(SPEC_LABEL, ""))
+    return SandboxSpec(
+        sandbox_id=_text(body, "sandbox_id"),
+        owner=str(body.get("owner") or ""),
+        incarnation=_text(body, "incarnation"),
+        image=str(body.get("image") or ""),
+        cores=float(body.get("cpu") or 0.0),
+        memory_bytes=int(body.get("memory") or 0),
+        labels=labels,
+        egress=Egress("internet" if body.get("network") is True else "none"),
+    )
 
 
 def _event(body: dict[str, Any]) -> Event | None:

@@ -14,6 +14,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
+from gateway.model.records import SandboxSpec
 from gateway.runtimes.base import BecameReady, CreateRequest, Event, Runtime, Synced, WentAway
 from tests.support.until import until_async
 
@@ -22,9 +23,11 @@ CREATE_S = 60.0
 
 
 def order(sandbox_id: str, **more: Any) -> CreateRequest:
-    more.setdefault("incarnation", secrets.token_hex(8))
-    given: dict[str, Any] = {"token": "ab" * 32, "owner": "ada", "image": "host", "cores": 1.0, "memory_bytes": 256 << 20}
-    return CreateRequest(sandbox_id=sandbox_id, **(given | more))
+    """A request; ``more`` are fields of the request or of its specification."""
+    own = {name: more.pop(name) for name in ("env", "other_tokens") if name in more}
+    token = more.pop("token", "ab" * 32)
+    given: dict[str, Any] = {"incarnation": secrets.token_hex(8), "owner": "ada", "image": "host", "cores": 1.0, "memory_bytes": 256 << 20}
+    return CreateRequest(SandboxSpec(sandbox_id, **(given | more)), token, **own)
 
 
 async def next_of(events: AsyncIterator[Event], kind: type[Event], sandbox_id: str = "") -> Any:
@@ -55,19 +58,19 @@ class RuntimeConformance:
     unknown_image = "unknown-image"
 
     async def test_a_sandbox_is_created_listed_and_removed(self, runtime: Runtime) -> None:
-        request = order("sb-1", image=self.image, labels={"run": "7", "holdfast/lifetime_s": "60"})
+        request = order("sb-1", image=self.image, labels={"run": "7"}, lifetime_s=60.0, group="g")
         made = await runtime.create(request, CREATE_S)
         assert made.startswith(("unix://", "tcp://"))
         await all_ready(runtime)
         (present,) = await runtime.list_all()
         assert await runtime.get("sb-1") == [present]
         assert await runtime.get("sb-2") == []
-        assert (present.sandbox_id, present.incarnation, present.owner) == ("sb-1", request.incarnation, "ada")
-        assert (present.endpoint, present.image, present.labels) == (made, self.image, request.labels)
+        assert (present.sandbox_id, present.incarnation, present.endpoint) == ("sb-1", request.spec.incarnation, made)
+        assert present.spec == request.spec, "a lost record is written again from it"
         assert present.created_at > 1_600_000_000
         assert not await runtime.delete("sb-1", "f" * 16)
         assert len(await runtime.list_all()) == 1
-        assert await runtime.delete("sb-1", request.incarnation)
+        assert await runtime.delete("sb-1", request.spec.incarnation)
         assert not await runtime.delete("sb-1")
         assert await runtime.list_all() == []
 
@@ -111,11 +114,11 @@ class RuntimeConformance:
     async def test_network_access_is_changed_for_one_incarnation_only(self, runtime: Runtime) -> None:
         request = order("sb-1", image=self.image)
         await runtime.create(request, CREATE_S)
-        for sandbox_id, incarnation in (("sb-1", "0" * 16), ("sb-2", request.incarnation)):
+        for sandbox_id, incarnation in (("sb-1", "0" * 16), ("sb-2", request.spec.incarnation)):
             with pytest.raises(HoldfastError) as caught:
                 await runtime.allow(sandbox_id, incarnation, Egress())
             assert caught.value.code == "sandbox_not_found"
-        await runtime.allow("sb-1", request.incarnation, Egress())
+        await runtime.allow("sb-1", request.spec.incarnation, Egress())
         await runtime.delete("sb-1")
 
     async def test_ping_stats_spares_and_doctor_answer(self, runtime: Runtime) -> None:

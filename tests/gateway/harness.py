@@ -67,21 +67,21 @@ class MemoryRuntime:
         if self.refuse is not None:
             error, self.refuse = self.refuse, None
             raise error
-        other = self.present.get(order.sandbox_id)
-        if other is not None and other.incarnation == order.incarnation:
+        other = self.present.get(order.spec.sandbox_id)
+        if other is not None and other.incarnation == order.spec.incarnation:
             return other.endpoint
         if other is not None:
             raise HoldfastError("sandbox_exists", "it is there")
-        if order.image == "unknown-image":
+        if order.spec.image == "unknown-image":
             raise HoldfastError("image_not_found", "there is no such image")
-        self._make(order)
+        self._make(order.spec)
         return self.endpoint
 
     async def adopt(self, spare_id: str, order: CreateRequest, timeout_s: float) -> str:
         if self.present.pop(spare_id, None) is None:
             raise HoldfastError("sandbox_not_found", "that spare is gone")
         self.orders.append(order)
-        self._make(order)
+        self._make(order.spec)
         return self.endpoint
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
@@ -89,25 +89,14 @@ class MemoryRuntime:
             raise HoldfastError("sandbox_not_found", "there is no such sandbox")
         self.allowed[sandbox_id] = egress
 
-    def _make(self, order: CreateRequest) -> None:
-        self.add(
-            order.sandbox_id,
-            order.incarnation,
-            owner=order.owner,
-            image=order.image,
-            labels=order.labels,
-            cores=order.cores,
-            memory_bytes=order.memory_bytes,
-            egress=order.egress,
-            options=order.options,
-        )
-
     def add(self, sandbox_id: str, incarnation: str = "1" * 16, **more: Any) -> SandboxStatus:
-        more.setdefault("owner", "ada")
-        more.setdefault("image", "host")
-        more.setdefault("created_at", time.time())
-        present = SandboxStatus(sandbox_id=sandbox_id, incarnation=incarnation, endpoint=self.endpoint, **more)
-        self.present[sandbox_id] = present
+        """``more`` are fields of the status or of the specification."""
+        status = {name: more.pop(name) for name in ("created_at", "state", "cause", "adopted") if name in more}
+        return self._make(SandboxSpec(sandbox_id, **{"owner": "ada", "incarnation": incarnation, "image": "host"} | more), **status)
+
+    def _make(self, spec: SandboxSpec, **status: Any) -> SandboxStatus:
+        present = SandboxStatus(spec, self.endpoint, **{"created_at": time.time()} | status)
+        self.present[spec.sandbox_id] = present
         return present
 
     def lose(self, sandbox_id: str, cause: Cause) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.model.labels import KEY_LABEL
+from gateway.model.records import SandboxSpec
 from gateway.pools import Pool
 from gateway.runtimes.base import SandboxStatus
 from gateway.settings import ControllerSettings
@@ -29,4 +30,4 @@ pools:
 
 def spare(id_: str, age: float = 10.0, key: str = KEY, **more: Any) -> SandboxStatus:
     more.setdefault("created_at", 1000.0 - age)
-    return SandboxStatus(id_, "i", "", "host", "x", labels={KEY_LABEL: key}, **more)
+    return SandboxStatus(SandboxSpec(id_, "", "i", "host", labels={KEY_LABEL: key}), "x", **more)

@@ -155,7 +155,7 @@ class SlowRuntime(MemoryRuntime):
         for _ in range(20):
             await asyncio.sleep(0)
         self.at_once -= 1
-        self.served.append(order.owner)
+        self.served.append(order.spec.owner)
         return await super().create(order, timeout_s)
 
 

@@ -57,7 +57,7 @@ async def test_every_option_reaches_the_runtime_and_the_record(served: Served) -
         answer = await client.post("/sandboxes", json=BODY)
         assert answer.status_code == 200, answer.text
         (order,) = served.runtime.orders
-        assert (order.egress, order.options) == (EGRESS, OPTIONS)
+        assert (order.spec.egress, order.spec.options) == (EGRESS, OPTIONS)
         shown = answer.json()
         assert shown["network"] == BODY["network"]
         assert shown["block_network"] is False
@@ -79,7 +79,7 @@ async def test_every_option_reaches_the_runtime_and_the_record(served: Served) -
 async def test_the_older_field_block_network_still_works(served: Served, body: dict[str, Any], expected: Egress) -> None:
     async with served.client() as client:
         assert (await client.post("/sandboxes", json={"image": "host", "wait": True, **body})).status_code == 200
-    assert served.runtime.orders[0].egress == expected
+    assert served.runtime.orders[0].spec.egress == expected
 
 
 @pytest.mark.parametrize(

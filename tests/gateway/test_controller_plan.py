@@ -21,7 +21,7 @@ def record(id_: str = "sb-1", incarnation: str = "i1", status: Status = "ready",
 
 
 def present(id_: str = "sb-1", incarnation: str = "i1", **more: object) -> SandboxStatus:
-    return replace(SandboxStatus(id_, incarnation, "ada", "host", "unix:///a", NOW - 1000.0), **more)  # type: ignore[arg-type]
+    return replace(SandboxStatus(SandboxSpec(id_, "ada", incarnation, "host"), "unix:///a", NOW - 1000.0), **more)  # type: ignore[arg-type]
 
 
 def tombstone(id_: str = "sb-1", incarnation: str = "i1") -> Tombstone:

@@ -62,7 +62,7 @@ async def test_a_sandbox_deleted_before_its_turn_is_not_created(redis_url: str, 
             await client.delete("/sandboxes/sb-1")
             hold.set()
             assert (await waiting).json()["code"] == "sandbox_gone"
-        assert [order.sandbox_id for order in served.runtime.orders] == ["before"]
+        assert [order.spec.sandbox_id for order in served.runtime.orders] == ["before"]
 
 
 async def test_a_queued_create_gets_the_outcome_of_its_own_sandbox_only(redis_url: str, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_a_queued_create_gets_the_outcome_of_its_own_sandbox_only(redis_ur
             hold.set()
             assert (await waiting).json()["code"] == "sandbox_gone"
             assert (await again).json()["labels"] == {"n": "2"}
-        assert [order.sandbox_id for order in served.runtime.orders] == ["before", "sb-1"]
+        assert [order.spec.sandbox_id for order in served.runtime.orders] == ["before", "sb-1"]
 
 
 @pytest.mark.parametrize("wait", [True, False])
@@ -147,7 +147,7 @@ async def test_a_failed_and_forgotten_create_is_not_recorded_again_by_a_running_
     looking, listed, failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def fails(order: CreateRequest, timeout_s: float) -> str:
-        served.runtime.add(order.sandbox_id, order.incarnation, owner=order.owner)
+        served.runtime.add(order.spec.sandbox_id, order.spec.incarnation, owner=order.spec.owner)
         await listed.wait()
         raise HoldfastError("no_capacity", "its agent never answered", retryable=True)
 

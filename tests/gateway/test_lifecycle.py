@@ -62,8 +62,8 @@ async def test_a_sandbox_is_created_used_and_deleted(ada: Checked, served: Serve
     record = await made(ada, cpu="500m", memory="512Mi", labels={"run": "7"}, env={"A": "1"}, lifetime_s=60)
     assert (record["status"], record["ready"], record["cpu"], record["memory"]) == ("ready", True, "500m", "512Mi")
     (order,) = served.runtime.orders
-    assert (order.cores, order.memory_bytes, order.env, order.egress.mode) == (0.5, 512 << 20, {"A": "1"}, "none")
-    assert order.labels["run"] == "7"
+    assert (order.spec.cores, order.spec.memory_bytes, order.env, order.spec.egress.mode) == (0.5, 512 << 20, {"A": "1"}, "none")
+    assert order.spec.labels["run"] == "7"
     where = f"/sandboxes/{record['sandbox_id']}"
     assert (await ada("GET", where)).json() == record
     assert (await ada("GET", f"{where}/wait", params={"timeout": "1"})).json() == record

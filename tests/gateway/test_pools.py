@@ -164,7 +164,7 @@ async def test_a_pool_is_filled_refilled_replaced_and_emptied(store: PlacementSt
         pools.clear()
         pools[rolled.key] = rolled
         await filled(store, runtime, rolled)
-        assert {one.image for one in runtime.present.values() if is_spare(one)} == {"other"}
+        assert {one.spec.image for one in runtime.present.values() if is_spare(one)} == {"other"}
         pools.clear()
         await until_async(lambda: list(runtime.present) == ["sb-1"], deadline_s=60, what="the spares to be removed")
 
@@ -294,7 +294,7 @@ async def test_a_controller_killed_between_any_two_steps_leaves_nothing(store: P
         await run_passes(store, runtime, term, 4, {changed.key: changed})
         assert await offered(store, changed.key) == set(runtime.present), f"killed at step {kill_at}"
         assert len(runtime.present) == 2
-        assert all(one.image == "other" for one in runtime.present.values())
+        assert all(one.spec.image == "other" for one in runtime.present.values())
         if not counter.killed:
             break
     assert kills > 50

@@ -13,7 +13,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.lifecycle import creation
 from gateway.model.labels import KEY_LABEL
-from gateway.model.records import Record
+from gateway.model.records import Record, SandboxSpec
 from gateway.pools import PoolsFile
 from gateway.runtimes.base import CreateRequest
 from tests.gateway.harness import ADA, Served, serve
@@ -54,7 +54,12 @@ async def test_a_create_that_fits_gets_a_spare(served: Served) -> None:
         metrics = (await client.get("/metrics")).text
     assert sorted(served.runtime.present) == sorted([made["sandbox_id"], cold["sandbox_id"], *(one["sandbox_id"] for one in last)])
     first = served.runtime.orders[0]
-    assert (first.sandbox_id, first.env, first.labels["a"], KEY_LABEL in first.labels) == (made["sandbox_id"], {"A": "1"}, "b", False)
+    assert (first.spec.sandbox_id, first.env, first.spec.labels["a"], KEY_LABEL in first.spec.labels) == (
+        made["sandbox_id"],
+        {"A": "1"},
+        "b",
+        False,
+    )
     assert 'holdfast_pool_claims_total{outcome="warm"} 2' in metrics
     assert 'holdfast_pool_claims_total{outcome="empty"} 1' in metrics
 
@@ -75,7 +80,7 @@ async def test_a_spare_that_fails_during_adoption_is_removed_under_both_ids(serv
 
     async def half(spare_id: str, order: CreateRequest, timeout_s: float) -> Any:
         served.runtime.present.pop(spare_id)
-        served.runtime.add(order.sandbox_id, order.incarnation, owner=order.owner, state="failed")
+        served.runtime.add(order.spec.sandbox_id, order.spec.incarnation, owner=order.spec.owner, state="failed")
         raise HoldfastError("agent_unreachable", "it does not answer")
 
     monkeypatch.setattr(served.runtime, "adopt", half)
@@ -127,17 +132,17 @@ async def test_a_replica_without_a_spare_leaves_the_create_to_one_that_has_one(s
     monkeypatch.setattr(creation, "_TRIES", 1)
 
     async def slow(spare_id: str, order: CreateRequest, timeout_s: float) -> Any:
-        record = await served.store.get(order.sandbox_id)
+        record = await served.store.get(order.spec.sandbox_id)
         assert isinstance(record, Record)
         found = await served.store.take_spare(KEY)  # the other replica saw this spare fail first and takes the next one
-        assert found == await served.store.assign_spare(order.sandbox_id, order.incarnation, str(found), spare_id)
+        assert found == await served.store.assign_spare(order.spec.sandbox_id, order.spec.incarnation, str(found), spare_id)
         served.gateway.background.start(adopted(record.incarnation, str(found)), "the other replica")
         raise HoldfastError("sandbox_not_found", "it is gone")
 
     adopt = served.runtime.adopt
 
     async def adopted(incarnation: str, spare_id: str) -> None:
-        await adopt(spare_id, CreateRequest("sb-1", incarnation, "t", "ada", "host", 1.0, 2**30), 1.0)
+        await adopt(spare_id, CreateRequest(SandboxSpec("sb-1", "ada", incarnation, "host"), "t"), 1.0)
         await served.store.mark_ready("sb-1", incarnation, "unix:///adopted")
 
     monkeypatch.setattr(served.runtime, "adopt", slow)

@@ -69,8 +69,8 @@ async def test_new_sandboxes_are_made_with_the_new_secret(redis_url: str, tmp_pa
         set_other_secrets(served.gateway, OLD)
         await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})
         (order,) = served.runtime.orders
-        assert order.token == agent_token(SECRET, "sb-1", order.incarnation)
-        assert order.other_tokens == (agent_token(OLD, "sb-1", order.incarnation),)
+        assert order.token == agent_token(SECRET, "sb-1", order.spec.incarnation)
+        assert order.other_tokens == (agent_token(OLD, "sb-1", order.spec.incarnation),)
 
 
 def test_the_file_of_other_secrets(tmp_path: Path) -> None:

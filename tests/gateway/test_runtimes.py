@@ -54,11 +54,11 @@ class TestLocalRuntime(RuntimeConformance):
         from holdfast_wire.proof import agent_token
 
         request = order("sb-1")
-        token = agent_token(SECRET, "sb-1", request.incarnation)
+        token = agent_token(SECRET, "sb-1", request.spec.incarnation)
         made = await runtime.create(
             type(request)(**{name: getattr(request, name) for name in type(request).__dataclass_fields__} | {"token": token}), CREATE_S
         )
-        dialled = await dial(made, (SECRET,), "sb-1", request.incarnation, 5.0)
+        dialled = await dial(made, (SECRET,), "sb-1", request.spec.incarnation, 5.0)
         dialled.transport.abort()
         with pytest.raises(HoldfastError) as caught:
             await dial(made, (SECRET,), "sb-1", "0" * 16, 5.0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gateway.lifecycle.reserved_labels import to_spec
 from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
@@ -71,7 +70,7 @@ async def test_an_idempotency_key_finds_its_sandbox_after_a_wipe(served: Served,
     redis_server.flush()
     assert (await _made(served, headers=headers)).status_code == 503
     present = served.runtime.present[first["sandbox_id"]]
-    assert await served.store.rebuild(to_spec(present), present.endpoint, present.created_at, term=2)
+    assert await served.store.rebuild(present.spec, present.endpoint, present.created_at, term=2)
     await served.store.mark_generation("g2", term=2)
     again = await _made(served, headers=headers)
     assert (again.status_code, again.json()["incarnation"]) == (200, first["incarnation"])
@@ -87,7 +86,7 @@ async def test_a_sandbox_in_creation_during_a_wipe_is_returned_once_it_is_record
         served.runtime.hold.set()
         await until_async(lambda: "mid" in served.runtime.present, deadline_s=DEADLINE_S, what="the sandbox")
         present = served.runtime.present["mid"]
-        await served.store.rebuild(to_spec(present), present.endpoint, present.created_at, term=2)
+        await served.store.rebuild(present.spec, present.endpoint, present.created_at, term=2)
         await served.store.mark_generation("g2", term=2)
         answer = await making
     assert (answer.status_code, answer.json()["incarnation"]) == (200, present.incarnation)

@@ -172,9 +172,9 @@ async def test_a_spare_that_is_adopted_during_its_removal_stays(runtime: Kuberne
         return await delete(path, body)
 
     monkeypatch.setattr(runtime.api, "delete", adopt_before)
-    assert not await runtime.delete("pool-1", spare.incarnation)
+    assert not await runtime.delete("pool-1", spare.spec.incarnation)
     assert [one.sandbox_id for one in await runtime.list_all()] == ["sb-1"]
-    assert await runtime.delete("sb-1", adopter.incarnation)
+    assert await runtime.delete("sb-1", adopter.spec.incarnation)
     assert await runtime.list_all() == []
 
 
@@ -185,9 +185,9 @@ async def test_the_pod_of_a_former_incarnation_is_found_beside_the_next(runtime:
     await runtime.adopt("pool-1", former, 60.0)
     await runtime.create(later, 60.0)
     assert len(await runtime.list_all()) == 2
-    await runtime.allow("a", former.incarnation, Egress("internet"))
-    assert await runtime.delete("a", former.incarnation)
-    assert [one.incarnation for one in await runtime.list_all()] == [later.incarnation]
+    await runtime.allow("a", former.spec.incarnation, Egress("internet"))
+    assert await runtime.delete("a", former.spec.incarnation)
+    assert [one.incarnation for one in await runtime.list_all()] == [later.spec.incarnation]
 
 
 async def test_a_pod_in_creation_outlives_the_gateway_that_creates_it(

@@ -211,5 +211,5 @@ async def test_exactly_one_of_several_requests_adopts_a_spare(runtime: Kubernete
     refused = [answer for answer in answers if isinstance(answer, HoldfastError)]
     assert [error.code for error in refused] == ["sandbox_not_found"] * 2
     (present,) = await runtime.list_all()
-    assert present.sandbox_id in {request.sandbox_id for request in requests}
+    assert present.sandbox_id in {request.spec.sandbox_id for request in requests}
     assert await runtime.delete(present.sandbox_id, present.incarnation)

@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from gateway.controller.pool_refill import PoolRefill
 from gateway.controller.reconciler import Reconciler
-from gateway.lifecycle.reserved_labels import to_labels
 from gateway.metrics import Metrics
 from gateway.model.records import SandboxSpec
 from gateway.placement.store import PlacementStore
@@ -52,8 +51,7 @@ async def add(store: PlacementStore, api: FakeApi, runtime: KubernetesRuntime, n
         spec = SandboxSpec(f"sb-{number}", "ada", f"{number:016x}", "host")
         await store.create(spec, fingerprint="f")
         await store.mark_ready(spec.sandbox_id, spec.incarnation, "tcp://10.0.0.1:1#u")
-        order = CreateRequest(spec.sandbox_id, spec.incarnation, "t", "ada", "host", 1.0, 2**28, labels=to_labels(spec))
-        api.pods.create({**pod(order, runtime.settings, "image", "replica-1"), "status": RUNNING})
+        api.pods.create({**pod(CreateRequest(spec, "t"), runtime.settings, "image", "replica-1"), "status": RUNNING})
 
 
 async def commands(store: PlacementStore) -> Counter[str]:

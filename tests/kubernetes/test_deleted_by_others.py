@@ -46,7 +46,7 @@ async def test_a_delete_through_the_service_is_attributed_to_the_caller(runtime:
     events = runtime.watch()
     await next_of(events, Synced)
     await until_ready(runtime)
-    assert await runtime.delete("sb-1", request.incarnation)
+    assert await runtime.delete("sb-1", request.spec.incarnation)
     gone = await next_of(events, WentAway, "sb-1")
     assert (gone.cause.reason, gone.cause.fault) == ("deleted", "caller")
     await events.aclose()  # type: ignore[attr-defined]

@@ -201,7 +201,7 @@ def test_a_pod_in_creation_is_starting_until_its_time_limit() -> None:
     assert starting is not None
     assert starting.state == "starting"
     assert on_change(seen(not_listening), None, SETTINGS) == []
-    body = pod(order("sb-1", labels={"holdfast/ready_timeout_s": "60"}), SETTINGS, "image", "r")
+    body = pod(order("sb-1", ready_timeout_s=60.0), SETTINGS, "image", "r")
     body["metadata"] |= {"uid": "u", "creationTimestamp": MADE}
     late = status_of(read_pod({**body, "status": {"phase": "Pending"}}), NOW, SETTINGS)
     assert late is not None

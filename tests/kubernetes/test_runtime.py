@@ -48,18 +48,18 @@ async def test_the_allowance_of_a_running_sandbox_changes(runtime: KubernetesRun
     request = order("sb-1")
     await runtime.create(request, CREATE_S)
     for egress in (LISTED, INTERNET, Egress(), LISTED):
-        await runtime.allow("sb-1", request.incarnation, egress)
+        await runtime.allow("sb-1", request.spec.incarnation, egress)
         assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == egress_key(egress, runtime.settings)
         (present,) = await runtime.list_all()
-        assert present.egress == egress
+        assert present.spec.egress == egress
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-none", request.incarnation, LISTED)
+        await runtime.allow("sb-none", request.spec.incarnation, LISTED)
     assert caught.value.code == "sandbox_not_found"
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-1", request.incarnation, Egress("listed", domains=("pypi.org",)))
+        await runtime.allow("sb-1", request.spec.incarnation, Egress("listed", domains=("pypi.org",)))
     assert caught.value.code == "unsupported"
     (present,) = await runtime.list_all()
-    assert present.egress == LISTED
+    assert present.spec.egress == LISTED
 
 
 async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRuntime, api: FakeApi) -> None:
@@ -83,7 +83,7 @@ async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRunti
         return found
 
     runtime._find = replaced  # type: ignore[method-assign]
-    await refused(request.incarnation)
+    await refused(request.spec.incarnation)
     assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == "none"
 
 
@@ -144,7 +144,7 @@ async def test_a_delete_of_another_incarnation_does_nothing(runtime: KubernetesR
     await runtime.create(request, CREATE_S)
     assert not await runtime.delete("sb-1", "0" * 16)
     assert api.requests["delete pods"] == 0
-    assert await runtime.delete("sb-1", request.incarnation)
+    assert await runtime.delete("sb-1", request.spec.incarnation)
 
 
 async def test_an_eviction_is_announced_and_its_end_reported(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
@@ -159,7 +159,7 @@ async def test_an_eviction_is_announced_and_its_end_reported(runtime: Kubernetes
     api.pods.delete("hf-sb-1", {})
     kubelet.agents[made.partition("#")[2]].kill() if made.partition("#")[2] in kubelet.agents else None
     gone = await next_of(events, WentAway, "sb-1")
-    assert (gone.incarnation, gone.cause.reason, gone.cause.fault) == (request.incarnation, "evicted", "infrastructure")
+    assert (gone.incarnation, gone.cause.reason, gone.cause.fault) == (request.spec.incarnation, "evicted", "infrastructure")
     await events.aclose()  # type: ignore[attr-defined]
 
 
@@ -220,9 +220,9 @@ async def test_exactly_one_of_many_requests_adopts_a_spare(runtime: KubernetesRu
     winner = requests[winners[0]]
     assert answers[winners[0]] == made  # the same pod, at the same address
     (present,) = await runtime.list_all()
-    assert (present.sandbox_id, present.incarnation, present.owner, present.egress) == (
-        winner.sandbox_id,
-        winner.incarnation,
+    assert (present.sandbox_id, present.incarnation, present.spec.owner, present.spec.egress) == (
+        winner.spec.sandbox_id,
+        winner.spec.incarnation,
         "ada",
         LISTED,
     )
@@ -230,8 +230,8 @@ async def test_exactly_one_of_many_requests_adopts_a_spare(runtime: KubernetesRu
     with pytest.raises(HoldfastError):
         await dial_agent(made, spare.token, 5.0)
     assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
-    await runtime.allow(winner.sandbox_id, winner.incarnation, INTERNET)  # the sandbox is found although its pod has another name
-    assert await runtime.delete(winner.sandbox_id, winner.incarnation)
+    await runtime.allow(winner.spec.sandbox_id, winner.spec.incarnation, INTERNET)  # the sandbox is found although its pod has another name
+    assert await runtime.delete(winner.spec.sandbox_id, winner.spec.incarnation)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod's end")
 
 

@@ -67,7 +67,7 @@ async def test_a_create_adopts_a_spare_pod(served: Served, runtime: KubernetesRu
         shell = await sandbox.shell()
         assert (await shell.run("cd /tmp && pwd")).stdout == "/tmp\n"
         (present,) = [one for one in await runtime.list_all() if one.sandbox_id == sandbox.id]
-        assert (present.owner, present.labels["run"], is_spare(present)) == ("ada", "7", False)
+        assert (present.spec.owner, present.spec.labels["run"], is_spare(present)) == ("ada", "7", False)
         assert 'holdfast_pool_claims_total{outcome="warm"} 1' in served.gateway.metrics.render()
         now = await until_filled(served, runtime)
         assert len(now & spares) == 1, "one was adopted and is created again"

@@ -74,16 +74,16 @@ class KubernetesRuntime:
         way = await self.injection()
         manifest = pod(request, self.settings, way, self._replica)
         await self._nodes.check()
-        await self._guard.check(request.egress, timeout_s)
-        await self.policies.ensure(request.egress)
+        await self._guard.check(request.spec.egress, timeout_s)
+        await self.policies.ensure(request.spec.egress)
         try:
-            return await self._pod_creation.create(manifest, request.incarnation, tokens, max(deadline - clock(), 0.01))
+            return await self._pod_creation.create(manifest, request.spec.incarnation, tokens, max(deadline - clock(), 0.01))
         except NoBundleError as error:
             if not await self._injection_choice.reject(way, error.message):
                 raise
             await self._pod_creation.tidy(error.facts, grace_s=0)
         manifest = pod(request, self.settings, "init", self._replica)
-        return await self._pod_creation.create(manifest, request.incarnation, tokens, max(deadline - clock(), 0.01))
+        return await self._pod_creation.create(manifest, request.spec.incarnation, tokens, max(deadline - clock(), 0.01))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         existed = False
@@ -92,8 +92,8 @@ class KubernetesRuntime:
         return existed
 
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
-        await self._guard.check(request.egress, timeout_s)
-        await self.policies.ensure(request.egress)
+        await self._guard.check(request.spec.egress, timeout_s)
+        await self.policies.ensure(request.spec.egress)
         return await self._pod_creation.adopt(spare_id, request, timeout_s)
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.model.options import Egress
+from gateway.model.records import SandboxSpec
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError
 from gateway.runtimes.kubernetes.pods.manifest import Injection, pod
@@ -101,8 +102,8 @@ async def find_out(api: Api, settings: KubernetesSettings) -> Found:
 
 async def _refusal(api: Api, settings: KubernetesSettings) -> str:
     """The server's answer to a dry-run pod with an image volume; empty where it accepts it."""
-    request = CreateRequest("injection-probe", "0" * 16, "0" * 64, "", settings.bundle_image, 0.01, 64 << 20, egress=Egress("internet"))
-    body = pod(request, settings, "image", "probe")
+    spec = SandboxSpec("injection-probe", "", "0" * 16, settings.bundle_image, cores=0.01, memory_bytes=64 << 20, egress=Egress("internet"))
+    body = pod(CreateRequest(spec, "0" * 64), settings, "image", "probe")
     try:
         await api.call("POST", settings.pods_path, {"dryRun": "All"}, body=body)
     except ApiError as error:

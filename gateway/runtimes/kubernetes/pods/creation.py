@@ -19,6 +19,7 @@ from holdfast_wire.bundle import AGENT_PORT
 from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import DialError, adopt_agent, dial_any
+from gateway.model.records import SandboxSpec
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.api.client import JSON_PATCH, Api, ApiError, ApiUnreachableError, refused
 from gateway.runtimes.kubernetes.names import EGRESS, POOL, PROFILE, SANDBOX, label_value, pod_name
@@ -103,8 +104,9 @@ class PodCreation:
 
         Raises ``sandbox_not_found`` when the spare is gone, taken, or could not be adopted; in the last case it is removed.
         """
-        facts, token = await self._claim(spare_id, request)
-        identity = {"sandbox_id": request.sandbox_id, "incarnation": request.incarnation, "env": request.env, "labels": request.labels}
+        facts, token = await self._claim(spare_id, request.spec)
+        spec = request.spec
+        identity = {"sandbox_id": spec.sandbox_id, "incarnation": spec.incarnation, "env": request.env, "labels": spec.labels}
         endpoint = endpoint_of(facts)
         try:
             async with asyncio.timeout(timeout_s):
@@ -121,13 +123,13 @@ class PodCreation:
                 await asyncio.shield(self.tidy(facts))
             raise
 
-    async def _claim(self, spare_id: str, request: CreateRequest) -> tuple[PodStatus, str]:
+    async def _claim(self, spare_id: str, spec: SandboxSpec) -> tuple[PodStatus, str]:
         """The spare's pod, now claimed, and the token that its agent still uses.
 
         One JSON patch tests for the spare's own identity, so of any number of callers exactly one wins; callers that create the same
         sandbox share the claim. A spare of another profile does not match; the controller removes it (``runtime_events.status_of``).
         """
-        marks = labels(request, self._settings)
+        marks = labels(spec, self._settings)
         changes: list[dict[str, Any]] = [
             {"op": "test", "path": _label(SANDBOX), "value": label_value(spare_id)},
             {"op": "test", "path": _label(PROFILE), "value": self._settings.sandbox_profile},
@@ -136,7 +138,7 @@ class PodCreation:
             {"op": "remove", "path": _label(POOL)},
             *(
                 {"op": "add", "path": f"/metadata/annotations/{_escaped(name)}", "value": text}
-                for name, text in annotations_of(request).items()
+                for name, text in annotations_of(spec).items()
             ),
         ]
         path = f"{self._pods}/{pod_name(spare_id)}"
@@ -152,7 +154,7 @@ class PodCreation:
                 raise HoldfastError("sandbox_not_found", "that spare is gone") from None
             raise
         facts = read_pod(body)
-        if facts.record is None or (facts.record.sandbox_id, facts.record.incarnation) != (request.sandbox_id, request.incarnation):
+        if facts.record is None or (facts.record.sandbox_id, facts.record.incarnation) != (spec.sandbox_id, spec.incarnation):
             raise HoldfastError("sandbox_not_found", "that spare is taken")
         if facts.deadline is not None or not facts.ip or facts.ended() is not None:
             raise HoldfastError("sandbox_not_found", "that spare is ending")

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from holdfast_wire.bundle import AGENT_PORT, MOUNT, agent_command, copy_command
 
 from gateway.model.labels import POOL_LABEL
-from gateway.model.options import Toleration, Volume
+from gateway.model.options import Options, Toleration, Volume
+from gateway.model.records import SandboxSpec
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.names import (
     BUNDLE_VOLUME,
@@ -48,9 +49,9 @@ _LISTENS = {"tcpSocket": {"port": AGENT_PORT}, "periodSeconds": 1, "timeoutSecon
 def pod(request: CreateRequest, settings: KubernetesSettings, injection: Injection, replica: str) -> dict[str, Any]:
     """The manifest. Raises ``invalid_argument`` or ``unsupported`` for what the deployment does not allow."""
     check(request, settings)
-    options = request.options
+    options = request.spec.options
     confined = confinement(settings, options.user, options.group)
-    bundle, bundle_mount, init = bundle_volume(resources(request, settings), settings, injection)
+    bundle, bundle_mount, init = bundle_volume(resources(request.spec, settings), settings, injection)
     volumes, mounts = [bundle], [bundle_mount]
     if options.shm_bytes is not None:
         volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(options.shm_bytes)}})
@@ -69,17 +70,17 @@ def pod(request: CreateRequest, settings: KubernetesSettings, injection: Injecti
         "terminationGracePeriodSeconds": settings.grace_s,
         "securityContext": confined.pod,
         "nodeSelector": selector,
-        "tolerations": _tolerations(request, settings),
+        "tolerations": _tolerations(options, settings),
         "initContainers": init,
         "containers": [
             {
                 "name": CONTAINER,
-                "image": request.image,
+                "image": request.spec.image,
                 "imagePullPolicy": settings.pull_policy,
                 "command": agent_command(),
                 "env": _env(request, settings),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
-                "resources": resources(request, settings),
+                "resources": resources(request.spec, settings),
                 "startupProbe": _LISTENS,
                 **({"securityContext": confined.container} if confined.container else {}),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -97,38 +98,38 @@ def pod(request: CreateRequest, settings: KubernetesSettings, injection: Injecti
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(request, settings, replica),
+        "metadata": _metadata(request.spec, settings, replica),
         "spec": {name: value for name, value in spec.items() if value not in ("", [])},
     }
 
 
-def labels(request: CreateRequest, settings: KubernetesSettings) -> dict[str, str]:
+def labels(spec: SandboxSpec, settings: KubernetesSettings) -> dict[str, str]:
     """The labels that show which sandbox a pod is and what it may reach. Those of a spare change when it is adopted."""
-    found = {SANDBOX: label_value(request.sandbox_id), EGRESS: egress_key(request.egress, settings), PROFILE: settings.sandbox_profile}
-    pool = request.labels.get(POOL_LABEL)
+    found = {SANDBOX: label_value(spec.sandbox_id), EGRESS: egress_key(spec.egress, settings), PROFILE: settings.sandbox_profile}
+    pool = spec.labels.get(POOL_LABEL)
     return {**found, POOL: label_value(pool)} if pool else found
 
 
-def resources(request: CreateRequest, settings: KubernetesSettings) -> dict[str, Any]:
+def resources(spec: SandboxSpec, settings: KubernetesSettings) -> dict[str, Any]:
     """Requests and limits. Memory and disk are reserved in full, CPU at the deployment's share, extended resources in full."""
-    limits = {"cpu": _cores(request.cores), "memory": str(request.memory_bytes)}
-    if request.disk_bytes is not None:
-        limits["ephemeral-storage"] = str(request.disk_bytes)
-    requests = {**limits, "cpu": _cores(request.cores * settings.cpu_request_share)}
-    extended = {name: str(count) for name, count in sorted(request.options.resources.items())}
+    limits = {"cpu": _cores(spec.cores), "memory": str(spec.memory_bytes)}
+    if spec.disk_bytes is not None:
+        limits["ephemeral-storage"] = str(spec.disk_bytes)
+    requests = {**limits, "cpu": _cores(spec.cores * settings.cpu_request_share)}
+    extended = {name: str(count) for name, count in sorted(spec.options.resources.items())}
     return {"limits": limits | extended, "requests": requests | extended}
 
 
-def _metadata(request: CreateRequest, settings: KubernetesSettings, replica: str) -> dict[str, Any]:
+def _metadata(spec: SandboxSpec, settings: KubernetesSettings, replica: str) -> dict[str, Any]:
     own = {MANAGED_BY: "holdfast", COMPONENT: "sandbox", MADE_BY: label_value(replica)}
     metadata: dict[str, Any] = {
-        "name": pod_name(request.sandbox_id),
+        "name": pod_name(spec.sandbox_id),
         "namespace": settings.namespace,
-        "labels": own | labels(request, settings),
-        "annotations": annotations_of(request),
+        "labels": own | labels(spec, settings),
+        "annotations": annotations_of(spec),
     }
-    if request.options.pids is not None:
-        metadata["annotations"][PIDS] = str(request.options.pids)
+    if spec.options.pids is not None:
+        metadata["annotations"][PIDS] = str(spec.options.pids)
     if settings.owner is not None:
         version, kind, name, uid = settings.owner
         metadata["ownerReferences"] = [{"apiVersion": version, "kind": kind, "name": name, "uid": uid}]
@@ -162,14 +163,15 @@ def _env(request: CreateRequest, settings: KubernetesSettings) -> list[dict[str,
     agent = {
         "LISTEN": f"tcp://0.0.0.0:{AGENT_PORT}",
         "TOKEN": request.token,
-        "SANDBOX_ID": request.sandbox_id,
-        "INCARNATION": request.incarnation,
+        "SANDBOX_ID": request.spec.sandbox_id,
+        "INCARNATION": request.spec.incarnation,
         "GRACE_S": str(max(settings.grace_s - _KILL_MARGIN_S, 1)),
     }
-    if isinstance(request.options.entrypoint, tuple):
-        agent["ENTRYPOINT"] = _literal(json.dumps(request.options.entrypoint))
-    if request.options.ulimits:
-        agent["ULIMITS"] = json.dumps(request.options.ulimits)
+    options = request.spec.options
+    if isinstance(options.entrypoint, tuple):
+        agent["ENTRYPOINT"] = _literal(json.dumps(options.entrypoint))
+    if options.ulimits:
+        agent["ULIMITS"] = json.dumps(options.ulimits)
     theirs = [{"name": name, "value": _literal(value)} for name, value in sorted(request.env.items())]
     ours: list[dict[str, Any]] = [{"name": AGENT_VARIABLES + name, "value": value} for name, value in agent.items()]
     return [*theirs, *ours, {"name": f"{AGENT_VARIABLES}POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
@@ -193,9 +195,9 @@ def _source(volume: Volume) -> dict[str, Any]:
             return {"emptyDir": ({"medium": "Memory"} if volume.in_memory else {}) | size}
 
 
-def _tolerations(request: CreateRequest, settings: KubernetesSettings) -> list[dict[str, Any]]:
+def _tolerations(options: Options, settings: KubernetesSettings) -> list[dict[str, Any]]:
     given: list[dict[str, Any]] = [{"key": key, "operator": "Exists"} for key in settings.tolerations]
-    given += [_toleration(one) for one in request.options.tolerations]
+    given += [_toleration(one) for one in options.tolerations]
     lost = [
         {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": settings.node_lost_s}
         for what in ("not-ready", "unreachable")

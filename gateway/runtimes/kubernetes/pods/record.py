@@ -1,57 +1,46 @@
-"""The record of a sandbox on its pod: an annotation, written at creation and read back from any list.
+"""The specification of a sandbox on its pod: an annotation, written at creation and read back from any list.
 
-Owns its form both ways. It holds everything needed to rebuild the placement record, but not the token. A pod without a readable
-annotation is not one of this service. Pure.
+A second annotation has what the sandbox may reach, which changes while it runs. A pod without readable annotations is not one of this
+service. Pure.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from holdfast_wire.errors import HoldfastError
 
-from gateway.model.option_fields import network_map, options_map, read_network, read_options
+from gateway.model.documents import read_spec, write_spec
+from gateway.model.option_fields import network_map, read_network
 from gateway.model.options import Egress
-from gateway.runtimes.base import CreateRequest, SandboxStatus
+from gateway.model.records import SandboxSpec
 from gateway.runtimes.kubernetes.names import NETWORK, RECORD
 
+_TEXTS = ("sandbox_id", "owner", "incarnation", "image", "cpu", "memory", "group")
+_NUMBERS = ("cores", "memory_bytes", "ready_timeout_s")
+_LIMITS = ("disk_bytes", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "group_ttl_s")
 
-def annotations_of(request: CreateRequest) -> dict[str, str]:
-    """The annotations of a request's pod."""
-    body = {
-        "sandbox_id": request.sandbox_id,
-        "incarnation": request.incarnation,
-        "owner": request.owner,
-        "image": request.image,
-        "cores": request.cores,
-        "memory_bytes": request.memory_bytes,
-        "labels": request.labels,
-        "options": options_map(request.options),
-    }
-    return {RECORD: orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode(), NETWORK: network_annotation(request.egress)}
+
+def annotations_of(spec: SandboxSpec) -> dict[str, str]:
+    """The annotations of a sandbox's pod."""
+    return {RECORD: write_spec(spec).decode(), NETWORK: network_annotation(spec.egress)}
 
 
 def network_annotation(egress: Egress) -> str:
     return orjson.dumps(network_map(egress), option=orjson.OPT_SORT_KEYS).decode()
 
 
-def read_record(pod_annotations: dict[str, Any]) -> SandboxStatus | None:
-    """The sandbox as it was requested, None where there is no record or it cannot be read."""
+def read_record(pod_annotations: dict[str, Any]) -> SandboxSpec | None:
+    """The sandbox as it was requested, None where that cannot be read: other clients of the cluster may write annotations."""
     try:
-        body = orjson.loads(pod_annotations[RECORD])
-        return SandboxStatus(
-            sandbox_id=str(body["sandbox_id"]),
-            incarnation=str(body["incarnation"]),
-            owner=str(body["owner"]),
-            image=str(body["image"]),
-            cores=float(body["cores"]),
-            memory_bytes=int(body["memory_bytes"]),
-            labels={str(name): str(value) for name, value in body["labels"].items()},
-            egress=read_network(orjson.loads(pod_annotations.get(NETWORK) or "{}")),
-            options=read_options(body.get("options") or {}),
-            endpoint="",
-            created_at=0.0,
-        )
+        spec = read_spec(pod_annotations[RECORD])
+        egress = read_network(orjson.loads(pod_annotations.get(NETWORK) or "{}"))
+        labels = {str(name): str(value) for name, value in spec.labels.items()}
     except (KeyError, TypeError, ValueError, AttributeError, HoldfastError):
         return None
+    good = all(isinstance(getattr(spec, name), str) for name in _TEXTS)
+    good = good and all(isinstance(getattr(spec, name), int | float) for name in _NUMBERS)
+    good = good and all(isinstance(getattr(spec, name), int | float | None) for name in _LIMITS)
+    return replace(spec, egress=egress, labels=labels) if good else None

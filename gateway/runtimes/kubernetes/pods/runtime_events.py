@@ -9,7 +9,6 @@ import time
 from dataclasses import replace
 from typing import Literal
 
-from gateway.model.labels import READY_LABEL, number_of
 from gateway.model.records import Cause
 from gateway.runtimes.base import BecameReady, EndAnnounced, Event, SandboxStatus, WentAway
 from gateway.runtimes.kubernetes.names import pod_name
@@ -35,13 +34,11 @@ def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> San
         failure = Failure(
             "sandbox_failed", Cause("deleted", "infrastructure", f"a spare of the profile {facts.profile}, no longer in force")
         )
-    if failure is None and not (facts.started and facts.ip):
-        late_s = number_of(record.labels.get(READY_LABEL))
-        if late_s is not None and now - facts.created_at >= late_s + _SKEW_S:
-            failure = Failure("create_timeout", _LATE)
+    if failure is None and not (facts.started and facts.ip) and now - facts.created_at >= record.ready_timeout_s + _SKEW_S:
+        failure = Failure("create_timeout", _LATE)
     # The kubelet reports the passed startup probe up to a second after the creator has reached the agent.
     state: Literal["starting", "ready"] = "ready" if is_ready(facts) else "starting"
-    return replace(
+    return SandboxStatus(
         record,
         endpoint=endpoint_of(facts) if facts.ip else "",
         created_at=facts.created_at,

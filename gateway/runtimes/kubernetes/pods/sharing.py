@@ -27,7 +27,7 @@ _MEMORY_LEAST = 16 * 1024**2
 
 def check(request: CreateRequest, settings: KubernetesSettings) -> None:
     """Raise ``unsupported`` for what the deployment does not allow, ``invalid_argument`` for contradictions."""
-    options = request.options
+    options = request.spec.options
     if options.user == 0 and settings.sandbox_profile == "restricted" and not settings.allow_root:
         hint = "leave user out, or set HOLDFAST_ALLOW_ROOT or another HOLDFAST_SANDBOX_PROFILE on the service"
         raise HoldfastError("unsupported", "sandboxes do not run as root here", hint=hint)
@@ -44,7 +44,7 @@ def check(request: CreateRequest, settings: KubernetesSettings) -> None:
             "entrypoint: what the image of a pod starts with is known to its node alone",
             hint="give the words themselves: entrypoint=['docker-entrypoint.sh', 'postgres']",
         )
-    if request.memory_bytes < _MEMORY_LEAST:
+    if request.spec.memory_bytes < _MEMORY_LEAST:
         raise HoldfastError("invalid_quantity", f"memory must be at least {_MEMORY_LEAST >> 20}Mi: the agent needs some of it")
     if any(name.startswith(AGENT_VARIABLES) for name in request.env):
         raise HoldfastError("invalid_argument", f"env: names that begin with {AGENT_VARIABLES} are the agent's own")

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.model.records import Cause
-from gateway.runtimes.base import SandboxStatus
+from gateway.model.records import Cause, SandboxSpec
 from gateway.runtimes.kubernetes.names import BUNDLE_VOLUME, ENDING, POOL, PROFILE
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -51,7 +50,7 @@ class PodStatus:
     name: str
     uid: str
     version: str
-    record: SandboxStatus | None
+    record: SandboxSpec | None
     """The sandbox as it was requested; None where the pod is not one of the service."""
     created_at: float
     ip: str = ""

@@ -1,6 +1,7 @@
-"""A sandbox's specification as JSON and back: the ``doc`` of its record.
+"""A sandbox's specification as JSON and back: in its record, and with its runtime object, from which a lost record is written again.
 
-Owns the decoding of nested records. A document may come from a newer replica, so unknown fields are ignored. Called by ``store``.
+Owns the decoding of nested records. A document may come from a newer replica, so unknown fields are ignored. Called by ``placement`` and
+by the runtimes.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import orjson
 
-from gateway.model.options import Egress, Options
-from gateway.model.records import SandboxSpec
+from .options import Egress, Options
+from .records import SandboxSpec
 
 _FIELDS: Final = frozenset(field.name for field in fields(SandboxSpec))
 _NESTED: Final[tuple[tuple[str, type, Any], ...]] = tuple(
