@@ -1,7 +1,9 @@
-"""The warm pools' refill: creates spares, and carries out ``pool_plan``.
+"""What the pools file requires: the warm pools are kept at their size, and the listed images on every node.
 
-Owns the creating tasks (in the controller's task group), their number and rate. What exists is what the runtime lists, so that the next
-controller finds whatever a killed one left; the store has only the ids that gateways may try.
+Owns the creating tasks (in the controller's task group), their number and rate, and when a spare is offered, withdrawn and removed. What
+exists is what the runtime lists, so that the next controller finds whatever a killed one left; the store has only the ids that gateways may
+try. A spare has no owner, so it is removed without the evidence that a sandbox requires; one that is being adopted in this moment is not
+removed by the runtime. Called by ``loop`` and ``reconciler``.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +29,60 @@ from gateway.pools import PREFIX, Pool
 from gateway.runtimes.base import CreateRequest, Runtime, SandboxStatus
 from gateway.settings import ControllerSettings
 
-from .pool_plan import Discard, Offer, PoolAction, Withdraw, missing, plan_spares
-
 log = logging.getLogger("gateway.controller")
 
 _BACKOFF_MOST_S = 60.0
+_SURGE = 2
+"""Spares of a pool, existing or in creation, are at most this many times its size while old ones are replaced."""
+
+
+def is_spare(sandbox: SandboxStatus) -> bool:
+    """Whether it is a spare: no sandbox of an owner can have the label."""
+    return KEY_LABEL in sandbox.spec.labels and not sandbox.spec.owner and sandbox.sandbox_id.startswith(PREFIX)
+
+
+def missing(pool: Pool, offered: Mapping[str, float], coming: int, now: float) -> int:
+    """How many spares to create now; ``coming`` are in creation, or not offered yet."""
+    fresh = sum(1 for created_at in offered.values() if now - created_at < pool.max_age_s)
+    return max(min(pool.size - fresh - coming, _SURGE * pool.size - len(offered) - coming), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SparePlan:
+    """What to do with the spares of one pool."""
+
+    offer: dict[str, float]
+    """Ready and not offered, and when they were created: their creator or a gateway that took them is gone, or the store lost them."""
+    withdraw: list[str]
+    """Offered and not there."""
+    discard: list[SandboxStatus]
+    """Failed, too old, too many, or of an outdated definition."""
+
+
+def plan_spares(
+    pool: Pool | None, offered: Collection[str], spares: Sequence[SandboxStatus], *, now: float, ours: Collection[str]
+) -> SparePlan:
+    """The plan for one pool, None where it is not defined any more. ``ours`` are in creation by this controller.
+
+    ``offered`` was read before ``spares``.
+    """
+    settled = [one for one in spares if one.sandbox_id not in ours]
+    ready = [one for one in settled if one.state == "ready"]
+    discard = [one for one in settled if pool is None or one.state == "failed"] + ([] if pool is None else _surplus(pool, ready, now))
+    there, leaving = {one.sandbox_id for one in settled}, {one.sandbox_id for one in discard}
+    return SparePlan(
+        offer={one.sandbox_id: one.created_at for one in ready if one.sandbox_id not in leaving and one.sandbox_id not in offered},
+        withdraw=[id_ for id_ in offered if id_ not in there and id_ not in ours],
+        discard=discard,
+    )
+
+
+def _surplus(pool: Pool, ready: list[SandboxStatus], now: float) -> list[SandboxStatus]:
+    fresh = sorted((one for one in ready if now - one.created_at < pool.max_age_s), key=lambda one: one.created_at)
+    if len(fresh) < pool.size:
+        return []  # the old ones serve until there are enough new ones
+    old = [one for one in ready if now - one.created_at >= pool.max_age_s]
+    return old + fresh[: len(fresh) - pool.size]
 
 
 @dataclass(slots=True)
@@ -104,35 +155,27 @@ class PoolRefill:
         """What the store offers, by pool; None where it is being rebuilt."""
         return {key: await self._store.spares(key) for key in self._pools()}
 
-    async def reconcile(
-        self, offers: Mapping[str, Mapping[str, float] | None], spares: Sequence[SandboxStatus], term: int
-    ) -> list[PoolAction]:
+    async def reconcile(self, offers: Mapping[str, Mapping[str, float] | None], spares: Sequence[SandboxStatus], term: int) -> None:
         """Make the offers agree with the spares that exist, and remove those that are not wanted. ``offers`` were read before them.
 
         A spare that is not offered may have been taken a moment ago, so it is offered when two passes see it; at once by a new
         controller and to a new store.
         """
-        offered = {key: ids or {} for key, ids in offers.items()}
-        actions = plan_spares(self._pools(), offered, spares, now=time.time(), ours=self._creating.keys())
-        unoffered = {
-            one.sandbox_id: one.spec.labels[KEY_LABEL]
-            for one in spares
-            if one.sandbox_id not in offered.get(one.spec.labels[KEY_LABEL], ())
-        }
-        before, self._unoffered = self._unoffered, unoffered
-        for action in actions:
-            match action:
-                case Offer(pool, id_, created_at):
-                    if before is None or id_ in before or offers.get(pool) is None:
-                        await self._store.offer_spares(pool, {id_: created_at}, term=term)
-                        unoffered.pop(id_, None)
-                case Withdraw(pool, id_):
-                    await self._store.withdraw_spares(pool, [id_], term=term)
-                case Discard(pool, id_, incarnation):
-                    await self._store.withdraw_spares(pool, [id_], term=term)
-                    await self._remove(id_, incarnation, term)
+        pools, before, unoffered = self._pools(), self._unoffered, dict[str, str]()
+        there: dict[str, list[SandboxStatus]] = {}
+        for spare in spares:
+            there.setdefault(spare.spec.labels[KEY_LABEL], []).append(spare)
+        self._unoffered = unoffered
+        for key in {**offers, **there}:
+            offered, mine = offers.get(key), there.get(key, [])
+            plan = plan_spares(pools.get(key), offered or {}, mine, now=time.time(), ours=self._creating.keys())
+            due = {id_: at for id_, at in plan.offer.items() if before is None or id_ in before or offered is None}
+            unoffered.update({one.sandbox_id: key for one in mine if one.sandbox_id not in due and one.sandbox_id not in (offered or {})})
+            await self._store.offer_spares(key, due, term=term)
+            await self._store.withdraw_spares(key, [*plan.withdraw, *(one.sandbox_id for one in plan.discard)], term=term)
+            for one in plan.discard:
+                await self._remove(one.sandbox_id, one.incarnation, term)
         self.agreed_term = term
-        return actions
 
     async def _remove(self, id_: str, incarnation: str, term: int) -> None:
         await self._store.check_term(term)

@@ -23,8 +23,7 @@ from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import Runtime, SandboxStatus
 
 from .plan import CREATE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
-from .pool_plan import is_spare
-from .pool_refill import PoolRefill
+from .pool_refill import PoolRefill, is_spare
 
 log = logging.getLogger("gateway.controller")
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.controller.pool_plan import Discard, Offer, Withdraw, missing, plan_spares
+from gateway.controller.pool_refill import SparePlan, missing, plan_spares
 from gateway.model.records import SandboxSpec
 from gateway.pools import Pool, PoolsError, PoolsFile, key_of, read_pools
 from gateway.runtimes.base import SandboxStatus
-from tests.gateway.pool_kit import KEY, POOL, POOLS, TEXT, spare
+from tests.gateway.pool_kit import KEY, POOL, TEXT, spare
 
 
 def test_a_file_of_pools_is_read() -> None:
@@ -69,8 +69,11 @@ def test_a_spare_fits_only_an_exactly_matching_request() -> None:
         assert key_of(dataclasses.replace(spec, **other)) != KEY
 
 
-def decide(offered: set[str], spares: list[SandboxStatus], pools: dict[str, Pool] = POOLS, creating: set[str] = set()) -> list[Any]:  # noqa: B006
-    return plan_spares(pools, {KEY: dict.fromkeys(offered, 1.0)}, spares, now=1000.0, ours=creating)
+NOTHING = SparePlan({}, [], [])
+
+
+def decide(offered: set[str], spares: list[SandboxStatus], pool: Pool | None = POOL, creating: set[str] = set()) -> SparePlan:  # noqa: B006
+    return plan_spares(pool, offered, spares, now=1000.0, ours=creating)
 
 
 def test_only_missing_spares_are_created() -> None:
@@ -83,14 +86,15 @@ def test_only_missing_spares_are_created() -> None:
 
 
 def test_each_spare_gets_its_action() -> None:
-    assert decide({"pool-a"}, [spare("pool-a")]) == []
-    assert decide(set(), [spare("pool-a")]) == [Offer(KEY, "pool-a", 990.0)]
-    assert decide(set(), [spare("pool-a", state="starting")]) == []
-    assert decide(set(), [spare("pool-a")], creating={"pool-a"}) == []
-    assert decide({"pool-a"}, []) == [Withdraw(KEY, "pool-a")]
-    assert decide({"pool-a"}, [], creating={"pool-a"}) == []
-    assert decide({"pool-a"}, [spare("pool-a", state="failed")]) == [Discard(KEY, "pool-a", "i")]
-    assert decide({"pool-a"}, [spare("pool-a")], {}) == [Discard(KEY, "pool-a", "i")]
+    assert decide({"pool-a"}, [spare("pool-a")]) == NOTHING
+    assert decide(set(), [spare("pool-a")]) == SparePlan({"pool-a": 990.0}, [], [])
+    assert decide(set(), [spare("pool-a", state="starting")]) == NOTHING
+    assert decide(set(), [spare("pool-a")], creating={"pool-a"}) == NOTHING
+    assert decide({"pool-a"}, []) == SparePlan({}, ["pool-a"], [])
+    assert decide({"pool-a"}, [], creating={"pool-a"}) == NOTHING
+    failed = spare("pool-a", state="failed")
+    assert decide({"pool-a"}, [failed]) == SparePlan({}, [], [failed])
+    assert decide({"pool-a"}, [spare("pool-a")], None) == SparePlan({}, [], [spare("pool-a")])
 
 
 def test_old_spares_are_kept_until_new_ones_are_ready() -> None:
@@ -99,7 +103,7 @@ def test_old_spares_are_kept_until_new_ones_are_ready() -> None:
     known = {one.sandbox_id for one in old + new}
 
     def discarded(spares: list[SandboxStatus]) -> list[str]:
-        return [action.spare_id for action in decide(known, spares) if isinstance(action, Discard)]
+        return [one.sandbox_id for one in decide(known, spares).discard]
 
     assert discarded(old + new[:2]) == []
     starting = replace(new[2], state="starting")
@@ -120,11 +124,11 @@ def test_a_plan_keeps_at_most_the_pool_size_and_ignores_spares_in_creation(
     offered: set[str], existing: dict[str, tuple[float, Any]], creating: set[str]
 ) -> None:
     spares = [spare(id_, age, state=state) for id_, (age, state) in existing.items()]
-    actions = decide(offered, spares, creating=creating)
-    touched = [action.spare_id for action in actions]
-    assert len(touched) == len({(type(action), action.spare_id) for action in actions})
-    assert not creating.intersection(touched)
-    gone = {action.spare_id for action in actions if isinstance(action, Discard)}
-    assert not gone.intersection(action.spare_id for action in actions if isinstance(action, Offer))
+    plan = decide(offered, spares, creating=creating)
+    discarded = [one.sandbox_id for one in plan.discard]
+    assert len(discarded) == len(set(discarded))
+    assert not creating.intersection([*plan.offer, *plan.withdraw, *discarded])
+    gone = set(discarded)
+    assert not gone.intersection(plan.offer)
     fresh = [one for one in spares if one.state == "ready" and one.created_at > 0 and one.sandbox_id not in creating]
     assert len([one for one in fresh if one.sandbox_id not in gone]) == min(len(fresh), POOL.size)

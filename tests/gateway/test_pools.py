@@ -16,8 +16,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.controller.loop import Controller
-from gateway.controller.pool_plan import is_spare
-from gateway.controller.pool_refill import PoolRefill
+from gateway.controller.pool_refill import PoolRefill, is_spare
 from gateway.controller.reconciler import Reconciler
 from gateway.metrics import Metrics
 from gateway.model.records import SandboxSpec

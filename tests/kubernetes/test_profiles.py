@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway.controller.pool_plan import is_spare
+from gateway.controller.pool_refill import is_spare
 from gateway.model.labels import KEY_LABEL, POOL_LABEL
 from gateway.model.options import Options
 from gateway.runtimes.base import CreateRequest

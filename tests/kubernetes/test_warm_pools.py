@@ -12,8 +12,7 @@ import pytest_asyncio
 from holdfast import AsyncSandbox, AsyncSandboxClient
 
 from gateway.controller.loop import Controller
-from gateway.controller.pool_plan import is_spare
-from gateway.controller.pool_refill import PoolRefill
+from gateway.controller.pool_refill import PoolRefill, is_spare
 from gateway.metrics import Metrics
 from gateway.pools import PoolsFile
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
