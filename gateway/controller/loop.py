@@ -11,8 +11,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
 
 from holdfast_wire.errors import HoldfastError
 
@@ -70,15 +69,27 @@ class Controller:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.leadership.run(), name="leadership")
                 group.create_task(self._watch(), name="watch")
-                group.create_task(self._expire(), name="expiry")
                 group.create_task(self._reconcile(), name="reconciliation")
-                group.create_task(self._collect(), name="collection")
-                if self._pool_refill:
-                    group.create_task(self._refill(self._pool_refill, group), name="refill")
-                if self._prepull:
-                    group.create_task(self._pull_ahead(self._prepull), name="pre-pulled images")
+                for what, every_s, step in self._periodic(group):
+                    group.create_task(self._repeat(what, every_s, step), name=what)
         finally:
             await self.leadership.resign()
+
+    def _periodic(self, group: asyncio.TaskGroup) -> Iterator[tuple[str, float, Callable[[int], Awaitable[None]]]]:
+        """What is done at intervals; ``group`` owns the tasks that create spares."""
+        settings = self._settings
+        yield "expiry", settings.expiry_interval_s, self._expire
+        yield "freeing groups", settings.expiry_interval_s, self._free_groups
+        yield "collecting unused objects", settings.collect_interval_s, self._collect
+        if (pool_refill := self._pool_refill) is not None:
+
+            async def refill(term: int) -> None:
+                if term == pool_refill.agreed_term:
+                    await pool_refill.refill(term, group.create_task)
+
+            yield "refilling the pools", settings.refill_interval_s, refill
+        if self._prepull:
+            yield "pre-pulling images", settings.prepull_interval_s, self._prepull.keep
 
     async def _watch(self) -> None:
         async for event in self._runtime.watch():
@@ -112,47 +123,31 @@ class Controller:
                 log.info("sandbox %s will end soon: %s", sandbox_id, cause.reason)
                 await self._store.mark_leaving(sandbox_id, incarnation, PlannedEnd(cause, deadline), term=term)
 
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.expiry_interval_s)
-            term = self.leadership.term
-            if term is not None and self.leadership.settled:
-                with self._guard("expiry"):
-                    expired = await self._store.claim_expired(term, ask=self._ask_idle)
-                    for one in expired:
-                        log.info("sandbox %s has ended: %s", one.sandbox_id, one.cause.reason)
-                        self.metrics.count("sandboxes_expired_total", reason=one.cause.reason)
-                    await self._reconciler.remove([(one.sandbox_id, one.incarnation) for one in expired], term)
-                with self._guard("freeing groups"):
-                    await self._groups.free(term)
-
-    async def _collect(self) -> None:
-        """At once, then periodically: a runtime also probes what it is declared to enforce, and creates depend on that."""
-        while True:
-            await self.leadership.until_leading()
-            with self._guard("collecting unused objects"):
-                await self._runtime.collect()
-            await asyncio.sleep(self._settings.collect_interval_s)
-
-    async def _pull_ahead(self, prepull: Prepull) -> None:
+    async def _repeat(self, what: str, every_s: float, step: Callable[[int], Awaitable[None]]) -> None:
+        """Take the step with the term, again and again while this controller leads. A step that fails is repeated as well."""
         while True:
             await self.leadership.until_leading()
             term = self.leadership.term
             if term is not None:
-                with self._guard("pre-pulling images"):
-                    await prepull.keep(term)
-            await asyncio.sleep(self._settings.prepull_interval_s)
+                with self._guard(what):
+                    await step(term)
+            await asyncio.sleep(every_s)
 
-    async def _refill(self, pool_refill: PoolRefill, group: asyncio.TaskGroup) -> None:
-        def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
-            group.create_task(work, name=name)
+    async def _expire(self, term: int) -> None:
+        if self.leadership.settled:
+            expired = await self._store.claim_expired(term, ask=self._ask_idle)
+            for one in expired:
+                log.info("sandbox %s has ended: %s", one.sandbox_id, one.cause.reason)
+                self.metrics.count("sandboxes_expired_total", reason=one.cause.reason)
+            await self._reconciler.remove([(one.sandbox_id, one.incarnation) for one in expired], term)
 
-        while True:
-            await asyncio.sleep(self._settings.refill_interval_s)
-            term = self.leadership.term
-            if term is not None and term == pool_refill.agreed_term:
-                with self._guard("refilling the pools"):
-                    await pool_refill.refill(term, spawn)
+    async def _free_groups(self, term: int) -> None:
+        if self.leadership.settled:
+            await self._groups.free(term)
+
+    async def _collect(self, term: int) -> None:
+        """A runtime also probes what it is declared to enforce, and creates depend on that."""
+        await self._runtime.collect()
 
     async def _reconcile(self) -> None:
         changed = self.leadership.changed

@@ -13,9 +13,8 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
@@ -108,7 +107,7 @@ class _Pace:
 
 
 class PoolRefill:
-    """``pools`` returns the current definitions; ``spawn`` starts a task that ends with the controller."""
+    """``pools`` returns the current definitions."""
 
     def __init__(
         self,
@@ -132,8 +131,8 @@ class PoolRefill:
         self.agreed_term: int | None = None
         """The term of the last pass: a new controller counts what exists before it creates."""
 
-    async def refill(self, term: int, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Start creating what is missing; cheap when nothing is. After a wipe of the store ``reconcile`` comes first."""
+    async def refill(self, term: int, spawn: Callable[..., object]) -> None:
+        """Start creating what is missing, in tasks of ``spawn``. After a wipe of the store ``reconcile`` comes first."""
         clock = asyncio.get_running_loop().time
         for key, pool in self._pools().items():
             offered = await self._store.spares(key)
@@ -149,7 +148,7 @@ class PoolRefill:
             for _ in range(pace.allow(wanted, pool.refill_per_s, clock())):
                 id_, incarnation = f"{PREFIX}{secrets.token_hex(10)}", secrets.token_hex(8)
                 self._creating[id_] = key
-                spawn(self._create(pool, id_, incarnation, term, pace), f"creation of {id_}")
+                spawn(self._create(pool, id_, incarnation, term, pace), name=f"creation of {id_}")
 
     async def read_offers(self) -> dict[str, dict[str, float] | None]:
         """What the store offers, by pool; None where it is being rebuilt."""
