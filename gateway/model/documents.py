@@ -52,11 +52,13 @@ def _read(kind: Any, body: Any) -> Any:
 
 
 def _value(hint: Any, value: Any) -> Any:
-    """A list becomes a tuple where the field has one, a map a record."""
+    """A list becomes a tuple where the field has one, a map a record; so do the values of a map."""
     if is_dataclass(hint) and isinstance(hint, type):
         return _read(hint, value or {})
     if isinstance(value, list) and tuple in (get_origin(hint), *map(get_origin, get_args(hint))):
         return tuple(_value(get_args(hint)[0], one) for one in value)
+    if isinstance(value, dict) and get_origin(hint) is dict:
+        return {name: _value(get_args(hint)[1], one) for name, one in value.items()}
     return value
 
 

@@ -254,6 +254,6 @@ def test_a_specification_is_read_back_from_its_document() -> None:
         heartbeat_timeout_s=3.0, group="run-7", group_ttl_s=60.0,
         egress=Egress("listed", (AllowedRange("10.0.0.0/8", (Port(1, 9, "UDP"),)),), ("*.example.org",), dns=True),
         options=Options({"nvidia.com/gpu": 1}, 9, (Volume("claim", "/data", "mine"),), {"a": "b"}, (Toleration("spot", seconds=3),),
-                        pull_secrets=("s",), user=0),
+                        pull_secrets=("s",), user=0, entrypoint=("sh",), ulimits={"nofile": (1024, -1)}),
     )  # fmt: skip
     assert read_spec(write_spec(spec)) == spec
