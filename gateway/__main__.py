@@ -18,26 +18,10 @@ from gateway.http.bounded_protocol import BoundedHttpProtocol
 from gateway.http.bounded_websocket import BoundedWebSocketProtocol
 from gateway.placement.store import PlacementStore
 
-from .auth import Keys, read_other_secrets, read_secret
+from .auth import Keys, read_secrets
 from .runtime_choice import runtime_of
 from .service import Gateway
 from .settings import Settings, SettingsError, from_environment
-
-
-def build_gateway(settings: Settings) -> Gateway:
-    """The parts. Raises ``SettingsError`` when the secret cannot be read."""
-    try:
-        secret, others = read_secret(settings.secret_file), read_other_secrets(settings.other_secrets_file)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"HOLDFAST_SECRET_FILE or HOLDFAST_OTHER_SECRETS_FILE: {error}") from error
-    return Gateway(
-        settings=settings,
-        store=PlacementStore(settings.placement),
-        runtime=runtime_of(settings),
-        keys=Keys(settings.keys_file),
-        secret=secret,
-        other_secrets=others,
-    )
 
 
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
@@ -70,10 +54,11 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # without its access log, whose URLs may contain a terminal's key
     try:
         settings = from_environment()
-        gateway = build_gateway(settings)
-    except SettingsError as error:
+        secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
+    except (SettingsError, OSError, ValueError) as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 78
+    gateway = Gateway(settings, PlacementStore(settings.placement), runtime_of(settings), Keys(settings.keys_file), secrets)
     server = uvicorn.Server(server_config(settings, gateway))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after an orderly exit

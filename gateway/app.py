@@ -93,7 +93,7 @@ class Application:
     """The ASGI application around one gateway, whose store and runtime it closes at the end."""
 
     def __init__(self, gateway: Gateway) -> None:
-        gateway.agents = KeptConnections(gateway.dial, gateway.check, gateway.settings.relay.dial_timeout_s)
+        gateway.agents = KeptConnections(gateway.dial, gateway.ready, gateway.settings.relay.dial_timeout_s)
         self.gateway = gateway
         self.retries = RetryDetection()
         self._router = Router(lifespan=self._lifespan)

@@ -18,7 +18,7 @@ from holdfast_wire.errors import HoldfastError
 log = logging.getLogger("gateway.auth")
 
 _LINE = re.compile(r"([A-Za-z0-9._@-]{1,64})\s+([0-9a-f]{64})")
-_SECRET_LEAST, _SECRETS_MOST = 32, 4
+_SECRET_LEAST, _SECRETS_MOST = 32, 5
 _KEY_BYTES = 512
 """Longest accepted key; longer ones are not hashed in full."""
 
@@ -78,24 +78,17 @@ def key_of(headers: Mapping[str, str]) -> str | None:
     return credentials.strip() or None if scheme.lower() == "bearer" else None
 
 
-def read_secret(path: Path) -> str:
-    """The deployment's signing secret. Raises ``OSError`` when it cannot be read, ``ValueError`` when it is too short."""
-    secret = path.read_text().strip()
-    if len(secret) < _SECRET_LEAST:
-        raise ValueError(f"the secret in {path} is shorter than {_SECRET_LEAST} characters")
-    return secret
+def read_secrets(path: Path, others: Path) -> tuple[str, ...]:
+    """The deployment's signing secret, then the further accepted ones of ``others``, a file of one a line that may be missing.
 
-
-def read_other_secrets(path: Path) -> tuple[str, ...]:
-    """Further accepted secrets, one a line, while the deployment's secret is rotated; none where there is no such file.
-
-    Nothing new is made with them. Raises ``OSError``, and ``ValueError`` when one is too short or there are too many.
+    More than one are accepted while the deployment rotates its secret; nothing new is made with the further ones. Raises ``OSError`` when
+    a file cannot be read, ``ValueError`` when a secret is too short or there are too many.
     """
     try:
-        lines = path.read_text().splitlines()
+        further = others.read_text().splitlines()
     except FileNotFoundError:
-        return ()
-    found = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+        further = []
+    found = tuple(dict.fromkeys((path.read_text().strip(), *(line.strip() for line in further if line.strip()))))
     if len(found) > _SECRETS_MOST or any(len(secret) < _SECRET_LEAST for secret in found):
-        raise ValueError(f"{path} holds more than {_SECRETS_MOST} secrets, or one that is shorter than {_SECRET_LEAST} characters")
+        raise ValueError(f"{path} or {others} holds a secret shorter than {_SECRET_LEAST} characters, or they hold over {_SECRETS_MOST}")
     return found

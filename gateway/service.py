@@ -75,17 +75,13 @@ class AgentCalls(Protocol):
 class Gateway:
     """The parts of one replica."""
 
-    def __init__(
-        self, settings: Settings, store: PlacementStore, runtime: Runtime, keys: Keys, secret: str, other_secrets: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, settings: Settings, store: PlacementStore, runtime: Runtime, keys: Keys, secrets: tuple[str, ...]) -> None:
         self.settings = settings
         self.store = store
         self.runtime = runtime
         self.keys = keys
-        self.secret = secret
-        """Signs tickets, and derives agents' tokens."""
-        self.secrets = (secret, *(other for other in other_secrets if other != secret))
-        """Accepted for tickets and agents: more than one while the deployment rotates its secret."""
+        self.secrets = secrets
+        """Accepted for tickets and agents. The first signs tickets and derives agents' tokens."""
         self.metrics = Metrics()
         self.memory = MemoryReservations(settings.rest.reserved_bytes)
         self.attached = AttachedSessions(settings.relay)
@@ -111,10 +107,6 @@ class Gateway:
         async with self.dials.place(placed.owner):
             return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
 
-    async def check(self, record: Record) -> None:
-        """Raise the reason for which the sandbox of ``record`` cannot be reached, if placement has recorded one."""
-        await self.ready(record.owner, record.sandbox_id)
-
     def owner(self, connection: HTTPConnection) -> str:
         """The owner of the request's key. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
         owner = self.keys.owner_of(key_of(connection.headers))
@@ -129,19 +121,17 @@ class Gateway:
         if origin.partition("://")[2].lower() != connection.headers.get("host", "").lower():
             raise HoldfastError("origin_refused", "pages of this origin may not open sessions")
 
-    async def entry(self, owner: str, sandbox_id: str) -> Record | Tombstone:
-        """The owner's sandbox or its tombstone. Raises HoldfastError ``sandbox_not_found``."""
-        return await self.owned(await self.store.get(sandbox_id), owner, sandbox_id)
-
     async def owned(self, entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
         """The entry, when it is the owner's. Raises ``sandbox_not_found``, and ``placement_unavailable`` while that is unknown."""
         if entry is None and not await self.store.knows(sandbox_id):
             raise RebuildingError
-        return owned_entry(entry, owner, sandbox_id)
+        if entry is None or entry.owner != owner:
+            raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
+        return entry
 
     async def record(self, owner: str, sandbox_id: str) -> Record:
         """The owner's sandbox. Raises ``sandbox_not_found`` or ``sandbox_gone``."""
-        return live(await self.entry(owner, sandbox_id))
+        return live(await self.owned(await self.store.get(sandbox_id), owner, sandbox_id))
 
     async def ready(self, owner: str, sandbox_id: str) -> Record:
         """The owner's sandbox, which has an endpoint. Raises also ``sandbox_not_ready`` or ``sandbox_failed``."""
@@ -157,12 +147,6 @@ def named(connection: HTTPConnection) -> tuple[Gateway, str, str]:
     """The gateway, the owner of the request's key, and the sandbox that its path names. Raises as ``Gateway.owner``."""
     gateway = gateway_of(connection)
     return gateway, gateway.owner(connection), connection.path_params["sandbox_id"]
-
-
-def owned_entry(entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
-    if entry is None or entry.owner != owner:
-        raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
-    return entry
 
 
 def live(entry: Record | Tombstone) -> Record:

@@ -45,11 +45,11 @@ class _Kept:
 class KeptConnections:
     """One per replica. ``dial`` reaches a sandbox's agent; it and the agent's greeting may take ``timeout_s`` each.
 
-    Where that fails, ``check`` may raise what is known of the sandbox instead.
+    Where that fails, ``check``, called with the owner and the id, may raise what is known of the sandbox instead.
     """
 
     def __init__(
-        self, dial: Callable[[Record], Awaitable[Dialled]], check: Callable[[Record], Awaitable[object]], timeout_s: float
+        self, dial: Callable[[Record], Awaitable[Dialled]], check: Callable[[str, str], Awaitable[object]], timeout_s: float
     ) -> None:
         self._dial = dial
         self._check = check
@@ -72,7 +72,7 @@ class KeptConnections:
             try:
                 await used.connection.connect()
             except HoldfastError:
-                await self._check(record)
+                await self._check(record.owner, record.sandbox_id)
                 raise
             if own or key in self._kept or not self._make_room():
                 used.connection.retired = True

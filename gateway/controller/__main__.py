@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import secrets
 import signal
 import sys
+from secrets import token_hex
 
 from holdfast_wire.logs import configure_logging
 
 from gateway.agents.dial import idle_time
-from gateway.auth import read_other_secrets, read_secret
+from gateway.auth import read_secrets
 from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
@@ -24,15 +24,15 @@ from .metrics_server import serve_metrics
 from .pool_refill import PoolRefill, Prepull
 
 
-async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -> None:
+async def serve(settings: Settings, secrets: tuple[str, ...]) -> None:
     store = PlacementStore(settings.placement)
     runtime = runtime_of(settings)
-    holder = f"{settings.replica}-{secrets.token_hex(4)}"
+    holder = f"{settings.replica}-{token_hex(4)}"
     metrics = Metrics()
     pool_refill = prepull = None
     if settings.runtime != "local":  # the node of one machine manages its own spares
         pools = PoolsFile(settings.pools_file)
-        pool_refill = PoolRefill(store, runtime, pools.read, secret, settings.controller, metrics)
+        pool_refill = PoolRefill(store, runtime, pools.read, secrets[0], settings.controller, metrics)
         prepull = Prepull(store, runtime, pools.prepull, metrics)
     controller = Controller(
         store,
@@ -43,7 +43,7 @@ async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -
         settings.admission,
         metrics,
         prepull,
-        functools.partial(idle_time, (secret, *others)),
+        functools.partial(idle_time, secrets),
     )
     task = asyncio.create_task(controller.run(), name="controller")
     loop = asyncio.get_running_loop()
@@ -65,11 +65,11 @@ def main() -> int:
     configure_logging()
     try:
         settings = from_environment()
-        secret, others = read_secret(settings.secret_file), read_other_secrets(settings.other_secrets_file)
+        secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
     except (SettingsError, OSError, ValueError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 78
-    asyncio.run(serve(settings, secret, others))
+    asyncio.run(serve(settings, secrets))
     return 0
 
 

@@ -21,7 +21,7 @@ from gateway.placement.errors import PlacementUnavailableError, RebuildingError
 from gateway.placement.redis_spares import COLD_START
 from gateway.pools import key_of
 from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError
-from gateway.service import Gateway, live, owned_entry
+from gateway.service import Gateway, live
 
 log = logging.getLogger("gateway")
 
@@ -79,7 +79,7 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
         await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)  # it was deleted or given up during its creation
         if entry is None:
             raise RebuildingError  # or another replica gave it up: either way the request can be repeated
-        raise failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
+        raise failure(live(await gateway.owned(entry, spec.owner, spec.sandbox_id)))
     gateway.metrics.count("creates_total")
     gateway.metrics.observe("create_seconds", time.monotonic() - begun)
     return entry

@@ -132,15 +132,17 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
 
     async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: PlannedEnd, *, term: int) -> Entry:
         """Record that it will end soon. Its end is then attributed to that, unless the workload ended first."""
-        cause = leaving.cause
-        found = [*_five(sandbox_id)[:2], keys.term(keys.shard_of(sandbox_id))]
-        return await self._entry(
-            "leaving", sandbox_id, found, [incarnation, cause.reason, cause.fault, cause.message, ms(leaving.deadline), term]
-        )
+        cause, at = leaving.cause, ms(leaving.deadline)
+        why = ["leaving_reason", cause.reason, "leaving_fault", cause.fault, "leaving_message", cause.message]
+        return await self._set(sandbox_id, [incarnation, term, "leaving", at, *why])
 
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
         """Store what it may reach from now on. Nothing changes for another incarnation."""
-        return await self._entry("egress", sandbox_id, _five(sandbox_id)[:2], [incarnation, write_egress(egress)])
+        return await self._set(sandbox_id, [incarnation, "", "egress", write_egress(egress)])
+
+    async def _set(self, sandbox_id: str, arguments: list[Argument]) -> Entry:
+        found = [*_five(sandbox_id)[:2], keys.term(keys.shard_of(sandbox_id))]
+        return await self._entry("set", sandbox_id, found, arguments)
 
     async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
         """End it ``from_now_s`` seconds from now, or ``longer_s`` later than planned; one without a lifetime is unchanged by the latter."""

@@ -57,7 +57,7 @@ async def _attach(gateway: Gateway, owner: str, sandbox_id: str, request: Reques
     ticket, dialled = await _reach(gateway, owner, sandbox_id, request.headers.get(tickets.HEADER))
     relay = Relay(sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
     try:
-        head = accepted + tickets.sign(gateway.secret, ticket).encode() + b"\r\n\r\n"
+        head = accepted + tickets.sign(gateway.secrets[0], ticket).encode() + b"\r\n\r\n"
         take_over = request.scope[TAKE_OVER]
         client = take_over(head, ClientEnd(relay, take_over.__self__), lambda: gateway.attached.go_away(relay))
         if client is None:

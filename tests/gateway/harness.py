@@ -228,7 +228,7 @@ async def serve(
     )
     store, runtime = PlacementStore(settings.placement), MemoryRuntime()
     await store.mark_generation("g", term=1)  # as a controller does after its first pass
-    gateway = Gateway(settings, store, runtime, Keys(keys), SECRET)
+    gateway = Gateway(settings, store, runtime, Keys(keys), (SECRET,))
     listener = socket.create_server(("127.0.0.1", 0))
     config = server_config(settings, gateway)
     config.setup_event_loop = lambda: None  # type: ignore[method-assign]

@@ -123,7 +123,7 @@ async def test_a_cancelled_resume_fails_no_other_request() -> None:
 async def test_a_call_that_cannot_detach_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedAgent(welcomes) as agent:
         token = agent_token(SECRET, "sb-1", "1" * 16)
-        kept = KeptConnections(lambda _: dial_agent(agent.endpoint, token, 5.0), lambda _: asyncio.sleep(0), 5.0)
+        kept = KeptConnections(lambda _: dial_agent(agent.endpoint, token, 5.0), lambda *_: asyncio.sleep(0), 5.0)
 
         def full(self: AgentCall) -> None:
             raise HoldfastError("queue_full", "no credit")
@@ -141,7 +141,7 @@ async def test_a_connection_dropped_during_its_liveness_check_is_not_used() -> N
     async def no_dial(_: Record) -> Dialled:
         raise HoldfastError("agent_unreachable", "it was dialled")
 
-    kept = KeptConnections(no_dial, lambda _: asyncio.sleep(0), 5.0)
+    kept = KeptConnections(no_dial, lambda *_: asyncio.sleep(0), 5.0)
 
     async def answers() -> bool:
         del kept._kept[KEY]

@@ -8,7 +8,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
-from gateway.auth import read_other_secrets
+from gateway.auth import read_secrets
 from gateway.service import Gateway
 from gateway.sessions import tickets
 from tests.gateway.harness import SECRET, ScriptedAgent, Served, echo, serve
@@ -22,7 +22,7 @@ OLD = "o" * 64
 
 def set_other_secrets(gateway: Gateway, *others: str) -> None:
     """Configure ``gateway`` as after a restart with these secrets besides its own."""
-    gateway.secrets = (gateway.secret, *others)
+    gateway.secrets = (gateway.secrets[0], *others)
 
 
 async def refused(served: Served, **headers: str) -> str:
@@ -74,15 +74,19 @@ async def test_new_sandboxes_are_made_with_the_new_secret(redis_url: str, tmp_pa
 
 
 def test_the_file_of_other_secrets(tmp_path: Path) -> None:
-    path = tmp_path / "other-secrets"
-    assert read_other_secrets(path) == ()
+    own, path = tmp_path / "secret", tmp_path / "other-secrets"
+    own.write_text(f"{SECRET}\n")
+    assert read_secrets(own, path) == (SECRET,)
     path.write_text("")
-    assert read_other_secrets(path) == ()
+    assert read_secrets(own, path) == (SECRET,)
     path.write_text(f"\n{OLD}\n  {SECRET}  \n{OLD}\n")
-    assert read_other_secrets(path) == (OLD, SECRET)
+    assert read_secrets(own, path) == (SECRET, OLD)
+    path.write_text("\n".join(str(number) * 32 for number in range(5)))
+    with pytest.raises(ValueError, match="over 5"):
+        read_secrets(own, path)
     path.write_text(f"{OLD}\nshort\n")
     with pytest.raises(ValueError, match="shorter than 32") as caught:
-        read_other_secrets(path)
+        read_secrets(own, path)
     assert "short\n" not in str(caught.value)
     assert OLD not in str(caught.value)
     assert not isinstance(caught.value, HoldfastError)

@@ -10,7 +10,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.logs import LineFormatter
 
-from gateway.auth import Keys, key_of, read_secret
+from gateway.auth import Keys, key_of, read_secrets
 from gateway.metrics import Metrics
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.settings import PlacementSettings, SettingsError, from_environment
@@ -47,7 +47,7 @@ def test_a_key_is_read_from_two_headers() -> None:
 def test_a_short_secret_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("short")
     with pytest.raises(ValueError, match="shorter"):
-        read_secret(tmp_path / "secret")
+        read_secrets(tmp_path / "secret", tmp_path / "none")
 
 
 def test_log_lines_cannot_be_forged() -> None:

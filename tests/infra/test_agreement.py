@@ -189,7 +189,7 @@ class _UnusedGateway:
     """A gateway that receives no request."""
 
     settings = Settings(data_dir=Path())
-    dial = check = None
+    dial = ready = None
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "knative"])

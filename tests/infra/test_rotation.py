@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth import read_other_secrets, read_secret
+from gateway.auth import read_secrets
 from infra.scripts.deploy import keys, rotation
 from infra.scripts.deploy.__main__ import main as deploy
 from infra.scripts.deploy.kubectl import DeployError, Kubectl
@@ -135,7 +135,8 @@ def test_unfinished_rotations_are_limited_and_gateways_read_the_secret(cluster: 
         rotation.rotate(cluster, 60, print)
     for name in ("secret", "other-secrets"):
         (tmp_path / name).write_bytes(base64.b64decode(cluster.body["data"][name]))
-    assert (read_secret(tmp_path / "secret"), read_other_secrets(tmp_path / "other-secrets")) == cluster.state()
+    own, others = cluster.state()
+    assert read_secrets(tmp_path / "secret", tmp_path / "other-secrets") == (own, *others)
 
 
 def test_without_a_deployment_every_step_is_refused(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

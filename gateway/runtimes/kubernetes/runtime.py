@@ -25,7 +25,7 @@ from gateway.runtimes.kubernetes.cluster.network_probe import EnforcementGuard
 from gateway.runtimes.kubernetes.cluster.node_probes import NodeProbes
 from gateway.runtimes.kubernetes.network import Policies, egress_key, needs
 from gateway.runtimes.kubernetes.pods.creation import NoBundleError, PodCreation
-from gateway.runtimes.kubernetes.pods.manifest import Injection, pod
+from gateway.runtimes.kubernetes.pods.manifest import pod
 from gateway.runtimes.kubernetes.pods.pod_watch import PodWatch
 from gateway.runtimes.kubernetes.pods.record import network_annotation
 from gateway.runtimes.kubernetes.pods.runtime_events import carried, on_change, on_vanish, status_of
@@ -61,6 +61,7 @@ class KubernetesRuntime:
         self._guard = EnforcementGuard(self.api, settings)
         self._nodes = NodeProbes(self.api, settings)
         self._injection_choice = InjectionChoice(self.api, settings, self._nodes)
+        self.injection = self._injection_choice.way
         self._images = ClusterImages(self.api, settings, self.injection)
 
     @property
@@ -203,10 +204,6 @@ class KubernetesRuntime:
     async def aclose(self) -> None:
         await self._pod_watch.aclose()
         await self.api.aclose()
-
-    async def injection(self) -> Injection:
-        """How the bundle is mounted into pods."""
-        return await self._injection_choice.way()
 
     async def _find(self, sandbox_id: str, incarnation: str | None) -> list[PodStatus]:
         """The sandbox's pods, of that incarnation: the pod with its name, else the pods with its label (adopted spares)."""

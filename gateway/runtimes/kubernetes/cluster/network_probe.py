@@ -12,7 +12,7 @@ import contextlib
 import logging
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -90,20 +90,12 @@ class Verdict:
 
 async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
     """The last verdict, None where there is none. Raises ``ApiError``."""
-    return await _noted(api, settings, _VERDICT)
+    return await read_verdict(api, settings, _NAME, Verdict, _VERDICT)
 
 
 async def found(api: Api, settings: KubernetesSettings) -> Verdict | None:
     """The last conclusive verdict, else the last one. Raises ``ApiError``."""
-    return await _noted(api, settings, _CONCLUSIVE, _VERDICT)
-
-
-async def _noted(api: Api, settings: KubernetesSettings, *names: str) -> Verdict | None:
-    stored = await read_verdict(api, settings, _NAME, *names)
-    try:
-        return Verdict(**stored) if stored is not None else None
-    except TypeError:
-        return None
+    return await read_verdict(api, settings, _NAME, Verdict, _CONCLUSIVE, _VERDICT)
 
 
 async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Verdict:
@@ -137,7 +129,7 @@ async def note(api: Api, settings: KubernetesSettings, verdict: Verdict) -> None
     await _ensure_policies(api, settings)
     # An inconclusive probe, on a full cluster for example, does not overwrite a conclusive verdict.
     names = (_VERDICT, _CONCLUSIVE) if verdict.conclusive else (_VERDICT,)
-    await store_verdict(api, settings, _NAME, asdict(verdict), *names)
+    await store_verdict(api, settings, _NAME, verdict, *names)
 
 
 def _judge(closed: int, opened: int, now: float) -> Verdict:

@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -67,11 +67,7 @@ class Seen:
 
 async def known(api: Api, settings: KubernetesSettings) -> Seen | None:
     """The last verdict under the current profile, None where there is none. Raises ``ApiError``."""
-    stored = await read_verdict(api, settings, NAME, VERDICT)
-    try:
-        seen = Seen(**stored) if stored is not None else None
-    except TypeError:
-        return None
+    seen = await read_verdict(api, settings, NAME, Seen, VERDICT)
     return seen if seen is not None and seen.profile == settings.sandbox_profile else None
 
 
@@ -84,7 +80,7 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
             looks.append(group.create_task(_look(api, settings, volume, wait_s) if wanted else _not_asked()))
     (users, users_why), (volume_mounts, volume_why) = (look.result() for look in looks)
     seen = Seen(settings.sandbox_profile, time.time(), users, users_why, volume_mounts, volume_why)
-    await store_verdict(api, settings, NAME, asdict(seen), VERDICT)
+    await store_verdict(api, settings, NAME, seen, VERDICT)
     return seen
 
 
@@ -136,7 +132,7 @@ class NodeProbes:
             await _ensure_policy(self._api, self._settings)
             last = await known(self._api, self._settings) or Seen(self._settings.sandbox_profile, 0.0)
             seen = replace(last, volume=False, volume_why=why[:_MESSAGE])
-            await store_verdict(self._api, self._settings, NAME, asdict(seen), VERDICT)
+            await store_verdict(self._api, self._settings, NAME, seen, VERDICT)
         except ApiError as error:
             log.warning("the verdict that image volumes do not work could not be stored: %s", error.message)
 

@@ -6,7 +6,7 @@ controller probes and every gateway reads. What is probed, and the verdict, are 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from holdfast_wire.bundle import agent_command
@@ -14,6 +14,8 @@ from holdfast_wire.bundle import agent_command
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
 from gateway.runtimes.kubernetes.names import COMPONENT, CONTAINER, MANAGED_BY, ROLE
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+T = TypeVar("T")
 
 LIFE_S = 300
 """After this a probe's pod ends by itself."""
@@ -66,7 +68,7 @@ async def isolate(api: Api, settings: KubernetesSettings, name: str, spec: dict[
     await api.ensure(settings.policies_path, body)
 
 
-async def read_verdict(api: Api, settings: KubernetesSettings, policy: str, *names: str) -> dict[str, Any] | None:
+async def read_verdict(api: Api, settings: KubernetesSettings, policy: str, kind: type[T], *names: str) -> T | None:
     """The verdict in the first of these annotations that is set; None where there is none. Raises ``ApiError``."""
     try:
         annotations = (await api.get(f"{settings.policies_path}/{policy}"))["metadata"].get("annotations") or {}
@@ -75,13 +77,12 @@ async def read_verdict(api: Api, settings: KubernetesSettings, policy: str, *nam
             return None
         raise
     try:
-        found = orjson.loads(next((annotations[name] for name in names if annotations.get(name)), "null"))
-    except orjson.JSONDecodeError:
+        return kind(**orjson.loads(next((annotations[name] for name in names if annotations.get(name)), "null")))
+    except (orjson.JSONDecodeError, TypeError):
         return None
-    return found if isinstance(found, dict) else None
 
 
-async def store_verdict(api: Api, settings: KubernetesSettings, policy: str, verdict: dict[str, Any], *names: str) -> None:
-    """Write it into these annotations. Raises ``ApiError``."""
+async def store_verdict(api: Api, settings: KubernetesSettings, policy: str, verdict: object, *names: str) -> None:
+    """Write it, a dataclass, into these annotations. Raises ``ApiError``."""
     text = orjson.dumps(verdict).decode()
     await api.patch(f"{settings.policies_path}/{policy}", {"metadata": {"annotations": dict.fromkeys(names, text)}})
