@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-import socket
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -61,7 +60,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        _send_small_writes_at_once(transport)
         self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -241,13 +239,3 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         # Closed at once, bytes still in flight would cause a reset, and the client might never see the answer.
         self._head_timer = self.loop.call_later(_LINGER_S, self.transport.close)
-
-
-def _send_small_writes_at_once(transport: asyncio.Transport) -> None:
-    """Disable Nagle's algorithm: an answer is a head and a body, and the body must not wait up to 40 ms for the head's acknowledgement.
-
-    uvloop sets this by itself; asyncio does not for a listener that was created without naming its protocol.
-    """
-    connection = transport.get_extra_info("socket")
-    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""The life of sandboxes: admission, creation, adoption of spares, and the labels a record is rebuilt from.
+"""The life of sandboxes: their creation, from a spare or not, and the renewal of what REST uses.
 
-How a request asks for it is in ``gateway.http``; when a sandbox expires is decided in ``gateway.controller``.
+How a request asks for it is in ``gateway.routes``; when a sandbox expires is decided in ``gateway.controller``.
 """

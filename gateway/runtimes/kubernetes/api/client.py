@@ -59,14 +59,13 @@ class GoneError(ApiError):
 
 
 class Api:
-    """One client of one cluster. ``requests`` counts what was sent, for tests and metrics."""
+    """One client of one cluster."""
 
     def __init__(self, kubeconfig: str, timeout_s: float) -> None:
         self._kubeconfig = kubeconfig
         self._timeout_s = timeout_s
         self._client: kube.ApiClient | None = None
         self._connecting = asyncio.Lock()
-        self.requests = 0
 
     async def _connected(self) -> kube.ApiClient:
         """The client, created at first use, so that a service can start and report the problem while its credentials are missing. Raises
@@ -179,7 +178,6 @@ class Api:
         timeout: aiohttp.ClientTimeout,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         client = await self._connected()
-        self.requests += 1
         response = await client.call_api(
             path,
             method,
