@@ -143,10 +143,21 @@ def gateway_of(connection: HTTPConnection) -> Gateway:
     return gateway
 
 
-def named(connection: HTTPConnection) -> tuple[Gateway, str, str]:
-    """The gateway, the owner of the request's key, and the sandbox that its path names. Raises as ``Gateway.owner``."""
+def keyed(connection: HTTPConnection) -> tuple[Gateway, str]:
+    """The gateway, and the owner of the request's key. Raises as ``Gateway.owner``."""
     gateway = gateway_of(connection)
-    return gateway, gateway.owner(connection), connection.path_params["sandbox_id"]
+    return gateway, gateway.owner(connection)
+
+
+def named(connection: HTTPConnection) -> tuple[Gateway, str, str]:
+    """The same, and the sandbox that the request's path names. Raises as ``Gateway.owner``."""
+    return *keyed(connection), connection.path_params["sandbox_id"]
+
+
+async def named_ready(connection: HTTPConnection) -> tuple[Gateway, Record]:
+    """The gateway, and the owner's sandbox that the request's path names. Raises as ``Gateway.owner`` and ``Gateway.ready``."""
+    gateway, owner, sandbox_id = named(connection)
+    return gateway, await gateway.ready(owner, sandbox_id)
 
 
 def live(entry: Record | Tombstone) -> Record:

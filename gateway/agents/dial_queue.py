@@ -7,6 +7,7 @@ limit of a dial together. Asked in turn, each answers quickly.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,37 +18,20 @@ PLACE_S = 0.1
 """For how long a dial counts. Agents that do not answer, such as those of a lost machine, delay the others by no more than that."""
 
 
-class _Share:
-    """The places of one owner, and how many dials have one or wait for one."""
-
-    __slots__ = ("places", "used")
-
-    def __init__(self, places: int) -> None:
-        self.places = asyncio.Semaphore(places)
-        self.used = 0
-
-
 class DialQueue:
     """Places for dials, so many for all and so many for one owner."""
 
     def __init__(self, at_once: int = AT_ONCE, of_one_owner: int = OF_ONE_OWNER, place_s: float = PLACE_S) -> None:
         self._places = asyncio.Semaphore(at_once)
-        self._of_one_owner = of_one_owner
         self._place_s = place_s
-        self._shares: dict[str, _Share] = {}
+        self._of_owner: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(of_one_owner))
+        """As many as the keys file has owners."""
 
     @asynccontextmanager
     async def place(self, owner: str) -> AsyncIterator[None]:
         """Wait for a place, first come first served, and hold it until the block or ``place_s`` is over, whichever comes first."""
-        share = self._shares.setdefault(owner, _Share(self._of_one_owner))
-        share.used += 1
-        try:
-            async with self._held(share.places), self._held(self._places):
-                yield
-        finally:
-            share.used -= 1
-            if not share.used:
-                del self._shares[owner]
+        async with self._held(self._of_owner[owner]), self._held(self._places):
+            yield
 
     @asynccontextmanager
     async def _held(self, places: asyncio.Semaphore) -> AsyncIterator[None]:

@@ -27,7 +27,7 @@ from gateway.oneoff import operations, validation
 from gateway.oneoff.operations import Outcome
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.orchard.terminal import login_shell
-from gateway.service import gateway_of, named
+from gateway.service import gateway_of, keyed, named_ready
 
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""
@@ -37,8 +37,7 @@ _NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in
 
 async def execute(request: Request) -> Response:
     """``POST /sandboxes/{id}/exec``."""
-    gateway, owner, sandbox_id = named(request)
-    record = await gateway.ready(owner, sandbox_id)
+    gateway, record = await named_ready(request)
     with in_use(gateway, record):
         body = await read_json(request, gateway.settings.rest.body_bytes)
         fields = Fields(body)
@@ -46,12 +45,12 @@ async def execute(request: Request) -> Response:
         command = fields.command()
         params = _params(fields, command)
         key = request.headers.get("idempotency-key")
-        fingerprint = _fingerprint(owner, record, body)
+        fingerprint = _fingerprint(record, body)
         retries: RetryDetection = request.scope["app"].retries
 
         connected: Callable[[], bool] = request.scope[CONNECTED]
         if key:
-            command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
+            command_id = "k" + hashlib.sha256(f"{record.owner}\0{key}".encode()).hexdigest()[:32]
         else:
             command_id = retries.find(fingerprint, waits) or _new_id()
         posted = PostedExec(command_id, waits, connected)
@@ -83,8 +82,7 @@ async def wait_job(request: Request) -> Response:
 
 
 async def _look(request: Request, wait_s: float | None) -> Response:
-    gateway = gateway_of(request)
-    owner = gateway.owner(request)
+    gateway, owner = keyed(request)
     job_id = request.path_params["job_id"]
     sandbox_id, dot, command_id = job_id.rpartition(".")
     missing = HoldfastError("command_not_found", f"there is no job {job_id[:200]!r}")
@@ -142,9 +140,9 @@ def _made_at(command_id: str) -> float | None:
         return None
 
 
-def _fingerprint(owner: str, record: Record, body: dict[str, Any]) -> bytes:
+def _fingerprint(record: Record, body: dict[str, Any]) -> bytes:
     same = {name: value for name, value in body.items() if name != "wait" and value is not None}
-    return hashlib.sha256(canonical({"for": [owner, record.sandbox_id, record.incarnation], "same": same})).digest()
+    return hashlib.sha256(canonical({"for": [record.owner, record.sandbox_id, record.incarnation], "same": same})).digest()
 
 
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:

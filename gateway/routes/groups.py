@@ -16,7 +16,7 @@ from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.model.records import Cause, Group, GroupStatus, Record
 from gateway.placement.errors import RebuildingError
-from gateway.service import Gateway, gateway_of
+from gateway.service import Gateway, keyed
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 24 * 3600.0
@@ -26,8 +26,7 @@ _DELETED = Cause("deleted", "caller", "its group was deleted")
 
 async def heartbeat(request: Request) -> Response:
     """``POST /groups/{name}/heartbeat`` ``{ttl_s, lease}``: without ``lease`` it begins the group, or becomes another holder."""
-    gateway = gateway_of(request)
-    owner = gateway.owner(request)
+    gateway, owner = keyed(request)
     name = group_name(request.path_params["name"])
     fields = Fields(await read_json(request, 64 * 1024))
     ttl_s = fields.seconds("ttl_s", most=_TTL_MOST_S)
@@ -41,8 +40,8 @@ async def heartbeat(request: Request) -> Response:
 
 async def read(request: Request) -> Response:
     """``GET /groups/{name}``: its sandboxes, and which of them are about to leave."""
-    gateway = gateway_of(request)
-    group = await gateway.store.group(gateway.owner(request), group_name(request.path_params["name"]))
+    gateway, owner = keyed(request)
+    group = await gateway.store.group(owner, group_name(request.path_params["name"]))
     if group is None:
         raise await _not_found(gateway, request.path_params["name"])
     records = [one for one in await gateway.store.records(group.members) if _belongs(one, group)]
@@ -57,8 +56,8 @@ async def read(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """``DELETE /groups/{name}``: its sandboxes are deleted within moments; may be repeated."""
-    gateway = gateway_of(request)
-    group = await gateway.store.group_end(gateway.owner(request), group_name(request.path_params["name"]), _DELETED)
+    gateway, owner = keyed(request)
+    group = await gateway.store.group_end(owner, group_name(request.path_params["name"]), _DELETED)
     if group is None:
         raise await _not_found(gateway, request.path_params["name"])
     return json_response({"status": "deleted", "name": group.name, "count": group.count})

@@ -30,7 +30,7 @@ from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import derived_id
 from gateway.runtimes.base import RuntimeUnavailableError
-from gateway.service import Gateway, gateway_of, live, named, reachable
+from gateway.service import Gateway, keyed, live, named, reachable
 
 from .groups import group_name, settle
 
@@ -47,8 +47,7 @@ _RETRIES = 1000
 
 async def create(request: Request) -> Response:
     """``POST /sandboxes``."""
-    gateway = gateway_of(request)
-    owner = gateway.owner(request)
+    gateway, owner = keyed(request)
     body = await read_json(request, 1024 * 1024)
     fields = Fields(body)
     key = _key(request, "Idempotency-Key")
@@ -154,8 +153,7 @@ async def wait(request: Request) -> Response:
 
 async def list_owned(request: Request) -> Response:
     """``GET /sandboxes?label=k=v&limit=&cursor=``."""
-    gateway = gateway_of(request)
-    owner = gateway.owner(request)
+    gateway, owner = keyed(request)
     query = request.query_params
     limit = Fields(dict(query)).integer("limit", 100, least=1, most=1000)
     wanted = []
