@@ -81,14 +81,6 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class BecameReady:
-    """A sandbox's agent answers."""
-
-    sandbox_id: str
-    incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
 class WentAway:
     """A sandbox ended, on request or not."""
 
@@ -108,7 +100,7 @@ class EndAnnounced:
     """Seconds since the epoch."""
 
 
-Event = Synced | BecameReady | EndAnnounced | WentAway
+Event = Synced | EndAnnounced | WentAway
 
 
 @dataclass(frozen=True, slots=True)

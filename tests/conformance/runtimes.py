@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
 from gateway.model.records import SandboxSpec
-from gateway.runtimes.base import BecameReady, CreateRequest, Event, Runtime, Synced, WentAway
+from gateway.runtimes.base import CreateRequest, Event, Runtime, Synced, WentAway
 from tests.support.until import until_async
 
 DEADLINE_S = 60.0
@@ -130,4 +130,4 @@ class RuntimeConformance:
         assert all({"name", "ok", "detail", "fix"} <= set(check) for check in checks)
 
 
-__all__ = ["BecameReady", "RuntimeConformance", "next_of", "order"]
+__all__ = ["RuntimeConformance", "next_of", "order"]

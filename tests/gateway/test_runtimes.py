@@ -14,7 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial
 from gateway.model.options import Egress
-from gateway.runtimes.base import BecameReady, RuntimeUnavailableError, Synced
+from gateway.runtimes.base import RuntimeUnavailableError, Synced
 from gateway.runtimes.local import LocalRuntime
 from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
 from tests.gateway.harness import SECRET, MemoryRuntime
@@ -42,13 +42,6 @@ class TestLocalRuntime(RuntimeConformance):
         for present in await made.list_all():
             await made.delete(present.sandbox_id)
         await made.aclose()
-
-    async def test_the_watch_reports_a_ready_sandbox(self, runtime: LocalRuntime) -> None:
-        events = runtime.watch()
-        await next_of(events, Synced)
-        await runtime.create(order("sb-1"), CREATE_S)
-        assert isinstance(await next_of(events, BecameReady, "sb-1"), BecameReady)
-        await events.aclose()  # type: ignore[attr-defined]
 
     async def test_the_agent_proves_itself(self, runtime: LocalRuntime) -> None:
         from holdfast_wire.proof import agent_token

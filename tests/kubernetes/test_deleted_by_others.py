@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.runtimes.base import EndAnnounced, Synced, WentAway
-from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish
+from gateway.runtimes.kubernetes.pods.runtime_events import carried, on_change, on_vanish
 from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, next_of, order
@@ -97,6 +97,7 @@ async def test_an_end_before_the_delete_is_distinguished_from_one_caused_by_it(
     (event,) = on_vanish(ended_pod(1.0, grace=0), before)  # one event carried both: it is reported now
     assert isinstance(event, WentAway)
     assert (event.cause.reason, event.cause.fault) == ("deleted", "infrastructure")
-    (event,) = on_vanish(ended_pod(1.0, grace=0), ended_pod(1.0, grace=ASKED_GRACE_S))
+    ours = ended_pod(1.0, grace=ASKED_GRACE_S)
+    (event,) = on_vanish(carried(ended_pod(1.0, grace=0), ours), ours)
     assert isinstance(event, WentAway)
     assert (event.cause.reason, event.cause.fault) == ("deleted", "caller")

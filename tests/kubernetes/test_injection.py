@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.base import BecameReady, WentAway
+from gateway.runtimes.base import WentAway
 from gateway.runtimes.kubernetes.cluster import injection, node_probes
 from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, find_out, version_of
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
-from tests.conformance.runtimes import CREATE_S, order
+from tests.conformance.runtimes import CREATE_S, all_ready, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.canaries import Canaries
 from tests.support.kube.kubelet import NO_LOADER, NOT_ID_MAPPED, Kubelet
@@ -120,7 +120,7 @@ async def test_a_pod_without_its_bundle_is_created_again(
     assert made
     assert api.pods.get("hf-sb-1")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"
     assert api.requests["create pods"] == 2
-    await until_async(lambda: any(isinstance(one, BecameReady) for one in events), deadline_s=30, what="the sandbox to be reported ready")
+    await all_ready(runtime)
     assert not [one for one in events if isinstance(one, WentAway)]
     following.cancel()
     await runtime.create(order("sb-2"), CREATE_S)

@@ -1,6 +1,6 @@
 """From pods and their changes to the runtime's answers: statuses of sandboxes, and events.
 
-Pure. Owns the rule that each event of a sandbox is sent once (ready, leaving, gone), by comparing two states of its pod.
+Pure. Owns the rule that each event of a sandbox is sent once (leaving, gone), by comparing two states of its pod.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gateway.model.records import Cause
-from gateway.runtimes.base import BecameReady, EndAnnounced, Event, SandboxStatus, WentAway
+from gateway.runtimes.base import EndAnnounced, Event, SandboxStatus, WentAway
 from gateway.runtimes.kubernetes.names import pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -37,7 +37,7 @@ def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> San
     if failure is None and not (facts.started and facts.ip) and now - facts.created_at >= record.ready_timeout_s + _SKEW_S:
         failure = Failure("create_timeout", _LATE)
     # The kubelet reports the passed startup probe up to a second after the creator has reached the agent.
-    state: Literal["starting", "ready"] = "ready" if is_ready(facts) else "starting"
+    state: Literal["starting", "ready"] = "ready" if facts.ready and facts.ip else "starting"
     return SandboxStatus(
         record,
         endpoint=endpoint_of(facts) if facts.ip else "",
@@ -48,29 +48,20 @@ def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> San
     )
 
 
-def is_ready(facts: PodStatus) -> bool:
-    """The pod has an address, and its agent listens there (the startup probe)."""
-    return facts.ready and bool(facts.ip)
-
-
 def on_change(now_facts: PodStatus, before: PodStatus | None, settings: KubernetesSettings) -> list[Event]:
     """The events between two states of the same pod."""
     record = now_facts.record
     if record is None or now_facts.deletion_requested:
         return []
     now = time.time()
-    events: list[Event] = []
     id_, incarnation = record.sandbox_id, record.incarnation
     failure, was = now_facts.failed(now, settings), None if before is None else before.ended()
     if failure is not None:
         return [] if was is not None else [WentAway(id_, incarnation, failure.cause)]
-    adopted = before is not None and before.record is not None and before.record.sandbox_id != id_
-    if is_ready(now_facts) and (adopted or before is None or not is_ready(before)):
-        events.append(BecameReady(id_, incarnation))
-    if _leaving(now_facts) and (before is None or not _leaving(before)):
-        cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by another client")
-        events.append(EndAnnounced(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s))
-    return events
+    if not _leaving(now_facts) or (before is not None and _leaving(before)):
+        return []
+    cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by another client")
+    return [EndAnnounced(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s)]
 
 
 def carried(now: PodStatus, before: PodStatus) -> PodStatus:
@@ -79,12 +70,7 @@ def carried(now: PodStatus, before: PodStatus) -> PodStatus:
 
 
 def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
-    """The events of a deleted pod; ``before`` is the state before the last. A pod that had ended before was reported then.
-
-    A kubelet removes ended pods with grace 0, whatever grace period the delete had: the state before shows whether the delete was ours.
-    """
-    if before is not None and before.uid == last.uid and before.deletion_requested:
-        last = replace(last, deletion_requested=True)
+    """The events of a deleted pod; ``before`` is the state before the last. A pod that had ended before was reported then."""
     if last.record is None or (last.ended() is not None and not last.deletion_requested and (before is None or before.ended() is not None)):
         return []
     if last.failure is not None and last.failure.kind == "bundle" and not last.started:
