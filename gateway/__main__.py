@@ -21,7 +21,7 @@ from gateway.placement.store import PlacementStore
 from .auth import Keys, read_secrets
 from .runtime_choice import runtime_of
 from .service import Gateway
-from .settings import Settings, SettingsError, from_environment
+from .settings import Settings, from_environment
 
 
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
@@ -55,7 +55,7 @@ def main() -> int:
     try:
         settings = from_environment()
         secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
-    except (SettingsError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 78
     gateway = Gateway(settings, PlacementStore(settings.placement), runtime_of(settings), Keys(settings.keys_file), secrets)

@@ -22,10 +22,6 @@ from gateway.runtimes.kubernetes.settings import read as read_kubernetes
 T = TypeVar("T")
 
 
-class SettingsError(Exception):
-    """The environment holds a value that cannot be used; the message names the variable."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
     """Numbers of the placement store."""
@@ -170,13 +166,13 @@ class Settings:
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings; raises ``SettingsError`` for a value that cannot be used."""
+    """Read the settings. Raises ``ValueError``, naming the variable, for a value that cannot be used."""
     env = os.environ if environ is None else environ
     data_dir = Path(env.get("HOLDFAST_DATA") or ".holdfast").absolute()
     origins = frozenset(part.strip() for part in env.get("HOLDFAST_ALLOWED_ORIGINS", "").split(",") if part.strip())
     runtime = env.get("HOLDFAST_RUNTIME") or "local"
     if runtime not in ("local", "kubernetes"):
-        raise SettingsError(f"HOLDFAST_RUNTIME={runtime!r} is neither local nor kubernetes")
+        raise ValueError(f"HOLDFAST_RUNTIME={runtime!r} is neither local nor kubernetes")
     return Settings(
         data_dir=data_dir,
         host=env.get("HOLDFAST_HOST") or "127.0.0.1",
@@ -191,7 +187,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         admission=_admission(env),
         metrics_port=_integer(env, "HOLDFAST_METRICS_PORT", 0) or None,
         metrics_host=env.get("HOLDFAST_METRICS_HOST") or "127.0.0.1",
-        kubernetes=_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
+        kubernetes=read_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
         replica=env.get("HOSTNAME") or socket.gethostname(),
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),
         placement=_placement(env, data_dir),
@@ -202,7 +198,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
 def _lifetime(env: Mapping[str, str]) -> float | None:
     lifetime_s = _integer(env, "HOLDFAST_DEFAULT_LIFETIME_S", 24 * 3600)
     if not 0 <= lifetime_s <= 366 * 86400:
-        raise SettingsError(f"HOLDFAST_DEFAULT_LIFETIME_S={lifetime_s} is not a number of seconds from 0 to {366 * 86400}")
+        raise ValueError(f"HOLDFAST_DEFAULT_LIFETIME_S={lifetime_s} is not a number of seconds from 0 to {366 * 86400}")
     return float(lifetime_s) or None
 
 
@@ -231,7 +227,7 @@ def _quota(env: Mapping[str, str], prefix: str) -> Quota:
         try:
             return parse(text) if text else None
         except HoldfastError as error:
-            raise SettingsError(f"{prefix}{name}: {error.message}") from None
+            raise ValueError(f"{prefix}{name}: {error.message}") from None
 
     sandboxes = _integer(env, prefix + "SANDBOXES", 0) if env.get(prefix + "SANDBOXES") else None
     return Quota(sandboxes, quantity("CPU", parse_cpu), quantity("MEMORY", parse_bytes))
@@ -240,15 +236,8 @@ def _quota(env: Mapping[str, str], prefix: str) -> Quota:
 def _pools_file(env: Mapping[str, str], runtime: str) -> Path | None:
     name = env.get("HOLDFAST_POOLS_FILE")
     if name and runtime == "local":
-        raise SettingsError("HOLDFAST_POOLS_FILE is for a cluster: the node of one machine manages its own spares")
+        raise ValueError("HOLDFAST_POOLS_FILE is for a cluster: the node of one machine manages its own spares")
     return Path(name) if name else None
-
-
-def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
-    try:
-        return read_kubernetes(env)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
 
 
 def _path(env: Mapping[str, str], name: str, default: Path) -> Path:
@@ -263,7 +252,7 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise SettingsError(f"{name}={value!r} is not a whole number") from None
+        raise ValueError(f"{name}={value!r} is not a whole number") from None
     if number < 0:
-        raise SettingsError(f"{name}={number} is below 0")
+        raise ValueError(f"{name}={number} is below 0")
     return number

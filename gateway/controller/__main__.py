@@ -17,7 +17,7 @@ from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
 from gateway.runtime_choice import runtime_of
-from gateway.settings import Settings, SettingsError, from_environment
+from gateway.settings import Settings, from_environment
 
 from .loop import Controller
 from .metrics_server import serve_metrics
@@ -66,7 +66,7 @@ def main() -> int:
     try:
         settings = from_environment()
         secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
-    except (SettingsError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 78
     asyncio.run(serve(settings, secrets))
