@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -216,6 +217,18 @@ def test_a_pod_in_creation_is_starting_until_its_time_limit() -> None:
 
 def test_a_foreign_pod_has_no_status() -> None:
     assert status_of(read_pod({"metadata": {"name": "x"}, "status": RUNNING}), NOW, SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("cores", "many"), ("lifetime_s", "soon"), ("labels", {"a": 1}), ("labels", 7), ("sandbox_id", 7), ("group", None), ("options", [1])],
+)
+def test_a_specification_that_others_have_made_unreadable_is_not_used(field: str, value: object) -> None:
+    body = pod(order("sb-1", labels={"a": "b"}), SETTINGS, "image", "r")
+    assert read_pod(body).record is not None
+    annotations = body["metadata"]["annotations"]
+    annotations["holdfast.dev/record"] = json.dumps({**json.loads(annotations["holdfast.dev/record"]), field: value})
+    assert read_pod(body).record is None
 
 
 _NAMES = ["metadata", "status", "spec", "conditions", "containerStatuses", "state", "waiting", "terminated", "reason", "phase", "type"]

@@ -7,6 +7,7 @@ service. Pure.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -18,9 +19,11 @@ from gateway.model.options import Egress
 from gateway.model.records import SandboxSpec
 from gateway.runtimes.kubernetes.names import NETWORK, RECORD
 
-_TEXTS = ("sandbox_id", "owner", "incarnation", "image", "cpu", "memory", "group")
-_NUMBERS = ("cores", "memory_bytes", "ready_timeout_s")
-_LIMITS = ("disk_bytes", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "group_ttl_s")
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("sandbox_id", "owner", "incarnation", "image", "cpu", "memory", "group"), (str,)),
+    **dict.fromkeys(("cores", "memory_bytes", "ready_timeout_s"), (int, float)),
+    **dict.fromkeys(("disk_bytes", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "group_ttl_s"), (int, float, NoneType)),
+}
 
 
 def annotations_of(spec: SandboxSpec) -> dict[str, str]:
@@ -37,10 +40,9 @@ def read_record(pod_annotations: dict[str, Any]) -> SandboxSpec | None:
     try:
         spec = read_spec(pod_annotations[RECORD])
         egress = read_network(orjson.loads(pod_annotations.get(NETWORK) or "{}"))
-        labels = {str(name): str(value) for name, value in spec.labels.items()}
+        good = all(isinstance(text, str) for text in spec.labels.values())
     except (KeyError, TypeError, ValueError, AttributeError, HoldfastError):
         return None
-    good = all(isinstance(getattr(spec, name), str) for name in _TEXTS)
-    good = good and all(isinstance(getattr(spec, name), int | float) for name in _NUMBERS)
-    good = good and all(isinstance(getattr(spec, name), int | float | None) for name in _LIMITS)
-    return replace(spec, egress=egress, labels=labels) if good else None
+    if not good or not all(isinstance(getattr(spec, name), kinds) for name, kinds in _KINDS.items()):
+        return None
+    return spec if spec.egress == egress else replace(spec, egress=egress)
