@@ -14,29 +14,20 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.files import safe_path
-from session_agent.agent.files.extract import ExtractOptions, TarSink
-from session_agent.agent.files.safe_path import Resolver, walk
+from session_agent.agent.files import extract as extracting
 from session_agent.agent.files.tar_reader import TarLimits
+from session_agent.agent.files.transfers import finish
 from tests.session_agent.trees_and_tars import DIR, HARD, LINK, info, send, tar, upload
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change owners")
 
 
-@pytest.fixture(params=["openat2", "walk"])
-def resolver(request: pytest.FixtureRequest) -> Resolver:
-    return walk if request.param == "walk" else safe_path._openat2
-
-
-def extract(path: Path, archive: bytes, resolver: Resolver | None = None, **limits: int) -> dict[str, Any]:
-    """Extract without a channel, with the given resolver."""
-    sink = TarSink(str(path), ExtractOptions(), TarLimits(**limits), resolver)
-    try:
-        sink.open()
-        sink.feed(archive)
-        return sink.finish()
-    finally:
-        sink.close()
+def extract(path: Path, archive: bytes, **limits: int) -> dict[str, Any]:
+    """Extract without a channel."""
+    sink = extracting.extract(str(path), TarLimits(**limits))
+    next(sink)
+    sink.send(archive)
+    return finish(sink)
 
 
 ESCAPES: dict[str, bytes] = {
@@ -58,7 +49,7 @@ ESCAPES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_nothing_outside_the_destination_is_changed(tmp_path: Path, resolver: Resolver, name: str) -> None:
+def test_nothing_outside_the_destination_is_changed(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_text("secret")
     os.chmod(tmp_path, 0o755)
     archive = ESCAPES[name]
@@ -73,7 +64,7 @@ def test_nothing_outside_the_destination_is_changed(tmp_path: Path, resolver: Re
                 members.append((member, content))
         archive = tar(*members)
     with pytest.raises(HoldfastError) as caught:
-        extract(tmp_path / "in", archive, resolver)
+        extract(tmp_path / "in", archive)
     assert caught.value.code in ("archive_invalid", "not_a_directory"), caught.value
     assert "entries" in caught.value.detail
     assert sorted(os.listdir(tmp_path)) == ["in", "secret"]
@@ -82,45 +73,45 @@ def test_nothing_outside_the_destination_is_changed(tmp_path: Path, resolver: Re
     assert not [n for n in os.listdir(tmp_path / "in") if n.startswith(".holdfast")]
 
 
-def test_absolute_names_are_extracted_inside_the_destination(tmp_path: Path, resolver: Resolver) -> None:
-    extract(tmp_path / "in", tar((info("/etc/x"), b"1"), (info("///y"), b"2")), resolver)
+def test_absolute_names_are_extracted_inside_the_destination(tmp_path: Path) -> None:
+    extract(tmp_path / "in", tar((info("/etc/x"), b"1"), (info("///y"), b"2")))
     assert (tmp_path / "in/etc/x").read_bytes() == b"1"
     assert (tmp_path / "in/y").read_bytes() == b"2"
 
 
-def test_links_that_stay_inside_are_followed(tmp_path: Path, resolver: Resolver) -> None:
+def test_links_that_stay_inside_are_followed(tmp_path: Path) -> None:
     archive = tar(
         info("usr/lib", DIR, mode=0o755), info("lib", LINK, linkname="usr/lib"), info("lib", DIR, mode=0o755), (info("lib/a"), b"x")
     )
-    extract(tmp_path / "in", archive, resolver)
+    extract(tmp_path / "in", archive)
     assert (tmp_path / "in/usr/lib/a").read_bytes() == b"x"
     assert (tmp_path / "in/lib").is_symlink()
 
 
-def test_files_replace_links_instead_of_writing_through(tmp_path: Path, resolver: Resolver) -> None:
+def test_files_replace_links_instead_of_writing_through(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "in").mkdir()
     (tmp_path / "in/f").symlink_to("../secret")
     os.link(tmp_path / "secret", tmp_path / "in/h")
-    extract(tmp_path / "in", tar((info("f"), b"new"), (info("h"), b"new")), resolver)
+    extract(tmp_path / "in", tar((info("f"), b"new"), (info("h"), b"new")))
     assert (tmp_path / "secret").read_text() == "secret"
     assert (tmp_path / "in/f").read_bytes() == b"new"
     assert not (tmp_path / "in/f").is_symlink()
 
 
-def test_later_entries_win(tmp_path: Path, resolver: Resolver) -> None:
-    extract(tmp_path / "in", tar((info("f"), b"1"), (info("f"), b"22"), info("f", LINK, linkname="x"), (info("f"), b"333")), resolver)
+def test_later_entries_win(tmp_path: Path) -> None:
+    extract(tmp_path / "in", tar((info("f"), b"1"), (info("f"), b"22"), info("f", LINK, linkname="x"), (info("f"), b"333")))
     assert (tmp_path / "in/f").read_bytes() == b"333"
     assert os.listdir(tmp_path / "in") == ["f"]
 
 
-def test_hard_links(tmp_path: Path, resolver: Resolver) -> None:
+def test_hard_links(tmp_path: Path) -> None:
     archive = tar((info("d/a"), b"x"), info("b", HARD, linkname="d/a"), info("b", HARD, linkname="d/a"), info("c", HARD, linkname="./b"))
-    assert extract(tmp_path / "in", archive, resolver)["entries"] == 4
+    assert extract(tmp_path / "in", archive)["entries"] == 4
     assert os.stat(tmp_path / "in/c").st_nlink == 3
     assert sorted(os.listdir(tmp_path / "in")) == ["b", "c", "d"]
     with pytest.raises(HoldfastError) as caught:
-        extract(tmp_path / "in", tar(info("h", HARD, linkname="missing")), resolver)
+        extract(tmp_path / "in", tar(info("h", HARD, linkname="missing")))
     assert caught.value.code == "file_not_found"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from session_agent.agent.files.tar_format import END, Member, header, padding
 from session_agent.agent.files.tar_reader import TarReader
-from tests.support.hostile import Recorder, check_tar, damaged, read_tar, resum
+from tests.support.hostile import check_tar, damaged, read_tar, recording, resum
 
 NAME = st.binary(min_size=1, max_size=300).map(lambda b: b.replace(b"\0", b"0").replace(b"/", b"_"))
 MEMBER = st.builds(
@@ -156,9 +156,11 @@ def test_hostile_headers(data: bytes, code: str) -> None:
 
 
 def test_endless_headers_are_not_kept_in_memory() -> None:
-    reader = TarReader(Recorder())
+    reader = TarReader()
+    sink = recording(reader, [])
+    next(sink)
     for number in range(2000):
-        reader.feed(pax(b"16 key%05d=abc\n" % number))
+        sink.send(pax(b"16 key%05d=abc\n" % number))
     assert reader._over == {}
 
 

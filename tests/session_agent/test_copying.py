@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from session_agent.agent.files.copying import Copying
+from session_agent.agent.files import copying
 from session_agent.agent.files.operations import open_fs
 from tests.support.channel import FakeChannel, serve
 from tests.support.requires import requires
@@ -207,14 +207,16 @@ async def test_a_cancelled_copy_stops(tmp_path: Path, monkeypatch: pytest.Monkey
     assert made < 2000
 
 
-async def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+async def test_no_descriptor_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_files(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     for path, to in (("tree", "new"), ("tree", "blocked"), ("tree", "blocked-too"), ("file", "missing/x"), ("tree", "there")):
         await copy(tmp_path, path, to).end()
     assert len(os.listdir("/proc/self/fd")) == before
-    left = Copying(str(tmp_path / "tree"), str(tmp_path / "left"))
-    next(left.chunks(), None)
+    monkeypatch.setattr(copying, "_SLICE_S", 0.0)
+    left = copying.copy(str(tmp_path / "tree"), str(tmp_path / "left"))
+    assert [next(left), next(left)] == [{}, b""]
+    assert len(os.listdir("/proc/self/fd")) > before
     left.close()
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.context import AgentContext
 from session_agent.agent.files.operations import open_fs
 from session_agent.agent.files.read import open_read
-from session_agent.agent.files.transfers import Incoming, Outgoing
+from session_agent.agent.files.transfers import Incoming, Outgoing, Sink, Source
 from session_agent.agent.files.write import open_write
-from session_agent.agent.output.read_ahead import ReadAheadQuota
-from tests.support.channel import DEADLINE_S, FakeChannel, serve
+from tests.support.channel import DEADLINE_S, Context, FakeChannel, serve
 
 
 class Work:
-    """A source and a sink that fail, or wait, in a chosen step."""
+    """A source or a sink that fails, or waits, in a chosen step."""
 
     def __init__(self, *, fail_in: str = "", wait_in: str = "", error: BaseException | None = None) -> None:
         self.calls: list[str] = []
@@ -38,38 +37,37 @@ class Work:
         if name == self._fail_in:
             raise self._error
 
-    def open(self) -> dict[str, Any]:
-        self._do("open")
-        return {}
+    def source(self) -> Source:
+        try:
+            self._do("open")
+            yield {}
+            yield b"x"
+            self._do("read")
+            return {}
+        finally:
+            self._do("close")
 
-    def chunks(self) -> Iterator[bytes]:
-        yield b"x"
-        self._do("chunks")
-
-    def result(self) -> dict[str, Any]:
-        self._do("result")
-        return {}
-
-    def feed(self, data: bytes) -> None:
-        self._do("feed")
-
-    def finish(self) -> dict[str, Any]:
-        self._do("finish")
-        return {}
-
-    def close(self) -> None:
-        self._do("close")
+    def sink(self) -> Sink:
+        try:
+            self._do("open")
+            while (yield {}) is not None:
+                self._do("feed")
+            self._do("finish")
+            return {}
+        finally:
+            self._do("close")
 
 
 def start(kind: str, work: Work) -> FakeChannel:
     channel = FakeChannel(kind, {})
-    channel.handler = Outgoing(channel, work, ReadAheadQuota()) if kind == "read" else Incoming(channel, work)
+    context = cast("AgentContext", Context("/"))
+    channel.handler = Outgoing(channel, work.source(), "/", context) if kind == "read" else Incoming(channel, work.sink(), "/")
     if kind == "write":
         channel.handler.write(b"x", True)
     return channel
 
 
-STEPS = [("read", "open"), ("read", "chunks"), ("read", "result"), ("write", "open"), ("write", "feed"), ("write", "finish")]
+STEPS = [("read", "open"), ("read", "read"), ("write", "open"), ("write", "feed"), ("write", "finish")]
 
 
 @pytest.mark.parametrize(("kind", "step"), STEPS)

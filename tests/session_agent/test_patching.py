@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from session_agent.agent.files import patch as patching
-from session_agent.agent.files.patch import PatchSink, open_patch
+from session_agent.agent.files.patch import open_patch
+from session_agent.agent.files.transfers import finish
 from tests.support.channel import FakeChannel, serve
 
 EDIT = b"--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n one\n-two\n+TWO\n three\n"
@@ -348,13 +349,10 @@ async def test_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @given(junk=st.binary(max_size=200), strip=st.none() | st.integers(0, 3))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_junk_changes_nothing(tmp_path: Path, junk: bytes, strip: int | None) -> None:
-    sink = PatchSink(str(tmp_path), strip)
-    sink.open()
-    try:
-        sink.feed(junk)
-        assert not sink.finish()["success"]
-    finally:
-        sink.close()
+    sink = patching.patch(str(tmp_path), strip, False, None)
+    next(sink)
+    sink.send(junk)
+    assert not finish(sink)["success"]
     assert os.listdir(tmp_path) == []
 
 

@@ -1,12 +1,14 @@
-"""Paths: which values are valid, which code an errno becomes, and resolution that cannot leave a directory, in both implementations."""
+"""Paths: which values are valid, which code an errno becomes, and resolution that cannot leave a directory."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,23 +16,18 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session_agent.agent.files import safe_path as beneath
-from session_agent.agent.files.safe_path import Resolver, SafeRoot, walk
+from session_agent.agent.files.safe_path import SafeRoot
 from session_agent.agent.request.paths import _CODES, os_failure, path_fields, path_param, shown
 
-RESOLVERS = [pytest.param(beneath._openat2, id="openat2"), pytest.param(walk, id="walk")]
 
-
-@pytest.fixture(params=RESOLVERS)
-def resolver(request: pytest.FixtureRequest, tmp_path: Path) -> Resolver:
-    if request.param is beneath._openat2:
-        root = os.open(tmp_path, os.O_RDONLY)
-        try:
-            if not beneath._has_openat2(root):
-                pytest.skip("this kernel has no openat2")
-        finally:
-            os.close(root)
-    return request.param  # type: ignore[no-any-return]
+def opened_by_the_kernel(root: int, path: str) -> int:
+    """The reference: ``openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)``."""
+    how = (ctypes.c_uint64 * 3)(os.O_RDONLY | os.O_CLOEXEC, 0, 0x08 | 0x02)
+    arguments = (ctypes.c_long(437), ctypes.c_int(root), ctypes.c_char_p(os.fsencode(path)), how, ctypes.c_size_t(ctypes.sizeof(how)))
+    answer = int(ctypes.CDLL(None, use_errno=True).syscall(*arguments))
+    if answer < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    return answer
 
 
 @given(st.one_of(st.text(), st.binary(), st.integers(), st.none(), st.lists(st.text())))
@@ -82,8 +79,12 @@ def build(root: Path) -> None:
 
 def attempt(root: SafeRoot, path: str, flags: int = os.O_RDONLY) -> str:
     """The result of opening `path`: its content, `dir`, or the name of the errno."""
+    return result(lambda: root.open(path, flags))
+
+
+def result(opening: Callable[[], int]) -> str:
     try:
-        descriptor = root.open(path, flags)
+        descriptor = opening()
     except OSError as error:
         return errno.errorcode[error.errno or 0]
     try:
@@ -126,9 +127,9 @@ CASES = {
 
 
 @pytest.mark.parametrize(("path", "expected"), CASES.items())
-def test_resolution(tmp_path: Path, resolver: Resolver, path: str, expected: str) -> None:
+def test_resolution(tmp_path: Path, path: str, expected: str) -> None:
     build(tmp_path)
-    root = SafeRoot(str(tmp_path / "in"), resolver)
+    root = SafeRoot(str(tmp_path / "in"))
     try:
         assert attempt(root, path) == expected
     finally:
@@ -136,9 +137,9 @@ def test_resolution(tmp_path: Path, resolver: Resolver, path: str, expected: str
 
 
 @pytest.mark.parametrize("path", ["down", "escape", "absolute", "loop", "file-out"])
-def test_a_final_link_is_not_followed_with_o_nofollow(tmp_path: Path, resolver: Resolver, path: str) -> None:
+def test_a_final_link_is_not_followed_with_o_nofollow(tmp_path: Path, path: str) -> None:
     build(tmp_path)
-    root = SafeRoot(str(tmp_path / "in"), resolver)
+    root = SafeRoot(str(tmp_path / "in"))
     try:
         assert attempt(root, path, os.O_RDONLY | os.O_NOFOLLOW) == "ELOOP"
     finally:
@@ -146,26 +147,25 @@ def test_a_final_link_is_not_followed_with_o_nofollow(tmp_path: Path, resolver: 
 
 
 @given(parts=st.lists(st.sampled_from(["a", "b", "..", ".", "up", "down", "escape", "absolute", "file", "file-out", "loop"]), max_size=8))
-def test_both_implementations_agree(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+def test_the_kernel_resolves_every_path_alike(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     base = tmp_path_factory.getbasetemp() / "agree"
     if not base.exists():
         base.mkdir()
         build(base)
-    roots = [SafeRoot(str(base / "in"), resolver) for resolver in (beneath._openat2, walk)]
+    root, path = SafeRoot(str(base / "in")), "/".join(parts) or "."
     try:
-        if not beneath._has_openat2(roots[0]._root):
+        kernel = result(lambda: opened_by_the_kernel(root._root, path))
+        if kernel in ("ENOSYS", "EPERM"):
             pytest.skip("this kernel has no openat2")
-        kernel, ours = (attempt(root, "/".join(parts)) for root in roots)
-        assert kernel == ours
+        assert attempt(root, path) == kernel
         assert kernel != "secret"
     finally:
-        for root in roots:
-            root.close()
+        root.close()
 
 
-def test_missing_parents_are_made_below_the_root(tmp_path: Path, resolver: Resolver) -> None:
+def test_missing_parents_are_made_below_the_root(tmp_path: Path) -> None:
     build(tmp_path)
-    root = SafeRoot(str(tmp_path / "in"), resolver)
+    root = SafeRoot(str(tmp_path / "in"))
     made: list[int] = []
     try:
         descriptor, name = root.parent("x/y/z/name", made.append)
@@ -186,7 +186,7 @@ def test_missing_parents_are_made_below_the_root(tmp_path: Path, resolver: Resol
         root.close()
 
 
-def test_swapped_links_never_lead_out(tmp_path: Path, resolver: Resolver) -> None:
+def test_swapped_links_never_lead_out(tmp_path: Path) -> None:
     """A directory that turns into a link and back while it is resolved: the classic race."""
     inside = tmp_path / "in"
     (inside / "d").mkdir(parents=True)
@@ -200,7 +200,7 @@ def test_swapped_links_never_lead_out(tmp_path: Path, resolver: Resolver) -> Non
             for source, target in (("d", "d.kept"), ("link", "d"), ("d", "link"), ("d.kept", "d")):
                 os.rename(source, target)
     """
-    root = SafeRoot(str(inside), resolver)
+    root = SafeRoot(str(inside))
     swapping = subprocess.Popen([sys.executable, "-I", "-c", swap], cwd=inside)
     seen: set[str] = set()
     tries, end = 0, time.monotonic() + 20
@@ -216,17 +216,24 @@ def test_swapped_links_never_lead_out(tmp_path: Path, resolver: Resolver) -> Non
     assert {"good", "EXDEV"} <= seen
 
 
-def test_fallback_is_chosen_where_the_kernel_has_no_openat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beneath, "_syscall", lambda *_: -errno.ENOSYS)
+def test_the_depth_of_a_path_is_limited_by_its_length_alone(tmp_path: Path) -> None:
+    """A descriptor for each of its directories would exceed the limit of a process."""
     root = SafeRoot(str(tmp_path))
-    assert root._open is walk
-    root.close()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        descriptor, name = root.parent("d/" * 1500 + "x", lambda _: None)
+        assert (os.listdir(f"/proc/self/fd/{descriptor}"), name, len(os.listdir("/proc/self/fd"))) == ([], "x", before + 1)
+        with pytest.raises(OSError, match="File name too long"):
+            root.parent("d/" * 3000 + "x", lambda _: None)
+    finally:
+        root.close()
+        subprocess.run(["rm", "-rf", "d"], cwd=tmp_path, check=True)
 
 
-def test_no_descriptor_is_left(tmp_path: Path, resolver: Resolver) -> None:
+def test_no_descriptor_is_left(tmp_path: Path) -> None:
     build(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
-    root = SafeRoot(str(tmp_path / "in"), resolver)
+    root = SafeRoot(str(tmp_path / "in"))
     for path in CASES:
         attempt(root, path)
     root.parent("p/q/r", lambda _: None)

@@ -17,6 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.agent.files.diff_parser import parse
 from session_agent.agent.files.tar_format import Member
 from session_agent.agent.files.tar_reader import TarLimits, TarReader
+from session_agent.agent.files.transfers import Sink, finish
 from session_agent.agent.files.unified_diff import PatchError, apply, prefix_depth
 
 Events = list[tuple[Member, bytes]]
@@ -38,44 +39,31 @@ _WORDS = (
 )
 
 
-class Recorder:
-    """A sink that records the members and checks the order of the reader's calls."""
-
-    def __init__(self) -> None:
-        self.events: Events = []
-        self._open = False
-
-    def begin(self, member: Member) -> None:
-        assert not self._open
-        self._open = True
-        self.events.append((member, b""))
-
-    def body(self, data: memoryview) -> None:
-        assert self._open
-        member, before = self.events[-1]
-        self.events[-1] = (member, before + bytes(data))
-
-    def end(self) -> None:
-        member, content = self.events[-1]
-        assert self._open
-        assert len(content) == member.size
-        self._open = False
+def recording(reader: TarReader, events: Events) -> Sink:
+    """Append the members of a stream to ``events``."""
+    while (member := (yield from reader.member())) is not None:
+        events.append((member, b""))
+        while data := (yield from reader.content()):
+            events[-1] = (member, events[-1][1] + bytes(data))
+        assert len(events[-1][1]) == member.size
+    return {}
 
 
 def read_tar(data: bytes, piece: int = 0) -> tuple[Events, str]:
     """The members of a stream and its error code, empty if it is valid."""
-    sink = Recorder()
-    reader = TarReader(sink, LIMITS)
+    events: Events = []
+    sink = recording(TarReader(LIMITS), events)
+    next(sink)
     try:
         for at in range(0, len(data), piece or max(1, len(data))):
-            reader.feed(data[at : at + (piece or len(data))])
-        reader.finish()
+            sink.send(data[at : at + (piece or len(data))])
+        finish(sink)
     except HoldfastError as error:
         code = error.code
     else:
         code = ""
     assert code in ("", "archive_invalid", "archive_limit")
-    return sink.events, code
+    return events, code
 
 
 def check_tar(data: bytes, pieces: tuple[int, ...] = (1, 511)) -> None:

@@ -12,24 +12,22 @@ import fnmatch
 import os
 import stat
 from collections.abc import Generator, Iterator
-from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import texts
-from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
+from session_agent.agent.request.paths import absolute, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import acting
 from .safe_path import SafeRoot
-from .tar_format import END, Kind, Member, header, padding
-from .transfers import Outgoing
+from .tar_format import END, Kind, Member, Names, header, padding
+from .transfers import Outgoing, Source
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-_MOST_NAMED = 20  # names of skipped and changed files that the result spells out
 _JOIN_BYTES = 64 * 1024
 
 
@@ -41,39 +39,22 @@ def open_download(context: AgentContext, channel: Channel) -> Handler:
     """
     params = channel.params
     path = absolute(context.workdir, path_param(params))
-    return Outgoing(channel, TreeSource(path, tuple(texts(params, "exclude") or ())), context.read_ahead, acting(context, params)[0])
+    return Outgoing(channel, archive(path, tuple(texts(params, "exclude") or ())), path, context, acting(context, params)[0])
 
 
-class TreeSource:
+def archive(path: str, exclude: tuple[str, ...]) -> Source:
     """The tar stream of ``path``, of which a final symbolic link is followed."""
-
-    def __init__(self, path: str, exclude: tuple[str, ...] = ()) -> None:
-        self._path = os.path.realpath(path)
-        self._exclude = exclude
-        self._root: SafeRoot | None = None
-        self._single = ""
-        self._entries = 0
-        self._bytes = 0
-        self._noted: dict[str, list[str]] = {"skipped": [], "changed": []}
-        self._counts = {"skipped": 0, "changed": 0}
-
-    def open(self) -> dict[str, Any]:
-        try:
-            state = os.lstat(self._path)
-            if stat.S_ISDIR(state.st_mode):
-                self._root = SafeRoot(self._path)
-            elif stat.S_ISREG(state.st_mode):
-                directory, self._single = os.path.split(self._path)
-                self._root = SafeRoot(directory)
-            else:
-                raise HoldfastError("not_a_file", f"{shown(self._path)} is a special file")
-        except OSError as error:
-            raise os_failure(error, self._path) from None
-        return {"type": "file" if self._single else "directory"}
-
-    def chunks(self) -> Iterator[bytes]:
+    path = os.path.realpath(path)
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise HoldfastError("not_a_file", f"{shown(path)} is a special file")
+    directory, name = (path, ".") if stat.S_ISDIR(mode) else os.path.split(path)
+    root = SafeRoot(directory)
+    try:
+        yield {"type": "directory" if name == "." else "file"}
+        tree = _Archive(root, exclude)
         held = bytearray()
-        for piece in self._members():
+        for piece in tree.members(name):
             if len(held) + len(piece) > _JOIN_BYTES:
                 if held:
                     yield bytes(held)
@@ -83,20 +64,27 @@ class TreeSource:
                     continue
             held += piece
         yield bytes(held + END)
+        return {"entries": tree.entries, "bytes": tree.size_bytes, **tree.skipped.fields("skipped"), **tree.changed.fields("changed")}
+    finally:
+        root.close()
 
-    def result(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"entries": self._entries, "bytes": self._bytes, **self._counts}
-        return fields | {f"{key}_names": [wire(name) for name in names] for key, names in self._noted.items() if names}
 
-    def close(self) -> None:
-        if self._root is not None:
-            self._root.close()
+class _Archive:
+    """The walk, and what was counted on it."""
 
-    def _members(self) -> Iterator[bytes]:
-        if self._single:
-            yield from self._member(self._single)
+    def __init__(self, root: SafeRoot, exclude: tuple[str, ...]) -> None:
+        self._root = root
+        self._exclude = exclude
+        self.entries = 0
+        self.size_bytes = 0
+        self.skipped = Names()
+        self.changed = Names()
+
+    def members(self, top: str) -> Iterator[bytes]:
+        """The archive of one file, or of the root and everything below it."""
+        is_directory = yield from self._member(top)
+        if not is_directory:
             return
-        yield from self._member(".")
         waiting = [("", iter(self._names("")))]
         while waiting:
             directory, names = waiting[-1]
@@ -112,22 +100,20 @@ class TreeSource:
                 waiting.append((path, iter(self._names(path))))
 
     def _names(self, directory: str) -> list[str]:
-        assert self._root is not None
         try:
-            descriptor = self._root.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._root.directory(directory))
             try:
                 return sorted(os.listdir(descriptor), key=os.fsencode)
             finally:
                 os.close(descriptor)
         except OSError:
-            self._note("skipped", directory or ".")
+            self.skipped.add(directory or ".")
             return []
 
     def _member(self, path: str) -> Generator[bytes, None, bool]:
         """The pieces of one member; returns whether it is a directory."""
-        assert self._root is not None
         try:
-            parent, name = self._root.parent(path) if path != "." else (self._root.parent("x")[0], ".")
+            parent, name = self._root.parent(path) if path != "." else (self._root.directory(""), ".")
             state = os.stat(name, dir_fd=parent, follow_symlinks=False)
             kind = _KINDS.get(stat.S_IFMT(state.st_mode))
             if kind is None:
@@ -135,7 +121,7 @@ class TreeSource:
             link = os.fsencode(os.readlink(name, dir_fd=parent)) if kind == "symlink" else b""
             file = os.open(name, _FLAGS, dir_fd=parent) if kind == "file" else -1
         except OSError:
-            self._note("skipped", path)
+            self.skipped.add(path)
             return False
         try:
             if file >= 0:
@@ -153,7 +139,7 @@ class TreeSource:
                     link=link,
                 )
             )
-            self._entries += 1
+            self.entries += 1
             if file >= 0:
                 yield from self._content(path, file, size)
         finally:
@@ -175,15 +161,10 @@ class TreeSource:
         with contextlib.suppress(OSError):
             grew = not left and bool(os.read(file, 1))
         if left or grew:
-            self._note("changed", path)
+            self.changed.add(path)
         while left:
             fill = min(left, DATA_BYTES)
             left -= fill
             yield bytes(fill)
-        self._bytes += size
+        self.size_bytes += size
         yield bytes(padding(size))
-
-    def _note(self, what: str, path: str) -> None:
-        self._counts[what] += 1
-        if len(self._noted[what]) < _MOST_NAMED:
-            self._noted[what].append(path)

@@ -13,10 +13,9 @@ from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.paths import os_failure
 
-from .ownership import Ownership
+from .file_user import Owner, give, owner_of
 from .safe_path import SafeRoot
-
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+from .write import CREATE, temporary_name
 
 
 @dataclass(slots=True)
@@ -33,7 +32,7 @@ class NewFile:
 class Exchange:
     """One exchange of files under ``root``."""
 
-    def __init__(self, root: SafeRoot, owner: Ownership) -> None:
+    def __init__(self, root: SafeRoot, owner: Owner) -> None:
         self._root = root
         self._owner = owner
         self._files: dict[str, NewFile] = {}
@@ -61,43 +60,41 @@ class Exchange:
                 self._prune(path)
 
     def _parent(self, path: str) -> tuple[int, str]:
-        return self._root.parent(path, self._owner.give_new)
+        return self._root.parent(path, lambda directory: give(directory, self._owner))
 
     def _stage(self, path: str, file: NewFile) -> None:
         parent, _ = self._parent(path)
-        temporary = f".holdfast-{os.urandom(8).hex()}"
+        temporary = temporary_name()
         content = file.content or b""
-        owner = self._owner.of(file.was)
+        owner = owner_of(file.was, self._owner)
         if file.link:
             os.symlink(os.fsdecode(content.removesuffix(b"\n")), temporary, dir_fd=parent)
             self._staged.append((path, temporary))
-            if owner is not None:
-                owner.give(temporary, directory=parent)
+            give(temporary, owner, directory=parent)
             return
-        descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=parent)
+        descriptor = os.open(temporary, CREATE, 0o600, dir_fd=parent)
         self._staged.append((path, temporary))
         with open(descriptor, "wb") as output:
             output.write(content)
             output.flush()
-            if owner is not None:
-                owner.give(descriptor)
+            give(descriptor, owner)
             os.fchmod(descriptor, 0o644 if file.mode is None else file.mode)
 
     def _swap(self, path: str, temporary: str | None) -> None:
         parent, name = self._parent(path)
-        kept: str | None = f".holdfast-{os.urandom(8).hex()}"
-        assert kept is not None
+        aside = temporary_name()
+        kept: str | None = aside
         try:
             if temporary is None:
-                os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)
+                os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
             else:  # a hard link keeps the old file in place until the new one replaces it
-                os.link(name, kept, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
+                os.link(name, aside, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             kept = None
         except OSError:
             if temporary is None:
                 raise
-            os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)  # a file system without hard links
+            os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)  # a file system without hard links
         self._swapped.append((path, kept))
         if temporary is not None:
             os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)

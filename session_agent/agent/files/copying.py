@@ -13,7 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast_wire.errors import HoldfastError
 
@@ -21,6 +21,7 @@ from session_agent.agent.request.paths import os_failure, shown, wire
 
 from .contents import copy_attributes, copy_contents
 from .cursor import DIRECTORY, Cursor, Identity, identity
+from .transfers import Info, Source
 
 _FOLLOWED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -38,50 +39,54 @@ class _Level(NamedTuple):
     is_new: bool
 
 
-class Copying:
-    """Copies ``path`` to ``to``, or into it if ``to`` is a directory. A ``Source`` without content."""
+def copy(path: str, to: str) -> Source:
+    """Copy ``path`` to ``to``, or into it if ``to`` is a directory. The source has no content: an empty piece ends every time slice."""
+    yield {}
+    copying = _Copying(path, to)
+    slice_ends = time.monotonic() + _SLICE_S
+    try:
+        for _ in copying.copy():
+            if time.monotonic() >= slice_ends:
+                yield b""
+                slice_ends = time.monotonic() + _SLICE_S
+    except OSError as error:
+        named = isinstance(error.filename, str) and error.filename.startswith("/")
+        where = error.filename if named else copying.place()
+        typed = os_failure(error, where)
+        typed.detail["path"] = wire(where)
+        raise typed from None
+    finally:
+        copying.close()
+    return copying.counts
+
+
+class _Copying:
+    """The state of one copy."""
 
     def __init__(self, path: str, to: str) -> None:
         self._path = path
         self._to = to
-        self._entries = 0
-        self._bytes = 0
-        self._slice_ends = 0.0
+        self.counts: Info = {"entries": 0, "bytes": 0}
         self._names: list[str] = []
         self._links: dict[Identity, str] = {}
         self._held: list[int] = []
         self._cursors: list[Cursor] = []
 
-    def open(self) -> dict[str, Any]:
-        return {}
-
-    def chunks(self) -> Iterator[bytes]:
-        """An empty piece at the end of every time slice."""
-        self._slice_ends = time.monotonic() + _SLICE_S
-        try:
-            for _ in self._copy():
-                if time.monotonic() >= self._slice_ends:
-                    yield b""
-                    self._slice_ends = time.monotonic() + _SLICE_S
-        except OSError as error:
-            named = isinstance(error.filename, str) and error.filename.startswith("/")
-            where = error.filename if named else "/".join([self._path.rstrip("/"), *self._names])
-            typed = os_failure(error, where)
-            typed.detail["path"] = wire(where)
-            raise typed from None
-
-    def result(self) -> dict[str, Any]:
-        return {"entries": self._entries, "bytes": self._bytes}
+    def place(self) -> str:
+        """The path that is being copied now."""
+        return "/".join([self._path.rstrip("/"), *self._names])
 
     def close(self) -> None:
-        while self._held:
-            os.close(self._held.pop())
-        while self._cursors:
-            self._cursors.pop().close()
+        """Close all descriptors."""
+        for descriptor in self._held:
+            os.close(descriptor)
+        for cursor in self._cursors:
+            cursor.close()
 
     # Source and target -------------------------------------------------------------------------------------------
 
-    def _copy(self) -> Iterator[None]:
+    def copy(self) -> Iterator[None]:
+        """Copy; yields after every piece of work."""
         path, to = self._path, self._to
         base = os.path.basename(path.rstrip("/"))
         follows = path.endswith("/") or base in ("", ".", "..")  # this names a directory, also through a link
@@ -152,7 +157,7 @@ class Copying:
         copy = self._cursor(made)
         top, own = self._hold(os.dup(made)), identity(made)
         levels = [_Level(os.listdir(source.here), is_new)]
-        self._entries += 1
+        self.counts["entries"] += 1
         while True:
             yield
             level = levels[-1]
@@ -179,7 +184,7 @@ class Copying:
                 is_new, made = self._made(name, copy.here)
                 copy.enter(made)
                 levels.append(_Level(os.listdir(inner), is_new))
-                self._entries += 1
+                self.counts["entries"] += 1
                 continue
             self._copy_metadata(source.here, copy.here, os.fstat(source.here), is_new=level.is_new)
             levels.pop()
@@ -214,7 +219,7 @@ class Copying:
             raise
         except OSError:
             return False  # it is copied instead
-        self._entries += 1
+        self.counts["entries"] += 1
         return True
 
     # Files, links and special files ------------------------------------------------------------------------------
@@ -237,7 +242,7 @@ class Copying:
             os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=there, follow_symlinks=False)
         else:
             self._special(target, there, state)
-        self._entries += 1
+        self.counts["entries"] += 1
 
     def _special(self, target: str, there: int, state: os.stat_result) -> None:
         _replacing(target, there, lambda: os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there))
@@ -259,7 +264,7 @@ class Copying:
         is_new, opened = self._created(target, there, state)
         file = self._hold(opened)
         for size in copy_contents(source, file, state.st_size):
-            self._bytes += size
+            self.counts["bytes"] += size
             yield
         if stat.S_ISREG(os.fstat(file).st_mode):
             self._copy_metadata(source, file, state, is_new=is_new)

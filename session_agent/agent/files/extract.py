@@ -3,7 +3,7 @@
 Owns where members go and what they may be. Leading slashes are removed, as by tar. An archive with ``..`` or with a path through a link
 that leaves the destination is refused. Devices and FIFOs are skipped and counted. Set-user-id, set-group-id and sticky bits are removed
 unless requested; owners in the archive are ignored. A file appears complete or not at all, and replaces an existing one. A failed
-extraction is not undone: the error has the number of extracted entries.
+extraction is not undone: the error has the number of extracted entries. Used through ``transfers``.
 """
 
 from __future__ import annotations
@@ -12,36 +12,23 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Any
+from collections.abc import Generator, Iterator
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.records import dataclass
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
 
-from .file_user import acting
-from .ownership import AGENT, Ownership
-from .safe_path import Resolver, SafeRoot
-from .tar_format import Member
+from .file_user import Owner, acting, give
+from .safe_path import SafeRoot
+from .tar_format import Member, Names
 from .tar_reader import TarLimits, TarReader
-from .transfers import Incoming
-from .write import make_parents, write_all
+from .transfers import Incoming, Info, Sink
+from .write import CREATE, make_parents, temporary_name, write_all
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_DEFERRED = 65_536
-_MOST_NAMED = 20
-
-
-@dataclass(frozen=True, slots=True)
-class ExtractOptions:
-    """``owner``: of everything that is created; ``special_bits``: keep set-user-id, set-group-id and sticky bits."""
-
-    owner: Ownership = AGENT
-    special_bits: bool = False
 
 
 def open_upload(context: AgentContext, channel: Channel) -> Handler:
@@ -54,135 +41,122 @@ def open_upload(context: AgentContext, channel: Channel) -> Handler:
         size_bytes=integer(params, "limit_bytes", bounds.size_bytes),
     )
     actor, owner = acting(context, params)
-    return Incoming(channel, TarSink(path, ExtractOptions(owner, boolean(params, "special_bits", False)), limits), actor)
+    return Incoming(channel, extract(path, limits, owner=owner, special_bits=boolean(params, "special_bits", False)), path, actor)
 
 
-class TarSink:
-    """Extracts into the directory ``path``, which is created if it does not exist."""
+def extract(path: str, limits: TarLimits, *, owner: Owner = None, special_bits: bool = False) -> Sink:
+    """Extract into the directory ``path``, which is created if it does not exist.
 
-    def __init__(self, path: str, options: ExtractOptions, limits: TarLimits | None = None, resolver: Resolver | None = None) -> None:
-        self._path = path
-        self._options = options
-        self._resolver = resolver
-        self._root: SafeRoot | None = None
-        self._member: Member | None = None
+    ``owner``: of everything that is created; ``special_bits``: keep set-user-id, set-group-id and sticky bits.
+    """
+    make_parents(os.path.normpath(path) if ".." not in path else path.rstrip("/"), owner)
+    root = SafeRoot(path)
+    extraction = _Extraction(root, limits, owner, 0o7777 if special_bits else 0o777)
+    try:
+        return (yield from extraction.run())
+    except OSError as error:
+        raise extraction.failure(error, path) from None
+    except HoldfastError as error:
+        error.detail = error.detail | extraction.progress()
+        raise
+    finally:
+        root.close()
+
+
+class _Extraction:
+    """The state of one extraction."""
+
+    def __init__(self, root: SafeRoot, limits: TarLimits, owner: Owner, mode_bits: int) -> None:
+        self._root = root
+        self._reader = TarReader(limits)
+        self._owner = owner
+        self._mode_bits = mode_bits
         self._name = ""  # of the current member
-        self._file = -1
-        self._temporary = ""
         self._done = 0
-        self._skipped = 0
-        self._skipped_names: list[str] = []
+        self._skipped = Names()
         self._deferred: dict[str, Member] = {}
-        self._reader = TarReader(self, limits)
 
-    # transfers.Sink -------------------------------------------------------------------------------------------------
-
-    def open(self) -> dict[str, Any]:
-        try:
-            make_parents(os.path.normpath(self._path) if ".." not in self._path else self._path.rstrip("/"), self._options.owner)
-            self._root = SafeRoot(self._path, self._resolver)
-        except OSError as error:
-            raise os_failure(error, self._path) from None
-        return {}
-
-    def feed(self, data: bytes) -> None:
-        try:
-            self._reader.feed(data)
-        except OSError as error:
-            raise self._failure(error) from None
-        except HoldfastError as error:
-            error.detail = error.detail | self._progress()
-            raise
-
-    def finish(self) -> dict[str, Any]:
-        try:
-            self._reader.finish()
-        except HoldfastError as error:
-            error.detail = error.detail | self._progress()
-            raise
+    def run(self) -> Sink:
+        """Extract all members."""
+        while (member := (yield from self._reader.member())) is not None:
+            yield from self._member(member)
+            self._done += 1
         for path in reversed(self._deferred):
             with contextlib.suppress(OSError):  # it was removed or replaced since
                 self._set_metadata(path, self._deferred[path])
-        fields: dict[str, Any] = {"entries": self._done, "bytes": self._reader.size_bytes, "skipped": self._skipped}
-        if self._skipped_names:
-            fields["skipped_names"] = [wire(name) for name in self._skipped_names]
-        return fields
+        return {"entries": self._done, "bytes": self._reader.size_bytes, **self._skipped.fields("skipped")}
 
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        if self._root is not None:
-            if self._temporary:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._temporary, dir_fd=self._root.parent(self._name)[0])
-                self._temporary = ""
-            self._root.close()
-            self._root = None
+    def progress(self) -> Info:
+        """How far it came, for the details of an error."""
+        return {"entries": self._done, "entry": wire(self._name)}
 
-    # tar_reader.MemberSink ------------------------------------------------------------------------------------------
+    def failure(self, error: OSError, path: str) -> HoldfastError:
+        """The typed error of the current member."""
+        if error.errno in (errno.EXDEV, errno.ELOOP):
+            message = f"the archive is refused: {shown(self._name)} would go through a link that leaves the destination"
+            return HoldfastError("archive_invalid", message, detail=self.progress())
+        typed = os_failure(error, f"{path.rstrip('/')}/{self._name}")
+        typed.message = f"{typed.message} (after {self._done} entries)"
+        typed.detail = typed.detail | self.progress()
+        return typed
 
-    def begin(self, member: Member) -> None:
-        self._member = member
+    def _member(self, member: Member) -> Generator[Info, bytes | None, None]:
         self._name = name = os.fsdecode(member.name.lstrip(b"/"))
         if ".." in name.split("/") or b"\0" in member.name:
             raise HoldfastError("archive_invalid", f"the archive is refused: {shown(name)} would leave the destination")
         if member.kind == "other":
-            self._skip()
+            self._skipped.add(name)
         elif member.kind == "directory":
             self._make_directory(name, member)
         elif not name.strip("/."):
             raise HoldfastError("archive_invalid", "the archive is refused: a member has no name")
         elif member.kind == "file":
-            parent, _ = self._parent(name)
-            temporary = f".holdfast-{os.urandom(8).hex()}"
-            self._file = os.open(temporary, _CREATE, 0o600, dir_fd=parent)
-            self._temporary = temporary
+            yield from self._write_file(name, member)
+        elif member.kind == "symlink":
+            self._make_symbolic_link(name, member)
         else:
-            self._make_link(name, member)
-
-    def body(self, data: memoryview) -> None:
-        if self._file >= 0:
-            write_all(self._file, data)
-
-    def end(self) -> None:
-        member = self._member
-        if self._file >= 0 and member is not None:
-            self._options.owner.give_new(self._file)
-            os.fchmod(self._file, self._mode(member))
-            os.utime(self._file, (member.mtime_s, member.mtime_s))
-            os.close(self._file)
-            self._file = -1
-            parent, name = self._parent(self._name)
-            os.rename(self._temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-            self._temporary = ""
-        self._member = None
-        self._done += 1
-
-    # Inside -----------------------------------------------------------------------------------------------------
+            self._make_hard_link(name, member)
 
     def _parent(self, name: str) -> tuple[int, str]:
-        assert self._root is not None
         return self._root.parent(name, self._made)
 
     def _made(self, directory: int) -> None:
-        self._options.owner.give_new(directory)
+        give(directory, self._owner)
 
-    def _mode(self, member: Member) -> int:
-        return member.mode & (0o7777 if self._options.special_bits else 0o777)
+    @contextlib.contextmanager
+    def _replacing(self, parent: int, name: str) -> Iterator[str]:
+        """A temporary name beside ``name``, which it replaces at the end."""
+        temporary = temporary_name()
+        try:
+            yield temporary
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        finally:
+            with contextlib.suppress(OSError):  # it is still there after a failure, and if both names are links to the same file
+                os.unlink(temporary, dir_fd=parent)
+
+    # Kinds of members -----------------------------------------------------------------------------------------------
+
+    def _write_file(self, path: str, member: Member) -> Generator[Info, bytes | None, None]:
+        parent, name = self._parent(path)
+        with self._replacing(parent, name) as temporary:
+            file = os.open(temporary, CREATE, 0o600, dir_fd=parent)
+            try:
+                while data := (yield from self._reader.content()):
+                    write_all(file, data)
+                self._made(file)
+                os.fchmod(file, member.mode & self._mode_bits)
+                os.utime(file, (member.mtime_s, member.mtime_s))
+            finally:
+                os.close(file)
 
     def _make_directory(self, path: str, member: Member) -> None:
-        assert self._root is not None
+        path = "/".join(part for part in path.split("/") if part not in ("", "."))
         parent, name = self._parent(path)
         if name:
             with contextlib.suppress(FileExistsError):  # the open below checks that it is a directory
-                os.mkdir(name, 0o700 | self._mode(member) & 0o777, dir_fd=parent)
-        descriptor = self._root.open(path.strip("/"), _DIRECTORY)
-        try:
-            self._made(descriptor)
-        finally:
-            os.close(descriptor)
-        path = "/".join(part for part in path.split("/") if part not in ("", "."))
+                os.mkdir(name, 0o700 | member.mode & 0o777, dir_fd=parent)
+        with self._directory(path) as directory:
+            self._made(directory)
         if len(self._deferred) < _MOST_DEFERRED:  # set at the end: in a read-only directory no member could be created
             self._deferred.pop(path, None)
             self._deferred[path] = member
@@ -190,63 +164,39 @@ class TarSink:
             self._set_metadata(path, member)
 
     def _set_metadata(self, path: str, member: Member) -> None:
-        assert self._root is not None
-        descriptor = self._root.open(path, _DIRECTORY)
+        with self._directory(path) as directory:
+            os.fchmod(directory, member.mode & self._mode_bits)
+            os.utime(directory, (member.mtime_s, member.mtime_s))
+
+    @contextlib.contextmanager
+    def _directory(self, path: str) -> Iterator[int]:
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root.directory(path))
         try:
-            os.fchmod(descriptor, self._mode(member))
-            os.utime(descriptor, (member.mtime_s, member.mtime_s))
+            yield descriptor
         finally:
             os.close(descriptor)
 
-    def _make_link(self, path: str, member: Member) -> None:
-        assert self._root is not None
-        temporary = f".holdfast-{os.urandom(8).hex()}"
-        if member.kind == "symlink":
-            target = os.fsdecode(member.link)
-            if not target or "\0" in target:
-                raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} links to nothing")
-            parent, name = self._parent(path)
+    def _make_symbolic_link(self, path: str, member: Member) -> None:
+        target = os.fsdecode(member.link)
+        if not target or "\0" in target:
+            raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} links to nothing")
+        parent, name = self._parent(path)
+        with self._replacing(parent, name) as temporary:
             os.symlink(target, temporary, dir_fd=parent)
-            self._temporary = temporary
-            self._options.owner.give_new(temporary, directory=parent)
+            give(temporary, self._owner, directory=parent)
             os.utime(temporary, (member.mtime_s, member.mtime_s), dir_fd=parent, follow_symlinks=False)
-        else:
-            target = os.fsdecode(member.link.lstrip(b"/"))
-            if ".." in target.split("/"):
-                raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} links out of the destination")
-            source, source_name = self._root.parent(target)
-            source = os.dup(source)  # the next call of ``parent`` closes it
-            try:
-                if not stat.S_ISREG(os.stat(source_name, dir_fd=source, follow_symlinks=False).st_mode):
-                    raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} is a hard link to a missing file")
-                parent, name = self._parent(path)
+
+    def _make_hard_link(self, path: str, member: Member) -> None:
+        target = os.fsdecode(member.link.lstrip(b"/"))
+        if ".." in target.split("/"):
+            raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} links out of the destination")
+        source, source_name = self._root.parent(target)
+        source = os.dup(source)  # the next call of ``parent`` closes it
+        try:
+            if not stat.S_ISREG(os.stat(source_name, dir_fd=source, follow_symlinks=False).st_mode):
+                raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} is a hard link to a missing file")
+            parent, name = self._parent(path)
+            with self._replacing(parent, name) as temporary:
                 os.link(source_name, temporary, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
-            finally:
-                os.close(source)
-            self._temporary = temporary
-        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        with contextlib.suppress(FileNotFoundError):  # rename leaves both names if they are links to the same file
-            if member.kind == "hardlink":
-                os.unlink(temporary, dir_fd=parent)
-        self._temporary = ""
-
-    def _skip(self) -> None:
-        self._skipped += 1
-        if len(self._skipped_names) < _MOST_NAMED:
-            self._skipped_names.append(self._name)
-
-    def _progress(self) -> dict[str, Any]:
-        return {"entries": self._done, "entry": wire(self._name)}
-
-    def _failure(self, error: OSError) -> HoldfastError:
-        where = f"{self._path.rstrip('/')}/{self._name}"
-        if error.errno in (errno.EXDEV, errno.ELOOP):
-            return HoldfastError(
-                "archive_invalid",
-                f"the archive is refused: {shown(self._name)} would go through a link that leaves the destination",
-                detail=self._progress(),
-            )
-        typed = os_failure(error, where)
-        typed.message = f"{typed.message} (after {self._done} entries)"
-        typed.detail = typed.detail | self._progress()
-        return typed
+        finally:
+            os.close(source)

@@ -1,8 +1,9 @@
 """File operations as another user: with that user's permissions, and with new files that belong to that user.
 
-Owns switching one thread's file system ids, groups and capabilities, and back, and reading the user from untrusted parameters. Linux has
-these credentials per thread, so the rest of the agent is not affected; the C library would change every thread, so the system calls are
-made directly. Used by ``transfers`` and all file channels. Facts from setfsuid(2), setgroups(2), capset(2) and credentials(7).
+Owns reading the user from untrusted parameters, switching one thread's file system ids, groups and capabilities, and back, and the owner
+of files that the agent creates. Linux has these credentials per thread, so the rest of the agent is not affected; the C library would
+change every thread, so the system calls are made directly. Used by ``transfers`` and all file channels. Facts from setfsuid(2),
+setgroups(2), capset(2) and credentials(7).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.agent.context import AgentContext
 from session_agent.agent.process.users import User, check_ids_exist, find_user
 
-from .ownership import AGENT, Ownership, owner_param
+Owner = tuple[int, int] | None
+"""The uid and gid of new files; None: they stay those of the user as whom the thread works."""
 
 _NUMBERS = {
     "x86_64": {"setgroups": 116, "setfsuid": 122, "setfsgid": 123, "capget": 125, "capset": 126, "prctl": 157},
@@ -78,18 +80,24 @@ def _restore(capabilities: bytes, groups: list[int], ids: tuple[int, int], death
         os._exit(_CANNOT_RESTORE)  # else this thread would do other clients' work with the wrong user
 
 
-def acting(context: AgentContext, params: dict[str, Any]) -> tuple[Actor | None, Ownership]:
-    """The user that ``user`` of ``params`` names (None: the agent itself), and the ownership of new files.
+def acting(context: AgentContext, params: dict[str, Any]) -> tuple[Actor | None, Owner]:
+    """The user that ``user`` of ``params`` names, and the owner of new files.
 
-    Raises ``user_not_found``, ``invalid_argument``, and ``permission_denied`` if the agent cannot switch users.
+    Without ``user`` that is the agent itself, and the sandbox's default user. Raises ``user_not_found``, ``invalid_argument``, and
+    ``permission_denied`` if the agent cannot switch users.
     """
-    ownership = owner_param(context, params)
-    if params.get("user") is None:
-        return None, ownership
-    user = find_user(str(params["user"]))
+    wanted = params.get("user")
+    if wanted is None:
+        if not context.settings.user:
+            return None, None
+        usual = find_user(context.settings.user)
+        return None, (usual.uid, usual.gid)
+    if isinstance(wanted, bool) or not isinstance(wanted, str | int) or wanted == "":
+        raise HoldfastError("invalid_argument", f"user must be a user name or a uid, not {type(wanted).__name__}")
+    user = find_user(str(wanted))
     check_ids_exist(user, ids=context.settings.command_ids)
     if (user.uid, user.gid) == _file_ids():
-        return None, AGENT
+        return None, None
     if not _may_switch():
         raise HoldfastError(
             "permission_denied",
@@ -97,7 +105,25 @@ def acting(context: AgentContext, params: dict[str, Any]) -> tuple[Actor | None,
             hint="leave user out, or create the sandbox so that its agent is root",
         )
     _dumpable()
-    return Actor(user), AGENT
+    return Actor(user), None
+
+
+def give(target: int | str, owner: Owner, *, directory: int | None = None) -> None:
+    """Set the owner of an open file, or of a path, whose final link is not followed, if the agent may. Raises ``OSError``."""
+    if owner is None:
+        return
+    with contextlib.suppress(PermissionError):
+        if isinstance(target, str):
+            os.chown(target, *owner, dir_fd=directory, follow_symlinks=False)
+        else:
+            state = os.fstat(target)
+            if (state.st_uid, state.st_gid) != owner:
+                os.fchown(target, *owner)
+
+
+def owner_of(replaced: os.stat_result | None, owner: Owner) -> Owner:
+    """The owner of a file that is new (None), or that replaces another and gets its owner."""
+    return owner if replaced is None else (replaced.st_uid, replaced.st_gid)
 
 
 def _may_switch() -> bool:

@@ -45,7 +45,6 @@ class Inotify:
         self._ctypes = ctypes
         self._numbers = _NUMBERS[machine]
         self._library: Any = ctypes.CDLL(None, use_errno=True)
-        self.descriptor = -1
         try:
             self.descriptor = self._call(0, os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -86,9 +85,7 @@ class Inotify:
 
     def close(self) -> None:
         """Close the instance with all its watches."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        os.close(self.descriptor)
 
     def _call(self, which: int, *arguments: Any) -> int:
         converted = [self._ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]

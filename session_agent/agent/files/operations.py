@@ -1,7 +1,7 @@
 """The channel kind ``fs``: list, stat, exists, mkdir, move, copy, remove, chmod and search.
 
-Each operation is a ``Source`` whose result is the channel's ``Closed``. Lists and searches stream msgpack maps back to back, so a
-directory with a million names needs no large message.
+Lists and searches stream msgpack maps back to back, so a directory with a million names needs no large message. Each other operation is
+a single call, or a copy. Used through ``transfers``.
 """
 
 from __future__ import annotations
@@ -10,31 +10,27 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import msgpack
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import PATH_BYTES
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import boolean, choice, integer
-from session_agent.agent.request.paths import absolute, os_failure, path_fields, path_param, shown, start_of, wire
+from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
 
-from .copying import Copying
-from .file_user import acting
-from .ownership import Ownership
-from .search import Search, search_params
-from .transfers import Outgoing
+from .copying import copy
+from .file_user import Owner, acting, give
+from .listing import MOST_ENTRIES, describe, listing
+from .search import search, search_params
+from .transfers import Outgoing, Source
 from .tree_operations import move_across, remove_tree
 from .write import make_parents
 
-MOST_ENTRIES = 1_000_000
-"""Most entries in one list; if there are more, the result has ``truncated``."""
 _MOST_DEPTH = PATH_BYTES // 2
 """No path can be deeper."""
-_PIECE_BYTES = 32 * 1024
 
 _OPERATIONS = ("list", "stat", "exists", "mkdir", "move", "copy", "remove", "chmod", "search")
 
@@ -55,131 +51,30 @@ def open_fs(context: AgentContext, channel: Channel) -> Handler:
     if operation == "list":
         depth = _MOST_DEPTH if boolean(params, "recursive", False) else 1
         depth = integer(params, "depth", depth, least=1, most=_MOST_DEPTH)
-        return Outgoing(
-            channel, Listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES)), context.read_ahead, actor
-        )
-    if operation == "search":
-        return Outgoing(channel, Search(path, search_params(params)), context.read_ahead, actor)
-    if operation == "copy":
-        return Outgoing(channel, Copying(path, absolute(context.workdir, path_param(params, "to"))), context.read_ahead, actor)
-    return Outgoing(channel, _Answer(path, _action(context, operation, path, params, owner)), context.read_ahead, actor)
+        source = listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES))
+    elif operation == "search":
+        source = search(path, search_params(params))
+    elif operation == "copy":
+        source = copy(path, absolute(context.workdir, path_param(params, "to")))
+    else:
+        source = _single(path, _call(context, operation, path, params, owner))
+    return Outgoing(channel, source, path, context, actor)
 
 
-def describe(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:
-    """The map that list and stat return for one path."""
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-    entry = path_fields("name", name) | path_fields("path", path)
-    facts: dict[str, Any] = {
-        "type": kinds.get(stat.S_IFMT(state.st_mode), "other"),
-        "size": state.st_size,
-        "mode": stat.S_IMODE(state.st_mode),
-        "mtime": state.st_mtime,
-        "uid": state.st_uid,
-        "gid": state.st_gid,
-    }
-    return entry | facts | (path_fields("target", target) if target is not None else {})
+def _single(path: str, call: Callable[[], dict[str, Any]]) -> Source:
+    """An operation that is a single call. It is made after the opening, so that nothing happens if the client has left before."""
+    yield {}
+    try:
+        return call()
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else path
+        typed = os_failure(error, where)
+        if where != path:
+            typed.detail["path"] = wire(where)
+        raise typed from None
 
 
-class Listing:
-    """The entries of a directory in the order of their names, each directory followed by its own entries."""
-
-    def __init__(self, path: str, depth: int, limit: int) -> None:
-        self._path = start_of(path)
-        self._depth = depth
-        self._limit = limit
-        self._entries = 0
-        self._truncated = False
-        self._errors = 0
-
-    def open(self) -> dict[str, Any]:
-        try:
-            os.listdir(self._path) if os.path.isdir(self._path) else os.stat(self._path)
-        except OSError as error:
-            raise os_failure(error, self._path) from None
-        if not os.path.isdir(self._path):
-            raise HoldfastError("not_a_directory", f"{shown(self._path)}: Not a directory")
-        return {}
-
-    def chunks(self) -> Iterator[bytes]:
-        pack = msgpack.Packer(use_bin_type=True).pack
-        pieces: list[bytes] = []
-        size = 0
-        for entry in self._walk():
-            if self._entries >= self._limit:
-                self._truncated = True
-                break
-            self._entries += 1
-            piece = pack(entry)
-            pieces.append(piece)
-            size += len(piece)
-            if size >= _PIECE_BYTES:
-                yield b"".join(pieces)
-                pieces, size = [], 0
-        yield b"".join(pieces)
-
-    def result(self) -> dict[str, Any]:
-        return {"entries": self._entries, "truncated": self._truncated, "errors": self._errors}
-
-    def close(self) -> None:
-        """Nothing is held open between two entries."""
-
-    def _walk(self) -> Iterator[dict[str, Any]]:
-        open_directories = [(self._path, iter(self._names(self._path)))]
-        while open_directories:
-            directory, names = open_directories[-1]
-            name = next(names, None)
-            if name is None:
-                open_directories.pop()
-                continue
-            path = f"{directory}/{name}" if directory != "/" else f"/{name}"
-            try:
-                state = os.lstat(path)
-                target = os.readlink(path) if stat.S_ISLNK(state.st_mode) else None
-            except OSError as error:  # it was removed, or there is no permission, or its path is too long
-                self._errors += 1
-                self._truncated |= error.errno == errno.ENAMETOOLONG
-                continue
-            yield describe(path, name, state, target)
-            if stat.S_ISDIR(state.st_mode) and len(open_directories) < self._depth:
-                open_directories.append((path, iter(self._names(path))))
-
-    def _names(self, directory: str) -> list[str]:
-        try:
-            return sorted(os.listdir(directory), key=os.fsencode)
-        except OSError as error:
-            self._errors += 1
-            self._truncated |= error.errno == errno.ENAMETOOLONG
-            return []
-
-
-class _Answer:
-    """An operation that is a single call. It runs in ``result``, so that nothing happens if the client has left before."""
-
-    def __init__(self, path: str, action: Callable[[], dict[str, Any]]) -> None:
-        self._path = path
-        self._action = action
-
-    def open(self) -> dict[str, Any]:
-        return {}
-
-    def chunks(self) -> Iterator[bytes]:
-        return iter(())
-
-    def result(self) -> dict[str, Any]:
-        try:
-            return self._action()
-        except OSError as error:
-            where = error.filename if isinstance(error.filename, str) else self._path
-            typed = os_failure(error, where)
-            if where != self._path:
-                typed.detail["path"] = wire(where)
-            raise typed from None
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def _action(context: AgentContext, operation: str, path: str, params: dict[str, Any], owner: Ownership) -> Callable[[], dict[str, Any]]:
+def _call(context: AgentContext, operation: str, path: str, params: dict[str, Any], owner: Owner) -> Callable[[], dict[str, Any]]:
     if operation == "stat":
         follow = boolean(params, "follow", True)
         return lambda: {"entry": _stat(path, follow)}
@@ -218,7 +113,7 @@ def _exists(path: str) -> bool:
     return True
 
 
-def _mkdir(path: str, parents: bool, exist_ok: bool, mode: int | None, owner: Ownership) -> bool:
+def _mkdir(path: str, parents: bool, exist_ok: bool, mode: int | None, owner: Owner) -> bool:
     path = path.rstrip("/") or "/"
     if os.path.isdir(path):
         if exist_ok:
@@ -227,13 +122,13 @@ def _mkdir(path: str, parents: bool, exist_ok: bool, mode: int | None, owner: Ow
     if parents:
         make_parents(os.path.dirname(path), owner)
     os.mkdir(path, 0o755)
-    owner.give_new(path)
+    give(path, owner)
     if mode is not None:
         os.chmod(path, mode)
     return True
 
 
-def _move(path: str, to: str, overwrite: bool, parents: bool, owner: Ownership) -> dict[str, Any]:
+def _move(path: str, to: str, overwrite: bool, parents: bool, owner: Owner) -> dict[str, Any]:
     """Rename to exactly ``to``, not into it. Between file systems it is a copy and a removal, and not atomic."""
     os.lstat(path)
     if parents:

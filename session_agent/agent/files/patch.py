@@ -10,21 +10,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import boolean, integer
-from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
+from session_agent.agent.request.paths import absolute, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
 
 from .atomic_replace import Exchange, NewFile
 from .diff_parser import parse
-from .file_user import acting
-from .ownership import AGENT, Ownership
+from .file_user import Owner, acting
 from .safe_path import SafeRoot
-from .transfers import Incoming
+from .transfers import Incoming, Info, Sink
 from .unified_diff import FilePatch, PatchError, apply, prefix_depth
 
 DIFF_BYTES = 32 * 1024 * 1024
@@ -44,19 +42,41 @@ def open_patch(context: AgentContext, channel: Channel) -> Handler:
     cwd = absolute(context.workdir, path_param(params, "cwd", context.workdir))
     strip = integer(params, "strip", None, most=64)
     actor, owner = acting(context, params)
-    return Incoming(channel, PatchSink(cwd, strip, boolean(params, "check", False), owner), actor)
+    return Incoming(channel, patch(cwd, strip, boolean(params, "check", False), owner), cwd, actor)
 
 
-class PatchSink:
-    """Collects a diff and applies it at the end of input."""
+def patch(cwd: str, strip: int | None, check: bool, owner: Owner) -> Sink:
+    """Collect a diff, and apply it in ``cwd`` at the end of input."""
+    root = SafeRoot(cwd)
+    try:
+        diff = bytearray()
+        while (data := (yield {})) is not None:
+            if len(diff) + len(data) > DIFF_BYTES:
+                raise HoldfastError("request_too_large", f"the diff is larger than {DIFF_BYTES} bytes")
+            diff += data
+        plan = _Plan(cwd, root)
+        try:
+            notes = plan.make(parse(bytes(diff)), strip)
+        except PatchError as error:
+            return _result(128 if error.malformed else 1, stderr=f"error: {error}\n")
+        changed = plan.changed()
+        if not check:
+            Exchange(root, owner).make(cwd, changed)
+        return _result(0, stdout="".join(f"{line}\n" for line in notes), files=[wire(path) for path in changed])
+    finally:
+        root.close()
 
-    def __init__(self, cwd: str, strip: int | None, check: bool = False, owner: Ownership = AGENT) -> None:
+
+def _result(exit_code: int, *, stdout: str = "", stderr: str = "", files: list[str] | None = None) -> Info:
+    return {"success": not exit_code, "exit_code": exit_code, "stdout": stdout, "stderr": stderr, "files": files or []}
+
+
+class _Plan:
+    """The new state of every file that a diff changes."""
+
+    def __init__(self, cwd: str, root: SafeRoot) -> None:
         self._cwd = cwd
-        self._strip = strip
-        self._check = check
-        self._owner = owner
-        self._diff = bytearray()
-        self._root: SafeRoot | None = None
+        self._root = root
         self._files: dict[str, NewFile] = {}
         self._bytes = 0
         # Of the current part of the diff: the files before it, the paths that it has created, and the paths that it removes.
@@ -64,54 +84,16 @@ class PatchSink:
         self._arrived: set[str] = set()
         self._leaving: set[str] = set()
 
-    def open(self) -> dict[str, Any]:
-        try:
-            self._root = SafeRoot(self._cwd)
-        except OSError as error:
-            raise os_failure(error, self._cwd) from None
-        return {}
-
-    def feed(self, data: bytes) -> None:
-        if len(self._diff) + len(data) > DIFF_BYTES:
-            raise HoldfastError("request_too_large", f"the diff is larger than {DIFF_BYTES} bytes")
-        self._diff += data
-
-    def finish(self) -> dict[str, Any]:
-        notes: list[str] = []
-        try:
-            self._plan(parse(bytes(self._diff)), notes)
-        except PatchError as error:
-            return {
-                "success": False,
-                "exit_code": 128 if error.malformed else 1,
-                "stdout": "",
-                "stderr": f"error: {error}\n",
-                "files": [],
-            }
-        except OSError as error:
-            raise os_failure(error, self._cwd) from None
-        changed = sorted(path for path, file in self._files.items() if file.changed)
-        if not self._check:
-            assert self._root is not None
-            Exchange(self._root, self._owner).make(self._cwd, {path: self._files[path] for path in changed})
-        return {
-            "success": True,
-            "exit_code": 0,
-            "stdout": "".join(f"{line}\n" for line in notes),
-            "stderr": "",
-            "files": [wire(path) for path in changed],
-        }
-
-    def close(self) -> None:
-        self._diff.clear()
-        if self._root is not None:
-            self._root.close()
-            self._root = None
+    def changed(self) -> dict[str, NewFile]:
+        """The changed files by their paths."""
+        return {path: self._files[path] for path in sorted(self._files) if self._files[path].changed}
 
     # From names to paths ----------------------------------------------------------------------------------------
 
-    def _plan(self, patches: list[FilePatch], notes: list[str]) -> None:
-        depth = self._depth(patches) if self._strip is None else self._strip
+    def make(self, patches: list[FilePatch], strip: int | None) -> list[str]:
+        """Plan all changes; returns a note for each. Raises ``PatchError``."""
+        depth = self._depth(patches) if strip is None else strip
+        notes: list[str] = []
         complaints: list[str] = []
         part = -1
         for patch in patches:
@@ -129,6 +111,7 @@ class PatchSink:
             rest = len(complaints) - _MOST_COMPLAINTS
             more = [f"and {rest} more"] if rest > 0 else []
             raise PatchError("\nerror: ".join(complaints[:_MOST_COMPLAINTS] + more) + "\nnothing was changed")
+        return notes
 
     def _blocked(self) -> list[str]:
         """Complaints about paths below a path that the diff makes a file or a link: through a link they could leave the directory."""
@@ -151,7 +134,6 @@ class PatchSink:
         return guess
 
     def _is_there(self, patch: FilePatch, depth: int) -> bool:
-        assert self._root is not None
         try:
             parent, name = self._root.parent(self._path(patch.old or b"", patch, depth))
             os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -245,7 +227,6 @@ class PatchSink:
         known = self._files.get(path)
         if known is not None:
             return known
-        assert self._root is not None
         try:
             parent, name = self._root.parent(path)
             state = os.stat(name, dir_fd=parent, follow_symlinks=False)

@@ -1,6 +1,6 @@
 """The operation ``search`` of ``fs``: finding files by name and lines by text.
 
-Owns a walk in a fixed order that does not follow links, skips binary files and stops at limits. The pattern is plain text: a Python regular
+Owns which entries of a walk (``listing``) match, skipping binary files, and the limits. The pattern is plain text: a Python regular
 expression can take exponential time and would block the interpreter meanwhile; clients can run ``grep -E`` instead. Called by
 ``operations``.
 """
@@ -14,11 +14,14 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-import msgpack
+from holdfast_wire.limits import PATH_BYTES
 from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.params import boolean, integer, text, texts
-from session_agent.agent.request.paths import os_failure, path_fields, start_of
+from session_agent.agent.request.paths import path_fields, start_of
+
+from .listing import Walk, packed
+from .transfers import Source
 
 _LINE_BYTES = 2000
 _FILE_BYTES = 16 * 1024 * 1024
@@ -51,107 +54,67 @@ def search_params(params: dict[str, Any]) -> SearchOptions:
     )
 
 
-class Search:
+def search(path: str, options: SearchOptions) -> Source:
     """Matches as maps: ``{path}`` for names, ``{path, line, text}`` for lines."""
+    top = start_of(path)
+    os.stat(top)
+    yield {}
+    counts = {"matches": 0, "files": 0, "truncated": False}
 
-    def __init__(self, path: str, options: SearchOptions) -> None:
-        self._path = start_of(path)
-        self._options = options
-        self._matches = 0
-        self._files = 0
-        self._visited = 0
-        self._truncated = False
-
-    def open(self) -> dict[str, Any]:
-        try:
-            os.stat(self._path)
-        except OSError as error:
-            raise os_failure(error, self._path) from None
-        return {}
-
-    def chunks(self) -> Iterator[bytes]:
-        pack = msgpack.Packer(use_bin_type=True).pack
-        for path in self._paths():
-            self._files += 1
-            for found in self._within(path) if self._options.pattern is not None else (path_fields("path", path),):
-                if self._matches >= self._options.limit:
-                    self._truncated = True
+    def found() -> Iterator[dict[str, Any]]:
+        for path in _paths(top, options, counts):
+            counts["files"] += 1
+            for match in _lines(path, options.pattern) if options.pattern is not None else (path_fields("path", path),):
+                if counts["matches"] >= options.limit:
+                    counts["truncated"] = True
                     return
-                self._matches += 1
-                yield pack(found)
+                counts["matches"] += 1
+                yield match
 
-    def result(self) -> dict[str, Any]:
-        return {"matches": self._matches, "files": self._files, "truncated": self._truncated}
+    yield from packed(found())
+    return counts
 
-    def close(self) -> None:
-        """Nothing is held open between two matches."""
 
-    def _paths(self) -> Iterator[str]:
-        if not os.path.isdir(self._path):
-            yield self._path
+def _paths(top: str, options: SearchOptions, counts: dict[str, Any]) -> Iterator[str]:
+    """The paths whose names match; with a pattern only those of files."""
+    if not os.path.isdir(top):
+        yield top
+        return
+
+    def is_excluded(path: str, name: str, state: os.stat_result) -> bool:
+        return any(fnmatch.fnmatchcase(name, glob) for glob in options.exclude) and _leads_to_directory(path, state)
+
+    glob = options.glob
+    for visited, (path, name, state) in enumerate(Walk(top, PATH_BYTES, is_excluded)):
+        if visited >= _MOST_VISITED:
+            counts["truncated"] = True
             return
-        glob, exclude = self._options.glob, self._options.exclude
-        waiting = [self._path]  # no recursion, whose depth is limited
-        while waiting:
-            directory = waiting.pop()
-            directories, links, files = _names(directory)
-            directories, links = _without(exclude, directories), _without(exclude, links)
-            names = files if self._options.pattern is not None else files + links + directories
-            for name in sorted(names):
-                self._visited += 1
-                if self._visited > _MOST_VISITED:
-                    self._truncated = True
-                    return
-                path = os.path.join(directory, name)
-                subject = name if glob is None or "/" not in glob else os.path.relpath(path, self._path)
-                if glob is None or _fits(subject, glob):
-                    yield path
-            waiting += [os.path.join(directory, name) for name in sorted(directories, reverse=True)]
+        if options.pattern is not None and _leads_to_directory(path, state):
+            continue
+        if glob is None or _fits(os.path.relpath(path, top) if "/" in glob else name, glob):
+            yield path
 
-    def _within(self, path: str) -> Iterator[dict[str, Any]]:
-        pattern = self._options.pattern
-        assert pattern is not None
-        try:
-            state = os.lstat(path)
-            if not stat.S_ISREG(state.st_mode) or state.st_size > _FILE_BYTES:
-                return
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                data = file.read(_FILE_BYTES)
-        except OSError:
+
+def _lines(path: str, pattern: re.Pattern[bytes]) -> Iterator[dict[str, Any]]:
+    try:
+        state = os.lstat(path)
+        if not stat.S_ISREG(state.st_mode) or state.st_size > _FILE_BYTES:
             return
-        if b"\0" in data[:8192]:
-            return
-        for number, line in enumerate(data.split(b"\n"), 1):
-            if pattern.search(line, 0, _LINE_BYTES):
-                yield {**path_fields("path", path), "line": number, "text": line[:_LINE_BYTES].decode("utf-8", "replace")}
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            data = file.read(_FILE_BYTES)
+    except OSError:
+        return
+    if b"\0" in data[:8192]:
+        return
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if pattern.search(line, 0, _LINE_BYTES):
+            yield {**path_fields("path", path), "line": number, "text": line[:_LINE_BYTES].decode("utf-8", "replace")}
+
+
+def _leads_to_directory(path: str, state: os.stat_result) -> bool:
+    return not stat.S_ISREG(state.st_mode) and os.path.isdir(path)
 
 
 def _fits(subject: str, glob: str) -> bool:
     """Whether a name or path matches; ``**/`` at the start may also stand for no directory at all."""
     return fnmatch.fnmatchcase(subject, glob) or (glob.startswith("**/") and fnmatch.fnmatchcase(subject, glob[3:]))
-
-
-def _without(exclude: tuple[str, ...], names: list[str]) -> list[str]:
-    return [name for name in names if not any(fnmatch.fnmatchcase(name, glob) for glob in exclude)]
-
-
-def _names(directory: str) -> tuple[list[str], list[str], list[str]]:
-    """The directories in it, the links to directories, and all other names; empty if it cannot be read."""
-    directories: list[str] = []
-    links: list[str] = []
-    files: list[str] = []
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                kind = files if not _leads_to_directory(entry) else links if entry.is_symlink() else directories
-                kind.append(entry.name)
-    except OSError:
-        pass
-    return directories, links, files
-
-
-def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False

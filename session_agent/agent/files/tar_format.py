@@ -1,15 +1,17 @@
-"""The tar format: members, and their headers as bytes.
+"""The tar format: members, and their headers as bytes, for both directions.
 
-Owns ``Member`` and writing ustar headers, with PAX records for values that ustar cannot express (POSIX.1-2017, ``pax``, "ustar Interchange
+Owns ``Member``, and writing ustar headers, with PAX records for values that ustar cannot express (POSIX.1-2017, ``pax``, "ustar Interchange
 Format" and "pax Header Block"). ``tar_reader`` reads. The standard library's tarfile is not used: it imports compressors into every agent,
 needs file objects, while both directions are driven by credit here, and has its own rules for hostile archives.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from holdfast_wire.records import dataclass
+
+from session_agent.agent.request.paths import wire
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -19,6 +21,7 @@ Kind = Literal["file", "directory", "symlink", "hardlink", "other"]
 _TYPES: dict[Kind, bytes] = {"file": b"0", "hardlink": b"1", "symlink": b"2", "directory": b"5"}
 _MOST_OCTAL_SIZE = 8**11
 _MOST_OCTAL_ID = 8**7
+_MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,24 @@ class Member:
     uid: int = 0
     gid: int = 0
     link: bytes = b""
+
+
+class Names:
+    """Names that a result counts, and of which it spells out the first ones."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: list[str] = []
+
+    def add(self, name: str) -> None:
+        """Count ``name``."""
+        self._count += 1
+        if len(self._first) < _MOST_NAMED:
+            self._first.append(wire(name))
+
+    def fields(self, key: str) -> dict[str, Any]:
+        """The count under ``key``, and the names under ``…_names`` if there are any."""
+        return {key: self._count, f"{key}_names": self._first} if self._first else {key: self._count}
 
 
 def padding(size: int) -> int:

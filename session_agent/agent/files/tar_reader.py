@@ -1,18 +1,19 @@
-"""An incremental parser for tar streams: it accepts bytes as they arrive and passes members and their content to a sink.
+"""An incremental parser for tar streams: its generators wait for bytes as they arrive, and return members and pieces of their content.
 
-Owns the syntax (v7, ustar, GNU long names and numbers, PAX) and the limits on entries and bytes. Opens no file: the sink (``extract``)
-decides where a member may go. It needs no thread that waits for input and no buffer beyond one header. For any input the only exception
+Owns the syntax (v7, ustar, GNU long names and numbers, PAX) and the limits on entries and bytes. Opens no file: ``extract`` decides where
+a member may go. It needs no thread that waits for input and no buffer beyond one header. For any input the only exception
 is ``HoldfastError`` with ``archive_invalid`` or ``archive_limit``.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Generator
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass
 
 from .tar_format import BLOCK, Kind, Member, padding
+from .transfers import Info
 
 _META_BYTES = 1024 * 1024  # PAX records and long names of one member: a path is at most 4 KiB, attributes may be more
 _MOST = 2**53
@@ -32,6 +33,7 @@ _KINDS: dict[bytes, Kind] = {
     b"2": "symlink",
     b"5": "directory",
 }
+_EXTENDED = (b"x", b"X", b"g", b"L", b"K")
 _KNOWN = frozenset((b"path", b"linkpath", b"size", b"mtime", b"uid", b"gid"))
 _HAVE_NO_BODY = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))
 
@@ -44,110 +46,86 @@ class TarLimits:
     size_bytes: int = 64 * 1024**3
 
 
-class MemberSink(Protocol):
-    """Receives the members. The content follows ``begin`` in pieces and is complete at ``end``."""
-
-    def begin(self, member: Member) -> None: ...
-    def body(self, data: memoryview) -> None: ...
-    def end(self) -> None: ...
-
-
 class TarReader:
-    """Call ``feed`` for all bytes, then ``finish``. ``entries`` and ``size_bytes`` are the counts so far."""
+    """Reads the members of one stream. Its generators get the bytes as a ``Sink`` does; ``entries`` and ``size_bytes`` are counts."""
 
-    def __init__(self, sink: MemberSink, limits: TarLimits | None = None) -> None:
-        self._sink = sink
+    def __init__(self, limits: TarLimits | None = None) -> None:
         self._limits = limits or TarLimits()
-        self._header = bytearray()
-        self._left = 0
+        self._arrived = memoryview(b"")
+        self._left = 0  # bytes of the member's content that were not read yet
         self._pad = 0
-        self._meta: bytearray | None = None  # collects the body of a PAX or GNU header
-        self._meta_kind = b""
-        self._over: dict[bytes, bytes] = {}  # what such headers set for the next member
-        self._announced = False  # such a header came, its member not yet
-        self._ended = False
+        self._over: dict[bytes, bytes] = {}  # what extended headers set for the next member
         self.entries = 0
         self.size_bytes = 0
 
-    def feed(self, data: bytes) -> None:
-        """Parse the next bytes of the stream."""
-        view = memoryview(data)
-        at = 0
-        while at < len(view):
-            if self._ended:
-                if data.count(0, at) != len(data) - at:
-                    raise _invalid("there is data after the end marker", self.entries)
-                return
-            if self._left:
-                piece = view[at : at + self._left]
-                at += len(piece)
-                self._left -= len(piece)
-                if self._meta is None:
-                    self._sink.body(piece)
-                else:
-                    self._meta += piece
-                if not self._left:
-                    self._complete()
-            elif self._pad:
-                step = min(self._pad, len(view) - at)
-                at += step
-                self._pad -= step
-            else:
-                piece = view[at : at + BLOCK - len(self._header)]
-                at += len(piece)
-                self._header += piece
-                if len(self._header) == BLOCK:
-                    block = bytes(self._header)
-                    self._header.clear()
-                    self._begin(block)
-
-    def finish(self) -> None:
-        """The stream has ended; raises if the archive is incomplete."""
-        if not self._ended:
-            raise _invalid("it ends before its end marker", self.entries)
-
-    def _begin(self, block: bytes) -> None:
-        if not block.strip(b"\0"):
-            if self._announced:
-                raise _invalid("it ends after a header that announces another", self.entries)
-            self._ended = True
-            return
-        self._check(block)
-        kind = block[156:157]
-        size = _number(block[124:136], "size", self.entries)
-        if kind in (b"x", b"X", b"g", b"L", b"K"):
-            self._start_meta(kind, size)
-            return
+    def member(self) -> Generator[Info, bytes | None, Member | None]:
+        """The next member, after the rest of the content of the one before; None when the stream ends after the end marker."""
+        while (yield from self.content()):
+            pass
+        self._over.clear()
+        announced = False  # an extended header came, its member not yet
+        while True:
+            if self._pad:
+                yield from self._take(self._pad)
+            block = yield from self._take(BLOCK)
+            if not block.strip(b"\0"):
+                if announced:
+                    raise _invalid("it ends after a header that announces another", self.entries)
+                yield from self._end()
+                return None
+            self._check(block)
+            kind = block[156:157]
+            size = _number(block[124:136], "size", self.entries)
+            if kind not in _EXTENDED:
+                break
+            if size > _META_BYTES:
+                raise _limit(f"an extended header is longer than {_META_BYTES} bytes", self.entries)
+            self._pad = padding(size)
+            self._extend(kind, (yield from self._take(size)))
+            announced = announced or kind != b"g"
         if kind == b"S":
             raise _invalid("it holds a sparse member, which is not supported: create it without --sparse", self.entries)
         member = self._member(block, kind, size)
-        self._over, self._announced = {}, False
         self.entries += 1
         self.size_bytes += member.size
         if self.entries > self._limits.entries:
             raise _limit(f"it holds more than {self._limits.entries} entries", self.entries - 1)
         if self.size_bytes > self._limits.size_bytes:
             raise _limit(f"it holds more than {self._limits.size_bytes} bytes", self.entries - 1)
-        self._sink.begin(member)
         self._left, self._pad = member.size, padding(member.size)
-        if not self._left:
-            self._complete()
+        return member
 
-    def _start_meta(self, kind: bytes, size: int) -> None:
-        if size > _META_BYTES:
-            raise _limit(f"an extended header is longer than {_META_BYTES} bytes", self.entries)
-        self._meta, self._meta_kind = bytearray(), kind
-        self._left, self._pad = size, padding(size)
-        if not size:
-            self._complete()
+    def content(self) -> Generator[Info, bytes | None, memoryview]:
+        """The next piece of the member's content, as it arrives; empty at its end."""
+        piece = (yield from self._piece(self._left)) if self._left else memoryview(b"")
+        self._left -= len(piece)
+        return piece
 
-    def _complete(self) -> None:
-        if self._meta is None:
-            self._sink.end()
-            return
-        body, kind = bytes(self._meta), self._meta_kind
-        self._meta = None
-        self._announced = self._announced or kind != b"g"
+    def _take(self, size: int) -> Generator[Info, bytes | None, bytes]:
+        """The next ``size`` bytes."""
+        taken = bytearray()
+        while len(taken) < size:
+            taken += yield from self._piece(size - len(taken))
+        return bytes(taken)
+
+    def _piece(self, most: int) -> Generator[Info, bytes | None, memoryview]:
+        """At least one and at most ``most`` of the next bytes."""
+        while not self._arrived:
+            data = yield {}
+            if data is None:
+                raise _invalid("it ends before its end marker", self.entries)
+            self._arrived = memoryview(data)
+        piece, self._arrived = self._arrived[:most], self._arrived[most:]
+        return piece
+
+    def _end(self) -> Generator[Info, bytes | None, None]:
+        data: bytes | None = bytes(self._arrived)
+        while data is not None:
+            if data.strip(b"\0"):
+                raise _invalid("there is data after the end marker", self.entries)
+            data = yield {}
+
+    def _extend(self, kind: bytes, body: bytes) -> None:
         if kind == b"L":
             self._over[b"path"] = body.split(b"\0", 1)[0]
         elif kind == b"K":

@@ -1,9 +1,9 @@
-"""The handlers behind every file channel: they move bytes between a channel and a source or a sink.
+"""The handlers behind every file channel: they move bytes between a channel and the generator that does the file work.
 
-``Outgoing`` reads from a ``Source`` as the client's credit allows; ``Incoming`` writes input to a ``Sink`` and returns credit after the
-sink has taken it. Sources and sinks are blocking code. Each runs one step at a time on the loop's default thread pool, because a slow,
-throttled or remote disk can block a call for seconds while the agent has to keep answering. A transfer reads at most ``AHEAD_BYTES``
-ahead; ``ReadAheadQuota`` limits all transfers together.
+``Outgoing`` reads from a ``Source`` as the client's credit allows; ``Incoming`` sends input to a ``Sink`` and returns credit after the
+sink has taken it. Both are blocking code, in which ``finally`` releases everything and undoes what was not finished. Each runs one step at
+a time on the loop's default thread pool, because a slow, throttled or remote disk can block a call for seconds while the agent has to keep
+answering. ``ReadAheadQuota`` limits what all transfers together read ahead.
 """
 
 from __future__ import annotations
@@ -13,79 +13,51 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Generator
+from typing import Any, ClassVar, TypeVar, cast
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
 from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import DATA_BYTES
 
-from session_agent.agent.output.read_ahead import ReadAheadQuota
+from session_agent.agent.context import AgentContext
+from session_agent.agent.request.paths import os_failure
 from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import Actor
 
 log = logging.getLogger("session_agent.agent.files.transfers")
 
-AHEAD_BYTES = 512 * 1024
-"""Most bytes read from a source and not yet taken by the channel."""
+Info = dict[str, Any]
+Source = Generator[Info | bytes | int, None, Info]
+"""Yields the fields of ``Opened``, then the content in pieces of at most ``DATA_BYTES``; returns the fields of ``Closed``.
+
+An empty piece ends a step, so that other transfers get the thread. A number is a descriptor: the next step follows when it is readable.
+"""
+Sink = Generator[Info, bytes | None, Info]
+"""Yields the fields of ``Opened``, then ``{}`` for each piece that it was sent; gets None at the end, and returns those of ``Closed``."""
 
 _T = TypeVar("_T")
 
 
-class Work(Protocol):
-    """The file work of a channel. Methods run on a thread, one at a time, and may block; ``close`` is the last and may be called twice."""
-
-    def open(self) -> dict[str, Any]:
-        """Prepare; returns the fields of ``Opened``."""
-        ...
-
-    def close(self) -> None:
-        """Release everything, and undo what was not finished."""
-        ...
-
-
-class Source(Work, Protocol):
-    """Work that reads."""
-
-    def chunks(self) -> Iterator[bytes]:
-        """The content in pieces of at most ``DATA_BYTES``. An empty piece ends a step, so that other transfers get the thread."""
-        ...
-
-    def result(self) -> dict[str, Any]:
-        """The fields of ``Closed``, once ``chunks`` is exhausted."""
-        ...
-
-
-class Sink(Work, Protocol):
-    """Work that writes."""
-
-    def feed(self, data: bytes) -> None:
-        """Accept the next bytes."""
-        ...
-
-    def finish(self) -> dict[str, Any]:
-        """The input is complete: commit it; returns the fields of ``Closed``."""
-        ...
-
-
 class Transfer(Handler):
-    """The common base: runs one step at a time on a thread, sends one final fact, and calls ``close`` after the last step.
+    """The common base: runs one step of ``work`` at a time on a thread, and sends one final fact after the last step.
 
-    With an ``actor`` every step runs as that user.
+    ``path`` is what an ``OSError`` is about. With an ``actor`` every step runs as that user.
     """
 
-    def __init__(self, channel: Channel, work: Work, actor: Actor | None) -> None:
+    def __init__(self, channel: Channel, work: Source | Sink, path: str, actor: Actor | None) -> None:
         self._channel = channel
         self._work = work
+        self._path = path
         self._actor = actor
         self._loop = asyncio.get_running_loop()
         self._busy = False
         self._ready = False
         self._over = False
         self._last: Closed | Failed | None = None
-        self._step(work.open, self._opened)
+        self._step(lambda: cast("Info", next(work)), self._opened)
 
     def write(self, data: bytes, eof: bool) -> None:
         self._channel.consume(len(data))
@@ -103,13 +75,13 @@ class Transfer(Handler):
     def _pump(self) -> None:
         raise NotImplementedError
 
-    def _opened(self, info: dict[str, Any]) -> None:
+    def _opened(self, info: Info) -> None:
         self._ready = True
         self._channel.send(Opened(self._channel.number, info))
         self._pump()
 
     def _end(self, fact: Closed | Failed) -> None:
-        """Send the final fact; the work is closed already."""
+        """Send the final fact; the work has ended already."""
         self._over = True
         self._channel.send(fact)
 
@@ -123,109 +95,143 @@ class Transfer(Handler):
 
     def _undo(self) -> None:
         def undone(_: None, error: BaseException | None) -> None:
+            if isinstance(error, OSError):
+                log.info("closing a transfer: %s", error.strerror)
             if self._last is not None:
                 self._channel.send(self._last)
 
-        def undo() -> None:
-            with self._acting():
-                _quietly(self._work.close)
-
-        _Job(self._loop, undo, undone).start()
-
-    def _send_ahead(self, ahead: deque[bytes]) -> int:
-        """Send pieces from the queue as far as there is room. Returns the number of bytes sent."""
-        channel, sent_bytes = self._channel, 0
-        while ahead and (room := channel.room()) > 0:
-            chunk = ahead.popleft()
-            if len(chunk) > room:
-                ahead.appendleft(chunk[room:])
-                chunk = chunk[:room]
-            sent_bytes += len(chunk)
-            channel.send(Output(channel.number, STDOUT, chunk))
-        return sent_bytes
-
-    def _acting(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._actor is None else self._actor.switched()
+        self._run(self._work.close, undone)
 
     def _step(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
-        def guarded() -> _T:
-            with self._acting():
-                try:
-                    return work()
-                except BaseException:
-                    _quietly(self._work.close)
-                    raise
-
         def stepped(result: _T | None, error: BaseException | None) -> None:
             self._busy = False
             if self._over:
                 self._undo()
             elif error is not None:
-                self._end(Failed(self._channel.number, _typed(error).to_map()))
+                self._end(Failed(self._channel.number, self._typed(error).to_map()))
             else:
                 done(cast("_T", result))
 
         self._busy = True
-        _Job(self._loop, guarded, stepped).start()
+        self._run(work, stepped)
+
+    def _run(self, work: Callable[[], _T], done: Callable[[_T | None, BaseException | None], None]) -> None:
+        """Run ``work`` exactly once, on the thread pool; report its outcome on the loop.
+
+        While a fork bomb in the sandbox uses all pids no thread can be started. The pool raises then, but keeps the job in its queue, where
+        a running thread may still take it. So the loop runs the job itself, and whichever is first takes the lock.
+        """
+        taken = threading.Lock()
+
+        def job() -> None:
+            if not taken.acquire(blocking=False):
+                return
+            result, problem = None, None
+            try:
+                with contextlib.nullcontext() if self._actor is None else self._actor.switched():
+                    result = work()
+            except BaseException as error:  # noqa: BLE001  passed to ``done``
+                problem = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the outcome is not needed any more
+                self._loop.call_soon_threadsafe(done, result, problem)
+
+        try:
+            self._loop.run_in_executor(None, job)
+        except RuntimeError:
+            job()
+
+    def _typed(self, error: BaseException) -> HoldfastError:
+        if isinstance(error, HoldfastError):
+            return error
+        if isinstance(error, OSError):
+            return os_failure(error, self._path)
+        log.error("a transfer failed", exc_info=error)
+        return HoldfastError("internal", f"a transfer failed: {type(error).__name__}")
 
 
 class Outgoing(Transfer):
     """Sends a source to the client."""
 
-    def __init__(self, channel: Channel, source: Source, quota: ReadAheadQuota, actor: Actor | None = None) -> None:
+    AHEAD_BYTES: ClassVar = 512 * 1024
+    """Most bytes read from the source and not yet taken by the channel."""
+
+    def __init__(self, channel: Channel, source: Source, path: str, context: AgentContext, actor: Actor | None = None) -> None:
         self._source = source
-        self._chunks: Iterator[bytes] | None = None
         self._ahead: deque[bytes] = deque()
         self._ahead_bytes = 0
-        self._quota = quota
-        self._read_ahead = ByteCounter(quota.whole)
-        self._result: dict[str, Any] | None = None
-        super().__init__(channel, source, actor)
+        self._quota = context.read_ahead
+        self._read_ahead = ByteCounter(self._quota.whole)
+        self._listening = -1
+        """The descriptor for which the next step waits, or -1."""
+        self._result: Info | None = None
+        super().__init__(channel, source, path, actor)
 
     def _pump(self) -> None:
         if self._over or not self._ready:
             return
-        sent_bytes = self._send_ahead(self._ahead)
-        self._ahead_bytes -= sent_bytes
-        self._read_ahead.add(-sent_bytes)
+        self._send_ahead()
         if self._result is not None:
             if not self._ahead:
                 self._end(Closed(self._channel.number, self._result))
-        elif not self._busy and self._may_read():
-            wanted = DATA_BYTES if self._quota.is_exceeded else AHEAD_BYTES - self._ahead_bytes
+        elif not self._busy and self._listening < 0 and self._may_read():
+            wanted = DATA_BYTES if self._quota.is_exceeded else self.AHEAD_BYTES - self._ahead_bytes
             self._read_ahead.add(wanted)
             self._step(lambda: self._read(wanted), self._taken)
 
+    def _send_ahead(self) -> None:
+        """Send what was read, as far as there is room."""
+        channel, ahead = self._channel, self._ahead
+        while ahead and (room := channel.room()) > 0:
+            chunk = ahead.popleft()
+            if len(chunk) > room:
+                ahead.appendleft(chunk[room:])
+                chunk = chunk[:room]
+            self._ahead_bytes -= len(chunk)
+            self._read_ahead.add(-len(chunk))
+            channel.send(Output(channel.number, STDOUT, chunk))
+
     def _may_read(self) -> bool:
-        if self._channel.is_memory_full or self._ahead_bytes > AHEAD_BYTES // 2:
+        if self._channel.is_memory_full or self._ahead_bytes > self.AHEAD_BYTES // 2:
             return False
         if self._quota.is_exceeded and self._channel.room() <= 0:
             return False
         return self._quota.may_read(self)
 
-    def _read(self, wanted: int) -> tuple[list[bytes], dict[str, Any] | None]:
-        if self._chunks is None:
-            self._chunks = self._source.chunks()
+    def _read(self, wanted: int) -> tuple[list[bytes], int, Info | None]:
+        """The next pieces, the descriptor that is to be waited for or -1, and the result if these are the last ones."""
         taken: list[bytes] = []
         while wanted >= DATA_BYTES or not taken:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                result = self._source.result()
-                self._source.close()
-                return taken, result
+            try:
+                chunk = next(self._source)
+            except StopIteration as end:
+                return taken, -1, end.value
+            if isinstance(chunk, int):
+                return taken, chunk, None
             if not chunk:
                 break
-            taken.append(chunk)
+            taken.append(cast("bytes", chunk))
             wanted -= len(chunk)
-        return taken, None
+        return taken, -1, None
 
-    def _taken(self, read: tuple[list[bytes], dict[str, Any] | None]) -> None:
-        chunks, self._result = read
+    def _taken(self, read: tuple[list[bytes], int, Info | None]) -> None:
+        chunks, listen, self._result = read
         self._ahead += chunks
         self._ahead_bytes += sum(map(len, chunks))
         self._read_ahead.add(self._ahead_bytes - self._read_ahead.held)
+        if listen >= 0:
+            self._listening = listen
+            self._loop.add_reader(listen, self._readable)
         self._quota.done(self)
         self._pump()
+
+    def _readable(self) -> None:
+        self._stop_listening()
+        self._pump()
+
+    def _stop_listening(self) -> None:
+        if self._listening >= 0:
+            self._loop.remove_reader(self._listening)
+            self._listening = -1
 
     def _end(self, fact: Closed | Failed) -> None:
         self._forget()
@@ -236,6 +242,7 @@ class Outgoing(Transfer):
         super()._abort(last)
 
     def _forget(self) -> None:
+        self._stop_listening()
         self._ahead.clear()
         self._ahead_bytes = 0
         self._read_ahead.clear()
@@ -243,14 +250,14 @@ class Outgoing(Transfer):
 
 
 class Incoming(Transfer):
-    """Writes the client's input to a sink."""
+    """Sends the client's input to a sink."""
 
-    def __init__(self, channel: Channel, sink: Sink, actor: Actor | None = None) -> None:
+    def __init__(self, channel: Channel, sink: Sink, path: str, actor: Actor | None = None) -> None:
         self._sink = sink
         self._waiting: list[bytes] = []
         self._eof = False
         self._finishing = False
-        super().__init__(channel, sink, actor)
+        super().__init__(channel, sink, path, actor)
 
     def close(self, detach: bool) -> None:
         if not self._finishing:  # a commit in progress cannot be undone: the client gets its result
@@ -273,66 +280,22 @@ class Incoming(Transfer):
             self._step(lambda: self._feed(batch), self._fed)
         elif self._eof:
             self._finishing = True
-            self._step(self._finish, lambda result: self._end(Closed(self._channel.number, result)))
+            self._step(lambda: finish(self._sink), lambda result: self._end(Closed(self._channel.number, result)))
 
     def _feed(self, batch: list[bytes]) -> int:
         for data in batch:
-            self._sink.feed(data)
+            self._sink.send(data)
         return sum(map(len, batch))
-
-    def _finish(self) -> dict[str, Any]:
-        result = self._sink.finish()
-        self._sink.close()
-        return result
 
     def _fed(self, size_bytes: int) -> None:
         self._channel.consume(size_bytes)
         self._pump()
 
 
-class _Job(Generic[_T]):
-    """One step on the thread pool. It runs exactly once and reports its outcome on the loop.
-
-    While a fork bomb in the sandbox uses all pids no thread can be started. The pool raises then, but keeps the job in its queue, where a
-    running thread may still take it. So the loop runs the job itself, and whichever is first takes the lock.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, work: Callable[[], _T], done: Callable[[_T | None, BaseException | None], None]
-    ) -> None:
-        self._loop = loop
-        self._work = work
-        self._done = done
-        self._taken = threading.Lock()
-
-    def start(self) -> None:
-        """Queue it, or run it here if no thread can be started."""
-        try:
-            self._loop.run_in_executor(None, self)
-        except RuntimeError:
-            self()
-
-    def __call__(self) -> None:
-        if not self._taken.acquire(blocking=False):
-            return
-        result, problem = None, None
-        try:
-            result = self._work()
-        except BaseException as error:  # noqa: BLE001  raised where it is awaited
-            problem = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the outcome is not needed any more
-            self._loop.call_soon_threadsafe(self._done, result, problem)
-
-
-def _typed(error: BaseException) -> HoldfastError:
-    if isinstance(error, HoldfastError):
-        return error
-    log.error("a transfer failed", exc_info=error)
-    return HoldfastError("internal", f"a transfer failed: {type(error).__name__}")
-
-
-def _quietly(close: Callable[[], None]) -> None:
+def finish(sink: Sink) -> Info:
+    """Send the end of the input; returns the sink's result."""
     try:
-        close()
-    except OSError as error:
-        log.info("closing a transfer: %s", error.strerror)
+        sink.send(None)
+    except StopIteration as end:
+        return cast("Info", end.value)
+    raise AssertionError("the sink goes on after the end of its input")

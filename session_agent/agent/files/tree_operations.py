@@ -12,8 +12,9 @@ import stat
 
 from holdfast_wire.errors import HoldfastError
 
-from .copying import Copying
+from .copying import copy
 from .cursor import DIRECTORY, Cursor
+from .write import temporary_name
 
 
 def remove_tree(path: str) -> None:
@@ -63,10 +64,9 @@ def move_across(path: str, to: str) -> None:
     """Copy ``path`` to a temporary name beside ``to``, rename that to ``to``, and remove ``path``."""
     path, to = path.rstrip("/"), to.rstrip("/")
     _check_target(path, to)
-    beside = f"{os.path.dirname(to)}/.holdfast-{os.urandom(8).hex()}"
-    copying = Copying(path, beside)
+    beside = f"{os.path.dirname(to)}/{temporary_name()}"
     try:
-        for _ in copying.chunks():
+        for _ in copy(path, beside):
             pass
         os.rename(beside, to)
     except BaseException as problem:
@@ -76,8 +76,6 @@ def move_across(path: str, to: str) -> None:
         if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             raise OSError(number, os.strerror(number), to) from None  # the error is about the target, not the source
         raise
-    finally:
-        copying.close()
     _remove(path)
 
 

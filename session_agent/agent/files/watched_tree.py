@@ -1,8 +1,7 @@
 """Changes in a directory or a directory tree, as the events that clients get.
 
 Owns which directories are watched and the translation of kernel events: new directories are watched and their entries reported, the two
-events of a move become one, and lost events are reported. Memory is bounded: while the client reads nothing, nothing is read from the
-kernel, whose queue then overflows and reports that. Called by ``watching``, on a thread.
+events of a move become one, and lost events are reported. Called by ``watching``, on a thread.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import msgpack
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.request.paths import os_failure, path_fields, shown
+from session_agent.agent.request.paths import path_fields, shown, start_of
 
 from .inotify import (
     ATTRIB,
@@ -36,10 +34,11 @@ from .inotify import (
     Event,
     Inotify,
 )
+from .listing import packed
+from .transfers import Source
 
 MOST_DIRECTORIES = 100_000
 """Most directories that one ``watch`` channel watches."""
-_BATCH_BYTES = 64 * 1024
 _PAIR_S = 0.01
 """How long to wait for the second event of a move."""
 _PAIR_EVENTS = 64
@@ -71,6 +70,20 @@ class _Node:
         return "/".join(reversed(parts)).replace("//", "/", 1)
 
 
+def watch(path: str, recursive: bool) -> Source:
+    """The events of a directory, one file in it, or all below it, as maps, until the directory is removed."""
+    tree = WatchedTree(start_of(path), recursive)
+    try:
+        yield {"directories": tree.open()}
+        while True:
+            yield from packed(tree.waiting())
+            if tree.ended:
+                return {}
+            yield tree.inotify.descriptor
+    finally:
+        tree.close()
+
+
 class WatchedTree:
     """A directory, one file in it, or all below it. Used by one thread at a time."""
 
@@ -78,31 +91,22 @@ class WatchedTree:
         self._path = path
         self._recursive = recursive
         self._only: str | None = None
-        self._inotify: Inotify | None = None
+        self.inotify = Inotify()
         self._nodes: dict[int, _Node] = {}
         self._root = _Node(path, None)
         self._reporting: list[_Node] = []
         self._reported = 0
         self._queue: deque[Event] = deque()
-        self._events = self._translated()
         self.ended = False
         """Whether the watched directory was removed."""
 
-    @property
-    def descriptor(self) -> int:
-        """The descriptor that is readable when there are events."""
-        assert self._inotify is not None
-        return self._inotify.descriptor
-
-    def open(self) -> dict[str, Any]:
-        """Start watching. Raises an error for the path, or ``session_limit`` for too many directories."""
-        path = self._path
+    def open(self) -> int:
+        """Start watching; returns the number of directories. Raises ``session_limit`` for too many, or ``OSError`` for the path."""
         try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):  # a file may be replaced, so its directory is watched
-                directory, self._only = os.path.split(os.path.realpath(path))
+            if not stat.S_ISDIR(os.stat(self._path).st_mode):  # a file may be replaced, so its directory is watched
+                directory, self._only = os.path.split(os.path.realpath(self._path))
                 self._root.name, self._recursive = directory, False
             os.listdir(self._root.name)  # raises if the user may not read it
-            self._inotify = Inotify()
             self._watch(self._root)
             for event in self._grown(self._root, report=False):
                 if event["type"] == "overflow":
@@ -110,51 +114,32 @@ class WatchedTree:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise self._too_many() from None
-            raise os_failure(error, path) from None
-        return {"directories": len(self._nodes)}
-
-    def take(self) -> tuple[list[bytes], bool]:
-        """The next events, packed, and whether there may be more right now."""
-        pack = msgpack.Packer(use_bin_type=True).pack
-        pieces: list[bytes] = []
-        size = 0
-        while size < _BATCH_BYTES:
-            event = next(self._events, None)
-            if event is None:
-                return pieces, False
-            pieces.append(pack(event))
-            size += len(pieces[-1])
-        return pieces, True
+            raise
+        return len(self._nodes)
 
     def close(self) -> None:
         """Stop watching."""
-        if self._inotify is not None:
-            self._inotify.close()
+        self.inotify.close()
 
     # Events ------------------------------------------------------------------------------------------------------
 
-    def _translated(self) -> Iterator[dict[str, Any] | None]:
-        """The events for clients; None when there are none at the moment."""
+    def waiting(self) -> Iterator[dict[str, Any]]:
+        """The events for clients that there are at the moment."""
         last = None
-        while not self.ended:
-            if not self._fill():
-                for node in self._reporting:
-                    node.reported.clear()
-                self._reporting.clear()
-                self._reported = 0
-                last = None
-                yield None
-                continue
+        while not self.ended and self._fill():
             for event in self._meaning(self._queue.popleft()):
                 if event["type"] != "modified" or event != last:  # equal events in a row are sent once
                     yield event
                 last = event
+        for node in self._reporting:
+            node.reported.clear()
+        self._reporting.clear()
+        self._reported = 0
 
     def _fill(self, patience_s: float = 0.0) -> bool:
         """Whether there is something to translate."""
-        assert self._inotify is not None
         if not self._queue or patience_s:
-            self._queue += self._inotify.read(patience_s)
+            self._queue += self.inotify.read(patience_s)
         return bool(self._queue)
 
     def _meaning(self, event: Event) -> Iterator[dict[str, Any]]:
@@ -240,10 +225,9 @@ class WatchedTree:
     # Directories -------------------------------------------------------------------------------------------------
 
     def _watch(self, node: _Node) -> None:
-        assert self._inotify is not None
         if len(self._nodes) >= MOST_DIRECTORIES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), node.path())
-        watch = self._inotify.add(node.path(), follow=node is self._root)
+        watch = self.inotify.add(node.path(), follow=node is self._root)
         known = self._nodes.get(watch)
         if known is not None and known is not node and known.parent is not None:
             known.parent.children.pop(known.name, None)  # the directory was moved while events were lost
@@ -299,7 +283,6 @@ class WatchedTree:
 
     def _dropped(self, parent: _Node, name: str) -> None:
         """A directory was removed: stop watching it and everything below it."""
-        assert self._inotify is not None
         gone = parent.children.pop(name, None)
         waiting = [] if gone is None else [gone]
         while waiting:
@@ -307,7 +290,7 @@ class WatchedTree:
             waiting += node.children.values()
             if self._nodes.get(node.watch) is node:
                 del self._nodes[node.watch]
-                self._inotify.remove(node.watch)
+                self.inotify.remove(node.watch)
 
     def _forget(self, node: _Node) -> None:
         """The kernel has removed the watch of this directory."""

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
@@ -20,17 +19,17 @@ from holdfast_wire.records import dataclass
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.request.params import boolean, integer, text
-from session_agent.agent.request.paths import absolute, os_failure, path_param, shown
+from session_agent.agent.request.paths import absolute, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
 
-from .file_user import acting
-from .ownership import AGENT, Ownership
-from .transfers import Incoming
+from .file_user import Owner, acting, give, owner_of
+from .transfers import Incoming, Info, Sink
 
 NEW_MODE = 0o644
 """Mode of a new file if the request has none."""
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How to open a new file, for writing."""
 _IN_PLACE = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _HEX = frozenset("0123456789abcdef")
 
@@ -52,7 +51,7 @@ class WriteOptions:
     parents: bool = True
     atomic: bool = True
     append: bool = False
-    owner: Ownership = AGENT
+    owner: Owner = None
     writer: int | None = None
 
 
@@ -78,10 +77,10 @@ def open_write(context: AgentContext, channel: Channel) -> Handler:
         owner=owner,
         writer=None if actor is None or actor.is_root else actor.uid,
     )
-    return Incoming(channel, FileSink(path, options), actor)
+    return Incoming(channel, _file(path, options), path, actor)
 
 
-def make_parents(directory: str, owner: Ownership) -> None:
+def make_parents(directory: str, owner: Owner) -> None:
     """``mkdir -p``; new directories get the owner. Raises ``OSError``."""
     missing: list[str] = []
     while directory not in ("", "/") and not os.path.isdir(directory):
@@ -94,7 +93,7 @@ def make_parents(directory: str, owner: Ownership) -> None:
             if os.path.isdir(path):  # another process was faster
                 continue
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-        owner.give_new(path)
+        give(path, owner)
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -104,8 +103,25 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-class FileSink:
-    """Writes ``path``. The content is visible only after ``finish``, unless it is written in place."""
+def temporary_name() -> str:
+    """A new name for a file beside the one that it will replace."""
+    return f".holdfast-{os.urandom(8).hex()}"
+
+
+def _file(path: str, options: WriteOptions) -> Sink:
+    """Write ``path``. The content is visible only after the end of the input, unless it is written in place."""
+    target = _Target(path, options)
+    try:
+        target.open()
+        while (data := (yield {})) is not None:
+            target.write(data)
+        return target.commit()
+    finally:
+        target.close()
+
+
+class _Target:
+    """The file that is written: a temporary one that will replace the target, or the target itself."""
 
     def __init__(self, path: str, options: WriteOptions) -> None:
         self._path = path
@@ -118,48 +134,37 @@ class FileSink:
         self._sha256 = Sha256()
         self._digested = True
 
-    def open(self) -> dict[str, Any]:
-        try:
-            self._open()
-        except OSError as error:
-            raise os_failure(error, self._path) from None
-        return {}
-
-    def feed(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Append ``data``."""
         wanted = self._options.size
         if wanted is not None and self._size + len(data) > wanted:
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: more than the announced {wanted} bytes arrived")
-        try:
-            write_all(self._file, data)
-        except OSError as error:
-            raise os_failure(error, self._path) from None
+        write_all(self._file, data)
         self._sha256.update(data)
         self._size += len(data)
 
-    def finish(self) -> dict[str, Any]:
+    def commit(self) -> Info:
+        """Check the content and put it into place; returns the fields of ``Closed``."""
         digest = self._sha256.hexdigest()
         options = self._options
         if options.size not in (None, self._size):
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: {self._size} bytes arrived, {options.size} were announced")
         if options.sha256 not in (None, digest):
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: the bytes hash to {digest}, not to {options.sha256}")
-        try:
-            self._commit()
-        except OSError as error:
-            raise os_failure(error, self._path) from None
+        self._put_in_place()
         return {"size": self._size, "sha256": digest} if self._digested else {"size": self._size}
 
     def close(self) -> None:
+        """Remove the temporary file, and close the descriptors."""
         if self._temporary:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._directory)
-            self._temporary = ""
         for descriptor in (self._file, self._directory):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._file = self._directory = -1
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Open or create the file."""
         options = self._options
         target = os.path.realpath(self._path)
         if self._path.endswith("/"):
@@ -209,8 +214,8 @@ class FileSink:
             return None
 
     def _open_temporary(self, state: os.stat_result | None) -> None:
-        name = f".holdfast-{os.urandom(8).hex()}"
-        self._file = os.open(name, _CREATE, 0o600, dir_fd=self._directory)
+        name = temporary_name()
+        self._file = os.open(name, CREATE, 0o600, dir_fd=self._directory)
         self._temporary = name
         if state is None or not self._options.offset:
             return
@@ -245,7 +250,7 @@ class FileSink:
             self._size = os.fstat(self._file).st_size
             self._digested = False
         if state is None:
-            options.owner.give_new(self._file)
+            give(self._file, options.owner)
 
     def _keep(self, source: int, target: int) -> None:
         """Hash the first ``offset`` bytes, and copy them if there is a target."""
@@ -264,19 +269,14 @@ class FileSink:
             message = f"{shown(self._path)} has {self._size} bytes: it cannot be resumed at {self._options.offset}"
             raise HoldfastError("invalid_argument", message)
 
-    def _commit(self) -> None:
-        options = self._options
+    def _put_in_place(self) -> None:
+        mode = self._options.mode
         if not self._temporary:
-            if options.owner.asked is not None:
-                options.owner.asked.give(self._file)
-            if options.mode is not None:
-                os.fchmod(self._file, options.mode)
+            if mode is not None:
+                os.fchmod(self._file, mode)
             return
         state = self._existing()
-        owner = options.owner.of(state)
-        if owner is not None:
-            owner.give(self._file)
-        mode = options.mode
+        give(self._file, owner_of(state, self._options.owner))
         if mode is None:  # set-user-id and set-group-id bits are removed: they were set for the old content
             mode = state.st_mode & 0o1777 if state is not None else NEW_MODE
         os.fchmod(self._file, mode)
@@ -291,13 +291,9 @@ class FileSink:
 
     def _copy_to_target(self) -> None:
         """Copy the complete temporary file into a target that cannot be replaced."""
-        target = os.open(self._name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
-        try:
-            source = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
-            try:
-                while data := os.read(source, DATA_BYTES):
-                    write_all(target, data)
-            finally:
-                os.close(source)
-        finally:
-            os.close(target)
+        source = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+        with open(source, "rb") as content:
+            target = os.open(self._name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
+            with open(target, "wb") as output:
+                while data := content.read(DATA_BYTES):
+                    output.write(data)
