@@ -15,8 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from session_agent.agent.startup.handlers import MODULES
+
 ROOTS = (
     "session_agent.__main__",
+    *MODULES.values(),
     "os",  # the landmark by which an interpreter finds its home
     "encodings.aliases",
     "encodings.ascii",

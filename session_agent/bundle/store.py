@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from session_agent.agent.startup.handlers import USUAL
+
 from .imports import LEFT_OUT, Module, closure
 
 NAME = "agent/start.bin"
@@ -27,11 +29,7 @@ START = (
     *(("_sha2",) if sys.version_info >= (3, 12) else ("_sha256", "_sha512")),
     "ctypes",
     "encodings.ascii",
-    "session_agent.agent.commands.command",
-    "session_agent.agent.files.operations",
-    "session_agent.agent.files.read",
-    "session_agent.agent.files.write",
-    "session_agent.agent.shell.channel",
+    *USUAL.values(),
 )
 LATER = (
     *("asyncio.sslproto", "asyncio.staggered", "json", "locale", "textwrap", "tokenize"),

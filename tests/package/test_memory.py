@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from holdfast_wire.channels import IMPERATIVES
 
-from session_agent.agent.startup.handlers import FACTORIES
-from session_agent.agent.startup.lazy_handlers import LazyHandlers
+from session_agent.agent.startup.handlers import LazyHandlers
 from session_agent.bundle import store
 from session_agent.bundle.build import Bundle
 from session_agent.bundle.compiling import without_docs
@@ -128,6 +128,6 @@ def test_doc_strings_are_left_out() -> None:
 
 def test_every_kind_of_channel_has_a_handler() -> None:
     handlers = LazyHandlers()
-    assert dict(handlers) == dict(FACTORIES)
-    assert len(handlers) == len(FACTORIES) == 12
+    assert {kind: factory.__name__ for kind, factory in handlers.items()} == {kind: f"open_{kind}" for kind in IMPERATIVES}
+    assert len(handlers) == 12
     assert handlers.get("nothing") is None

@@ -17,7 +17,7 @@ from holdfast_wire.session import AgentSession
 
 from session_agent.agent.context import SandboxLimits
 from session_agent.agent.session.sessions import Sessions
-from session_agent.agent.startup.handlers import FACTORIES
+from session_agent.agent.startup.handlers import LazyHandlers
 from tests.support.channel import SilentConnection
 from tests.support.process_channel import Client, ProcessChannel, client
 from tests.support.running import only_shell, only_terminal
@@ -129,7 +129,7 @@ class StrictChannel(ProcessChannel):
 
 def open_strict(sandbox: Client, kind: str, params: dict[str, Any]) -> StrictChannel:
     channel = StrictChannel(kind, params)
-    channel.handler = FACTORIES[kind](sandbox.context, channel)
+    channel.handler = LazyHandlers()[kind](sandbox.context, channel)
     return channel
 
 
@@ -214,7 +214,7 @@ async def test_results_wait_for_a_client_that_gives_no_credit(ends: bool, monkey
     async with client(env={"PATH": PATH}) as sandbox:
         records = sandbox.context.records
         hello = Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1)
-        held = Sessions(sandbox.context, FACTORIES, "epoch", {}).attach(hello, SilentConnection(), 0.0)
+        held = Sessions(sandbox.context, LazyHandlers(), "epoch", {}).attach(hello, SilentConnection(), 0.0)
         ids = [f"run-{number}" for number in range(20)]
         received: list[str] = []
 

@@ -15,7 +15,7 @@ from session_agent.agent.context import AgentContext
 from session_agent.agent.session.channels import Channel
 from session_agent.agent.session.sessions import HeldSession, Sessions
 from session_agent.agent.settings import AgentSettings
-from session_agent.agent.startup.handlers import FACTORIES
+from session_agent.agent.startup.handlers import LazyHandlers
 from tests.support.channel import SilentConnection
 from tests.support.until import until_async
 
@@ -110,7 +110,7 @@ async def test_bytes_that_one_session_releases_are_available_to_another(sessions
 
 async def test_unread_files_are_read_ahead_within_limits(sessions: Sessions, tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(bytes(2 * MIB))
-    held = Sessions(sessions._context, {"read": FACTORIES["read"]}, "epoch", {})
+    held = Sessions(sessions._context, {"read": LazyHandlers()["read"]}, "epoch", {})
     reader = Reader(held, "r" * 16)
     read_ahead = sessions._context.read_ahead.whole
     reader.open(80, "read", {"path": str(tmp_path / "big")})

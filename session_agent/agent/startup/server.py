@@ -34,7 +34,7 @@ from session_agent.agent.session.connection import Connection
 from session_agent.agent.session.sessions import Sessions
 from session_agent.agent.settings import AgentSettings
 
-from .lazy_handlers import LazyHandlers
+from .handlers import LazyHandlers
 
 log = logging.getLogger("session_agent.agent.startup.server")
 

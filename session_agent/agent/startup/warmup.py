@@ -20,7 +20,7 @@ from session_agent.agent.process.privileges import drop_calls
 from session_agent.agent.session.connection import Connection
 from session_agent.agent.settings import AgentSettings
 
-from .handlers import FACTORIES
+from .handlers import LazyHandlers
 from .server import AgentServer, log_to_stderr, warm_allocator
 
 _TOKEN = "0" * 64
@@ -45,7 +45,7 @@ def warm_up() -> None:
 
 async def _warm_up() -> None:
     settings = AgentSettings.from_config({"sandbox_id": "warm-up", "token": _TOKEN, "workdir": "/", "ulimits": _ULIMITS})
-    server = AgentServer(settings, FACTORIES)
+    server = AgentServer(settings, dict(LazyHandlers()))
     server.context.start()
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
