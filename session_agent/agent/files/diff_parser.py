@@ -111,11 +111,7 @@ class _Parser:
         self._at += 1
         if patch is None:
             patch = FilePatch(old, new, part=self._part)
-            if old is None:
-                patch.change = "create"
-            elif new is None:
-                patch.change = "delete"
-        elif not patch.bare:
+        if not patch.bare:
             patch.old, patch.new = old, new
             if old is None:
                 patch.change = "create"

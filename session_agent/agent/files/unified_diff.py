@@ -142,25 +142,18 @@ def _place(hunk: Hunk, lines: list[bytes], expected: int, least: int) -> int:
 
 
 def _find(old: list[bytes], lines: list[bytes], least: int) -> list[int]:
-    """All places of ``old`` in ``lines`` (Knuth, Morris, Pratt: linear also for hostile repetition), at most six."""
-    fail = [0] * len(old)
-    k = 0
-    for i in range(1, len(old)):
-        while k and old[i] != old[k]:
-            k = fail[k - 1]
-        k += old[i] == old[k]
-        fail[i] = k
+    """The first places of ``old`` in ``lines`` from ``least`` on, at most six."""
+    if not all(line.endswith(b"\n") for line in old):  # only the last line of a file has no newline
+        end = len(lines) - len(old)
+        return [end] if end >= least and lines[end:] == old else []
+    # Lines begin after a newline. The search for bytes takes linear time, also in hostile repetition.
+    text, wanted = b"\n" + b"".join(lines[least:]), b"\n" + b"".join(old)
     found: list[int] = []
-    k = 0
-    for i in range(least, len(lines)):
-        while k and lines[i] != old[k]:
-            k = fail[k - 1]
-        k += lines[i] == old[k]
-        if k == len(old):
-            found.append(i - k + 1)
-            if len(found) > 5:
-                break
-            k = fail[k - 1]
+    begin, line = 0, least
+    while len(found) < 6 and (at := text.find(wanted, begin)) >= 0:
+        line += text.count(b"\n", begin, at)
+        found.append(line)
+        begin, line = at + 1, line + 1
     return found
 
 
