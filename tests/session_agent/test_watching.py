@@ -13,10 +13,9 @@ import msgpack
 import pytest
 from holdfast_wire.frames import Closed
 
-from session_agent.agent.files import watched_tree
+from session_agent.agent.files import watching
 from session_agent.agent.files.inotify import OVERFLOW, Event, Inotify
-from session_agent.agent.files.watched_tree import WatchedTree
-from session_agent.agent.files.watching import open_watch
+from session_agent.agent.files.watching import WatchedTree, open_watch
 from tests.support.channel import DEADLINE_S, FakeChannel, serve
 from tests.support.requires import requires
 
@@ -238,7 +237,7 @@ async def test_after_lost_events_new_directories_are_watched_and_old_ones_are_no
 
 
 async def test_more_directories_than_can_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_tree, "MOST_DIRECTORIES", 5)
+    monkeypatch.setattr(watching, "MOST_DIRECTORIES", 5)
     (tmp_path / "a/b/c/d").mkdir(parents=True)
     channel = watch(tmp_path, recursive=True)
     await channel.opened()

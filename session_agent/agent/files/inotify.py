@@ -1,6 +1,6 @@
-"""The kernel's inotify, by its system calls.
+"""The kernel's inotify, by the functions of the C library.
 
-Owns one inotify descriptor and parsing the events that are read from it; ``watched_tree`` decides what is watched and what events mean. The
+Owns one inotify descriptor and parsing the events that are read from it; ``watching`` decides what is watched and what events mean. The
 kernel queues a limited number of events (``fs.inotify.max_queued_events``), and then reports that some were lost. Facts from inotify(7).
 """
 
@@ -18,8 +18,6 @@ MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x40, 0x80, 0x1
 DELETE_SELF, MOVE_SELF, UNMOUNT, OVERFLOW, IGNORED, IS_DIRECTORY = 0x400, 0x800, 0x2000, 0x4000, 0x8000, 0x4000_0000
 _ONLY_DIRECTORIES, _DO_NOT_FOLLOW, _NOT_UNLINKED = 0x0100_0000, 0x0200_0000, 0x0400_0000
 _MASK = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF | _ONLY_DIRECTORIES | _NOT_UNLINKED
-_NUMBERS = {"x86_64": (294, 254, 255), "aarch64": (26, 27, 28)}
-"""System call numbers of inotify_init1, inotify_add_watch and inotify_rm_watch."""
 _HEAD = struct.Struct("=iIII")
 _READ_BYTES = 64 * 1024
 
@@ -39,14 +37,10 @@ class Inotify:
     def __init__(self) -> None:
         import ctypes  # most sandboxes watch nothing
 
-        machine = os.uname().machine
-        if machine not in _NUMBERS:
-            raise HoldfastError("unsupported", f"watching files is not supported on {machine}")
-        self._ctypes = ctypes
-        self._numbers = _NUMBERS[machine]
         self._library: Any = ctypes.CDLL(None, use_errno=True)
+        self._errno = ctypes.get_errno
         try:
-            self.descriptor = self._call(0, os.O_NONBLOCK | os.O_CLOEXEC)
+            self.descriptor = self._checked(self._library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 hint = "end watches that are no longer needed, or raise fs.inotify.max_user_instances of the machine"
@@ -58,15 +52,12 @@ class Inotify:
     def add(self, path: str, *, follow: bool = False) -> int:
         """Watch a directory; returns the number of the watch. Raises ``OSError``, with ENOSPC if the kernel's limit is reached."""
         mask = _MASK if follow else _MASK | _DO_NOT_FOLLOW
-        try:
-            return self._call(1, self.descriptor, self._ctypes.c_char_p(os.fsencode(path)), self._ctypes.c_uint32(mask))
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from None
+        return self._checked(self._library.inotify_add_watch(self.descriptor, os.fsencode(path), mask), path)
 
     def remove(self, watch: int) -> None:
         """Remove a watch, unless the kernel has removed it already."""
         try:
-            self._call(2, self.descriptor, watch)
+            self._checked(self._library.inotify_rm_watch(self.descriptor, watch))
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
@@ -87,13 +78,11 @@ class Inotify:
         """Close the instance with all its watches."""
         os.close(self.descriptor)
 
-    def _call(self, which: int, *arguments: Any) -> int:
-        converted = [self._ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
-        answer = self._library.syscall(self._ctypes.c_long(self._numbers[which]), *converted)
+    def _checked(self, answer: int, path: str | None = None) -> int:
         if answer < 0:
-            number = self._ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        return int(answer)
+            number = self._errno()
+            raise OSError(number, os.strerror(number), path)
+        return answer
 
 
 def parse(data: bytes) -> list[Event]:
