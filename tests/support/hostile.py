@@ -15,8 +15,7 @@ from contextlib import suppress
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.files.diff_parser import parse
-from session_agent.agent.files.tar_format import Member
-from session_agent.agent.files.tar_reader import TarLimits, TarReader
+from session_agent.agent.files.tar import Member, TarLimits, TarReader
 from session_agent.agent.files.transfers import Sink, finish
 from session_agent.agent.files.unified_diff import PatchError, apply, prefix_depth
 

@@ -23,7 +23,7 @@ from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import acting
 from .safe_path import SafeRoot
-from .tar_format import END, Kind, Member, Names, header, padding
+from .tar import END, Kind, Member, Names, header, padding
 from .transfers import Outgoing, Source
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -49,8 +49,7 @@ def archive(path: str, exclude: tuple[str, ...]) -> Source:
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise HoldfastError("not_a_file", f"{shown(path)} is a special file")
     directory, name = (path, ".") if stat.S_ISDIR(mode) else os.path.split(path)
-    root = SafeRoot(directory)
-    try:
+    with contextlib.closing(SafeRoot(directory)) as root:
         yield {"type": "directory" if name == "." else "file"}
         tree = _Archive(root, exclude)
         held = bytearray()
@@ -65,8 +64,6 @@ def archive(path: str, exclude: tuple[str, ...]) -> Source:
             held += piece
         yield bytes(held + END)
         return {"entries": tree.entries, "bytes": tree.size_bytes, **tree.skipped.fields("skipped"), **tree.changed.fields("changed")}
-    finally:
-        root.close()
 
 
 class _Archive:

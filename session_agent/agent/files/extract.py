@@ -23,8 +23,7 @@ from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import Owner, acting, give
 from .safe_path import SafeRoot
-from .tar_format import Member, Names
-from .tar_reader import TarLimits, TarReader
+from .tar import Member, Names, TarLimits, TarReader
 from .transfers import Incoming, Info, Sink
 from .write import CREATE, make_parents, temporary_name, write_all
 
@@ -50,17 +49,15 @@ def extract(path: str, limits: TarLimits, *, owner: Owner = None, special_bits: 
     ``owner``: of everything that is created; ``special_bits``: keep set-user-id, set-group-id and sticky bits.
     """
     make_parents(os.path.normpath(path) if ".." not in path else path.rstrip("/"), owner)
-    root = SafeRoot(path)
-    extraction = _Extraction(root, limits, owner, 0o7777 if special_bits else 0o777)
-    try:
-        return (yield from extraction.run())
-    except OSError as error:
-        raise extraction.failure(error, path) from None
-    except HoldfastError as error:
-        error.detail = error.detail | extraction.progress()
-        raise
-    finally:
-        root.close()
+    with contextlib.closing(SafeRoot(path)) as root:
+        extraction = _Extraction(root, limits, owner, 0o7777 if special_bits else 0o777)
+        try:
+            return (yield from extraction.run())
+        except OSError as error:
+            raise extraction.failure(error, path) from None
+        except HoldfastError as error:
+            error.detail = error.detail | extraction.progress()
+            raise
 
 
 class _Extraction:

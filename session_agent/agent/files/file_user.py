@@ -9,6 +9,7 @@ setgroups(2), capset(2) and credentials(7).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import struct
@@ -145,16 +146,12 @@ def _dumpable() -> int:
 
 
 def _death_signal() -> int:
-    import ctypes
-
     number = ctypes.c_int()
     _call("prctl", _PR_GET_PDEATHSIG, ctypes.byref(number))
     return number.value
 
 
 def _capabilities() -> bytes:
-    import ctypes
-
     data = ctypes.create_string_buffer(_CAPABILITIES.size)
     _call("capget", _CAPABILITY_HEADER, data)
     return data.raw
@@ -175,8 +172,6 @@ def _set_id(name: str, number: int) -> None:
 
 
 def _call(name: str, *arguments: Any) -> int:
-    import ctypes
-
     converted = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     answer = _library().syscall(ctypes.c_long(_numbers()[name]), *converted)
     if answer == -1:
@@ -192,8 +187,6 @@ def _numbers() -> dict[str, int]:
 
 @functools.cache
 def _library() -> Any:
-    import ctypes
-
     library = ctypes.CDLL(None, use_errno=True)
     library.syscall.restype = ctypes.c_long
     return library

@@ -7,6 +7,7 @@ repositories. Paths cannot leave ``cwd``. A diff that does not apply gives a res
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -47,8 +48,7 @@ def open_patch(context: AgentContext, channel: Channel) -> Handler:
 
 def patch(cwd: str, strip: int | None, check: bool, owner: Owner) -> Sink:
     """Collect a diff, and apply it in ``cwd`` at the end of input."""
-    root = SafeRoot(cwd)
-    try:
+    with contextlib.closing(SafeRoot(cwd)) as root:
         diff = bytearray()
         while (data := (yield {})) is not None:
             if len(diff) + len(data) > DIFF_BYTES:
@@ -63,8 +63,6 @@ def patch(cwd: str, strip: int | None, check: bool, owner: Owner) -> Sink:
         if not check:
             Exchange(root, owner).make(cwd, changed)
         return _result(0, stdout="".join(f"{line}\n" for line in notes), files=[wire(path) for path in changed])
-    finally:
-        root.close()
 
 
 def _result(exit_code: int, *, stdout: str = "", stderr: str = "", files: list[str] | None = None) -> Info:

@@ -80,9 +80,13 @@ class Transfer(Handler):
         self._channel.send(Opened(self._channel.number, info))
         self._pump()
 
+    def _forget(self) -> None:
+        """The transfer is over: release what is not part of the work."""
+
     def _end(self, fact: Closed | Failed) -> None:
         """Send the final fact; the work has ended already."""
         self._over = True
+        self._forget()
         self._channel.send(fact)
 
     def _abort(self, last: Closed | Failed | None) -> None:
@@ -90,6 +94,7 @@ class Transfer(Handler):
         if self._over:
             return
         self._over, self._last = True, last
+        self._forget()
         if not self._busy:
             self._undo()
 
@@ -232,14 +237,6 @@ class Outgoing(Transfer):
         if self._listening >= 0:
             self._loop.remove_reader(self._listening)
             self._listening = -1
-
-    def _end(self, fact: Closed | Failed) -> None:
-        self._forget()
-        super()._end(fact)
-
-    def _abort(self, last: Closed | Failed | None) -> None:
-        self._forget()
-        super()._abort(last)
 
     def _forget(self) -> None:
         self._stop_listening()

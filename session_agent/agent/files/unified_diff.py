@@ -108,20 +108,17 @@ def _line_ends(hunk: Hunk, lines: list[bytes]) -> tuple[Hunk, str]:
         return hunk, ""
     in_file = [line.endswith(b"\r\n") for line in lines if line.endswith(b"\n")]
     if not any(crlf) and in_file and all(in_file):
-
-        def convert(line: bytes) -> bytes:
-            return line[:-1] + b"\r\n" if line.endswith(b"\n") else line
-
-        note = "was given the file's CRLF line ends"
+        end, name = b"\r\n", "CRLF"
     elif all(crlf) and not any(in_file):
-
-        def convert(line: bytes) -> bytes:
-            return line[:-2] + b"\n" if line.endswith(b"\r\n") else line
-
-        note = "was given the file's LF line ends"
+        end, name = b"\n", "LF"
     else:
         return hunk, ""
-    return replace(hunk, old=tuple(map(convert, hunk.old)), new=tuple(map(convert, hunk.new))), note
+
+    def convert(line: bytes) -> bytes:
+        return line[:-1].removesuffix(b"\r") + end if line.endswith(b"\n") else line
+
+    converted = replace(hunk, old=tuple(map(convert, hunk.old)), new=tuple(map(convert, hunk.new)))
+    return converted, f"was given the file's {name} line ends"
 
 
 def _place(hunk: Hunk, lines: list[bytes], expected: int, least: int) -> int:

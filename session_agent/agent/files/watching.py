@@ -7,6 +7,7 @@ the kernel, whose queue then overflows and reports that. Used through ``transfer
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -96,16 +97,13 @@ class _Node:
 
 def _changes(path: str, recursive: bool) -> Source:
     """The events of a directory, one file in it, or all below it, as maps, until the directory is removed."""
-    tree = WatchedTree(start_of(path), recursive)
-    try:
+    with contextlib.closing(WatchedTree(start_of(path), recursive)) as tree:
         yield {"directories": tree.open()}
         while True:
             yield from packed(tree.waiting())
             if tree.ended:
                 return {}
             yield tree.inotify.descriptor
-    finally:
-        tree.close()
 
 
 class WatchedTree:

@@ -1,23 +1,34 @@
-"""An incremental parser for tar streams: its generators wait for bytes as they arrive, and return members and pieces of their content.
+"""The tar format: writing the headers of members, and reading members from a stream.
 
-Owns the syntax (v7, ustar, GNU long names and numbers, PAX) and the limits on entries and bytes. Opens no file: ``extract`` decides where
-a member may go. It needs no thread that waits for input and no buffer beyond one header. For any input the only exception
-is ``HoldfastError`` with ``archive_invalid`` or ``archive_limit``.
+Owns the syntax (GNU's is written; v7, ustar and PAX are read too), and the limits on entries and bytes. Opens no file: ``archive`` and
+``extract`` do. The reader's generators wait for bytes as they arrive; it needs no thread that waits for input and no buffer beyond one
+header. For any input its only exception is ``HoldfastError`` with ``archive_invalid`` or ``archive_limit``. The standard library's tarfile
+is not used: it imports compressors into every agent, needs file objects, while both directions are driven by credit here, and has its own
+rules for hostile archives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any, Literal
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass
 
-from .tar_format import BLOCK, Kind, Member, padding
+from session_agent.agent.request.paths import wire
+
 from .transfers import Info
 
+BLOCK = 512
+END = bytes(2 * BLOCK)
 _META_BYTES = 1024 * 1024  # PAX records and long names of one member: a path is at most 4 KiB, attributes may be more
 _MOST = 2**53
+_MOST_NAMED = 20
 
+Kind = Literal["file", "directory", "symlink", "hardlink", "other"]
+
+_TYPES: dict[Kind, bytes] = {"file": b"0", "hardlink": b"1", "symlink": b"2", "directory": b"5"}
+_KINDS: dict[bytes, Kind] = {kind: name for name, kind in _TYPES.items()} | {b"\0": "file", b"7": "file"}
 _COMPRESSED = (
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -25,17 +36,81 @@ _COMPRESSED = (
     (b"BZh", "bzip2"),
     (b"PK\x03\x04", "zip"),
 )
-_KINDS: dict[bytes, Kind] = {
-    b"0": "file",
-    b"\0": "file",
-    b"7": "file",
-    b"1": "hardlink",
-    b"2": "symlink",
-    b"5": "directory",
-}
 _EXTENDED = (b"x", b"X", b"g", b"L", b"K")
 _KNOWN = frozenset((b"path", b"linkpath", b"size", b"mtime", b"uid", b"gid"))
 _HAVE_NO_BODY = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One entry of an archive. Names are raw bytes; ``size`` counts the bytes of content that follow the header."""
+
+    name: bytes
+    kind: Kind
+    size: int = 0
+    mode: int = 0o644
+    mtime_s: int = 0
+    uid: int = 0
+    gid: int = 0
+    link: bytes = b""
+
+
+class Names:
+    """Names that a result counts, and of which it spells out the first ones."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: list[str] = []
+
+    def add(self, name: str) -> None:
+        """Count ``name``."""
+        self._count += 1
+        if len(self._first) < _MOST_NAMED:
+            self._first.append(wire(name))
+
+    def fields(self, key: str) -> dict[str, Any]:
+        """The count under ``key``, and the names under ``…_names`` if there are any."""
+        return {key: self._count, f"{key}_names": self._first} if self._first else {key: self._count}
+
+
+def padding(size: int) -> int:
+    """Bytes that fill content of ``size`` up to a whole block."""
+    return -size % BLOCK
+
+
+def header(member: Member) -> bytes:
+    """The header blocks of ``member``; a long name or link precedes them as the content of a member of its own."""
+    name = member.name + b"/" if member.kind == "directory" and not member.name.endswith(b"/") else member.name
+    blocks = b""
+    for kind, text in ((b"L", name), (b"K", member.link)):
+        if len(text) > 100:
+            long_name = Member(b"././@LongLink", "file", size=len(text) + 1)
+            blocks += _block(long_name, long_name.name, kind) + text + bytes(1 + padding(long_name.size))
+    return blocks + _block(member, name, _TYPES[member.kind])
+
+
+def _block(member: Member, name: bytes, kind: bytes) -> bytes:
+    name, link = name[:100], member.link[:100]
+    block = bytearray(BLOCK)
+    block[0 : len(name)] = name
+    block[100:108] = _digits(member.mode & 0o7777, 8)
+    block[108:116] = _digits(member.uid, 8)
+    block[116:124] = _digits(member.gid, 8)
+    block[124:136] = _digits(member.size, 12)
+    block[136:148] = _digits(member.mtime_s, 12)
+    block[148:156] = b" " * 8
+    block[156:157] = kind
+    block[157 : 157 + len(link)] = link
+    block[257:265] = b"ustar  \0"
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def _digits(value: int, width: int) -> bytes:
+    """A number in octal digits, or in base 256 if these are too few or it is negative."""
+    if 0 <= value < 8 ** (width - 1):
+        return b"%0*o\0" % (width - 1, value)
+    return (b"\xff" if value < 0 else b"\x80") + value.to_bytes(width - 1, "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
