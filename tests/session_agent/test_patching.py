@@ -338,6 +338,12 @@ async def test_the_directory_must_exist_and_has_a_default(tmp_path: Path) -> Non
     assert (await channel.result())["files"] == ["f"]
 
 
+async def test_a_file_that_the_diff_creates_and_deletes_is_not_there(tmp_path: Path) -> None:
+    diff = b"--- /dev/null\n+++ b/d/f\n@@ -0,0 +1 @@\n+x\n--- a/d/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    assert (await patch(tmp_path, diff))["success"]
+    assert os.listdir(tmp_path) == []
+
+
 async def test_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patching, "DIFF_BYTES", 1000)
     assert (await (await send(tmp_path, b"x" * 1001)).error())["code"] == "request_too_large"

@@ -19,7 +19,7 @@ from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
 
-from .atomic_replace import Exchange, NewFile
+from .atomic_replace import NewFile, replace_together
 from .diff_parser import parse
 from .file_user import Owner, acting
 from .safe_path import SafeRoot
@@ -61,7 +61,7 @@ def patch(cwd: str, strip: int | None, check: bool, owner: Owner) -> Sink:
             return _result(128 if error.malformed else 1, stderr=f"error: {error}\n")
         changed = plan.changed()
         if not check:
-            Exchange(root, owner).make(cwd, changed)
+            replace_together(root, cwd, changed, owner)
         return _result(0, stdout="".join(f"{line}\n" for line in notes), files=[wire(path) for path in changed])
 
 
