@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ID_BYTES
@@ -19,7 +20,7 @@ from session_agent.agent.output.exit_status import Ending
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Spool
-from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
+from session_agent.agent.process.fork import CannotExecuteError, Stdio
 from session_agent.agent.process.processes import is_signal, kill_signal
 from session_agent.agent.request import params as read
 from session_agent.agent.session.channels import Channel
@@ -43,25 +44,19 @@ def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
     name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
         raise HoldfastError("invalid_argument", f"a terminal's name has at most {ID_BYTES} bytes")
-    rows, columns = window_size(params)
+    size = window_size(params)
     terminal = context.terminals.get(name)
-    assert terminal is None or isinstance(terminal, Terminal)
-    created = terminal is None
     if terminal is None:
         if len(context.terminals) >= context.limits.terminals:
             raise HoldfastError("session_limit", f"{len(context.terminals)} terminals are open in this sandbox")
-        launch = launch_from(context, params, term=TERM)
-        argv = read.texts(params, "argv") or _shell(context, login=read.boolean(params, "login", False))
-        timeout_s = read.number(params, "timeout_s", None)
-        terminal = Terminal(context, name, argv, launch, rows, columns, timeout_s)
-    else:
-        resized = terminal.resize(rows, columns)
-        past, cut = terminal.past()
-        handler = TerminalHandler(channel, terminal, created=False, past=replay(past, cut=cut))
-        if not resized:
-            terminal.redraw(force=cut)
-        return handler
-    return TerminalHandler(channel, terminal, created=created)
+        return TerminalHandler(channel, Terminal(context, name, params, size), created=True)
+    assert isinstance(terminal, Terminal)
+    resized = terminal.resize(*size)
+    past, cut = terminal.past()
+    handler = TerminalHandler(channel, terminal, created=False, past=replay(past, cut=cut))
+    if not resized:
+        terminal.redraw(force=cut)
+    return handler
 
 
 def _shell(context: AgentContext, *, login: bool) -> list[str]:
@@ -74,25 +69,19 @@ class Terminal(Process):
 
     KIND, KILLED, ERRORS = "terminal", "cancelled", (1, "\r\n")
 
-    def __init__(
-        self,
-        context: AgentContext,
-        name: str,
-        argv: list[str],
-        launch: Launch,
-        rows: int,
-        columns: int,
-        timeout_s: float | None,
-    ) -> None:
+    def __init__(self, context: AgentContext, name: str, params: dict[str, Any], size: tuple[int, int]) -> None:
+        launch = launch_from(context, params, term=TERM)
+        argv = read.texts(params, "argv") or _shell(context, login=read.boolean(params, "login", False))
+        timeout_s = read.number(params, "timeout_s", None)
         self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
         super().__init__(context, Record(name, b"", self.spool))
         self.name = name
         self._wiggle: asyncio.TimerHandle | None = None
-        self._size = (rows, columns)
+        self._size = size
         self._prompts = os.path.basename(argv[0]) in _SHELLS and all(
             word.startswith("--") or (word.startswith("-") and "c" not in word) for word in argv[1:]
         )
-        self._master, slave = open_pty(rows, columns)
+        self._master, slave = open_pty(*size)
         try:
             if launch.uid is not None:
                 os.fchown(slave, launch.uid, -1)

@@ -22,10 +22,12 @@ def _refuse(key: str, wanted: str, value: object) -> HoldfastError:
 def text(params: _Params, key: str, default: _Default) -> str | _Default:
     """A string without NUL."""
     value = params.get(key)
-    if value is None:
-        return default
+    return default if value is None else _text(key, value, "text")
+
+
+def _text(key: str, value: object, wanted: str) -> str:
     if not isinstance(value, str):
-        raise _refuse(key, "text", value)
+        raise _refuse(key, wanted, value)
     if "\0" in value:
         raise HoldfastError("invalid_argument", f"{key} holds a NUL byte")
     return value
@@ -80,12 +82,7 @@ def texts(params: _Params, key: str) -> list[str] | None:
         return None
     if not isinstance(value, list):
         raise _refuse(key, "a list of texts", value)
-    for entry in value:
-        if not isinstance(entry, str):
-            raise _refuse(key, "a list of texts", entry)
-        if "\0" in entry:
-            raise HoldfastError("invalid_argument", f"{key} holds a NUL byte")
-    return value
+    return [_text(key, entry, "a list of texts") for entry in value]
 
 
 def mapping(params: _Params, key: str) -> dict[str, str]:
@@ -95,9 +92,4 @@ def mapping(params: _Params, key: str) -> dict[str, str]:
         return {}
     if not isinstance(value, dict):
         raise _refuse(key, "a map of texts", value)
-    for name, entry in value.items():
-        if not isinstance(name, str) or not isinstance(entry, str):
-            raise _refuse(key, "a map of texts to texts", entry if isinstance(name, str) else name)
-        if "\0" in name or "\0" in entry:
-            raise HoldfastError("invalid_argument", f"{key} holds a NUL byte")
-    return value
+    return {_text(key, name, "a map of texts to texts"): _text(key, entry, "a map of texts to texts") for name, entry in value.items()}
