@@ -21,6 +21,7 @@ from session_agent.agent.request.params import texts
 from session_agent.agent.request.paths import absolute, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
 
+from .descriptors import opened
 from .file_user import acting
 from .safe_path import SafeRoot
 from .tar import END, Kind, Member, Names, header, padding
@@ -98,11 +99,8 @@ class _Archive:
 
     def _names(self, directory: str) -> list[str]:
         try:
-            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._root.directory(directory))
-            try:
+            with opened(".", os.O_RDONLY | os.O_DIRECTORY, directory=self._root.directory(directory)) as descriptor:
                 return sorted(os.listdir(descriptor), key=os.fsencode)
-            finally:
-                os.close(descriptor)
         except OSError:
             self.skipped.add(directory or ".")
             return []

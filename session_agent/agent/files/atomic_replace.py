@@ -13,9 +13,9 @@ from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.paths import os_failure
 
+from .descriptors import CREATE, opened, temporary_name, write_all
 from .file_user import Owner, give, owner_of
 from .safe_path import SafeRoot
-from .write import CREATE, temporary_name
 
 
 @dataclass(slots=True)
@@ -64,11 +64,10 @@ def _create(name: str, directory: int, file: NewFile, content: bytes, owner: Own
         os.symlink(os.fsdecode(content.removesuffix(b"\n")), name, dir_fd=directory)
         give(name, owner, directory=directory)
         return
-    with open(os.open(name, CREATE, 0o600, dir_fd=directory), "wb") as output:
-        output.write(content)
-        output.flush()
-        give(output.fileno(), owner)
-        os.fchmod(output.fileno(), 0o644 if file.mode is None else file.mode)
+    with opened(name, CREATE, directory=directory) as output:
+        write_all(output, content)
+        give(output, owner)
+        os.fchmod(output, 0o644 if file.mode is None else file.mode)
 
 
 def _keep(root: SafeRoot, path: str, file: NewFile) -> str | None:

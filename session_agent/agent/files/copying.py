@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from holdfast_wire.errors import HoldfastError
@@ -21,6 +21,7 @@ from session_agent.agent.request.paths import os_failure, shown, wire
 
 from .contents import copy_attributes, copy_contents
 from .cursor import DIRECTORY, Cursor, Identity, identity
+from .descriptors import opened
 from .transfers import Info, Source
 
 _FOLLOWED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -45,18 +46,17 @@ def copy(path: str, to: str) -> Source:
     copying = _Copying(path, to)
     slice_ends = time.monotonic() + _SLICE_S
     try:
-        for _ in copying.copy():
-            if time.monotonic() >= slice_ends:
-                yield b""
-                slice_ends = time.monotonic() + _SLICE_S
+        with copying.held, contextlib.closing(copying.copy()) as steps:
+            for _ in steps:
+                if time.monotonic() >= slice_ends:
+                    yield b""
+                    slice_ends = time.monotonic() + _SLICE_S
     except OSError as error:
         named = isinstance(error.filename, str) and error.filename.startswith("/")
         where = error.filename if named else copying.place()
         typed = os_failure(error, where)
         typed.detail["path"] = wire(where)
         raise typed from None
-    finally:
-        copying.close()
     return copying.counts
 
 
@@ -69,23 +69,16 @@ class _Copying:
         self.counts: Info = {"entries": 0, "bytes": 0}
         self._names: list[str] = []
         self._links: dict[Identity, str] = {}
-        self._held: list[int] = []
-        self._cursors: list[Cursor] = []
+        self.held = contextlib.ExitStack()
+        """Closes the descriptors of the whole copy."""
 
     def place(self) -> str:
         """The path that is being copied now."""
         return "/".join([self._path.rstrip("/"), *self._names])
 
-    def close(self) -> None:
-        """Close all descriptors."""
-        for descriptor in self._held:
-            os.close(descriptor)
-        for cursor in self._cursors:
-            cursor.close()
-
     # Source and target -------------------------------------------------------------------------------------------
 
-    def copy(self) -> Iterator[None]:
+    def copy(self) -> Generator[None, None, None]:
         """Copy; yields after every piece of work."""
         path, to = self._path, self._to
         base = os.path.basename(path.rstrip("/"))
@@ -135,12 +128,11 @@ class _Copying:
             raise OSError(error.errno, error.strerror, named) from None
 
     def _hold(self, descriptor: int) -> int:
-        self._held.append(descriptor)
+        self.held.callback(os.close, descriptor)
         return descriptor
 
     def _cursor(self, descriptor: int) -> Cursor:
-        self._cursors.append(Cursor(descriptor))
-        return self._cursors[-1]
+        return self.held.enter_context(contextlib.closing(Cursor(descriptor)))
 
     # Trees -------------------------------------------------------------------------------------------------------
 
@@ -248,30 +240,24 @@ class _Copying:
         _replacing(target, there, lambda: os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there))
         with contextlib.suppress(PermissionError):
             os.chown(target, state.st_uid, state.st_gid, dir_fd=there, follow_symlinks=False)
-        made = os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=there)
-        try:
-            with contextlib.suppress(OSError):
-                os.chmod(f"/proc/self/fd/{made}", stat.S_IMODE(state.st_mode))  # bits that the umask has removed
-        finally:
-            os.close(made)
+        with opened(target, os.O_PATH | os.O_NOFOLLOW, directory=there) as made, contextlib.suppress(OSError):
+            os.chmod(f"/proc/self/fd/{made}", stat.S_IMODE(state.st_mode))  # bits that the umask has removed
         os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=there, follow_symlinks=False)
 
     def _regular(self, name: str, here: int, target: str, there: int) -> Iterator[None]:
-        source = self._hold(os.open(name, _READ, dir_fd=here))
-        state = os.fstat(source)
-        if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # it was replaced since the stat
-        is_new, opened = self._created(target, there, state)
-        file = self._hold(opened)
-        for size in copy_contents(source, file, state.st_size):
-            self.counts["bytes"] += size
-            yield
-        if stat.S_ISREG(os.fstat(file).st_mode):
-            self._copy_metadata(source, file, state, is_new=is_new)
-        self._held.remove(file)
-        os.close(file)
-        self._held.remove(source)
-        os.close(source)
+        with opened(name, _READ, directory=here) as source:
+            state = os.fstat(source)
+            if not stat.S_ISREG(state.st_mode):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # it was replaced since the stat
+            is_new, file = self._created(target, there, state)
+            try:
+                for size in copy_contents(source, file, state.st_size):
+                    self.counts["bytes"] += size
+                    yield
+                if stat.S_ISREG(os.fstat(file).st_mode):
+                    self._copy_metadata(source, file, state, is_new=is_new)
+            finally:
+                os.close(file)
 
     def _created(self, name: str, there: int, source: os.stat_result) -> tuple[bool, int]:
         for _ in range(10):  # others may create and remove entries there

@@ -21,11 +21,12 @@ from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
 
+from .descriptors import CREATE, opened, temporary_name, write_all
 from .file_user import Owner, acting, give
 from .safe_path import SafeRoot
 from .tar import Member, Names, TarLimits, TarReader
 from .transfers import Incoming, Info, Sink
-from .write import CREATE, make_parents, temporary_name, write_all
+from .write import make_parents
 
 _MOST_DEFERRED = 65_536
 
@@ -79,8 +80,8 @@ class _Extraction:
             yield from self._member(member)
             self._done += 1
         for path in reversed(self._deferred):
-            with contextlib.suppress(OSError):  # it was removed or replaced since
-                self._set_metadata(path, self._deferred[path])
+            with contextlib.suppress(OSError), self._directory(path) as directory:  # it may have been removed or replaced since
+                self._set_metadata(directory, self._deferred[path])
         return {"entries": self._done, "bytes": self._reader.size_bytes, **self._skipped.fields("skipped")}
 
     def progress(self) -> Info:
@@ -135,16 +136,11 @@ class _Extraction:
 
     def _write_file(self, path: str, member: Member) -> Generator[Info, bytes | None, None]:
         parent, name = self._parent(path)
-        with self._replacing(parent, name) as temporary:
-            file = os.open(temporary, CREATE, 0o600, dir_fd=parent)
-            try:
-                while data := (yield from self._reader.content()):
-                    write_all(file, data)
-                self._made(file)
-                os.fchmod(file, member.mode & self._mode_bits)
-                os.utime(file, (member.mtime_s, member.mtime_s))
-            finally:
-                os.close(file)
+        with self._replacing(parent, name) as temporary, opened(temporary, CREATE, directory=parent) as file:
+            while data := (yield from self._reader.content()):
+                write_all(file, data)
+            self._made(file)
+            self._set_metadata(file, member)
 
     def _make_directory(self, path: str, member: Member) -> None:
         path = "/".join(part for part in path.split("/") if part not in ("", "."))
@@ -158,20 +154,15 @@ class _Extraction:
             self._deferred.pop(path, None)
             self._deferred[path] = member
         else:
-            self._set_metadata(path, member)
+            with self._directory(path) as directory:
+                self._set_metadata(directory, member)
 
-    def _set_metadata(self, path: str, member: Member) -> None:
-        with self._directory(path) as directory:
-            os.fchmod(directory, member.mode & self._mode_bits)
-            os.utime(directory, (member.mtime_s, member.mtime_s))
+    def _directory(self, path: str) -> contextlib.AbstractContextManager[int]:
+        return opened(".", os.O_RDONLY | os.O_DIRECTORY, directory=self._root.directory(path))
 
-    @contextlib.contextmanager
-    def _directory(self, path: str) -> Iterator[int]:
-        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root.directory(path))
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _set_metadata(self, descriptor: int, member: Member) -> None:
+        os.fchmod(descriptor, member.mode & self._mode_bits)
+        os.utime(descriptor, (member.mtime_s, member.mtime_s))
 
     def _make_symbolic_link(self, path: str, member: Member) -> None:
         target = os.fsdecode(member.link)

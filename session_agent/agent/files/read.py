@@ -19,10 +19,11 @@ from session_agent.agent.request.params import integer
 from session_agent.agent.request.paths import absolute, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
 
+from .descriptors import opened
 from .file_user import acting
 from .transfers import Outgoing, Source
 
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _PRETENDED_BYTES = 2**40  # a file without blocks that reports a larger size is a view of memory, such as /proc/kcore
 
 
@@ -37,8 +38,7 @@ def open_read(context: AgentContext, channel: Channel) -> Handler:
 def _file(path: str, offset: int, length: int | None) -> Source:
     """``length`` bytes of ``path`` from ``offset``; to the end where ``length`` is None."""
     _admit(path, os.stat(path), length)  # before opening, because opening a device can have side effects
-    file = os.open(path, _FLAGS)
-    try:
+    with opened(path, _FLAGS) as file:
         state = os.fstat(file)
         _admit(path, state, length)
         if offset:
@@ -65,8 +65,6 @@ def _file(path: str, offset: int, length: int | None) -> Source:
                 left -= len(data)
             yield data
         return {"size": sent, "sha256": digest.hexdigest()}
-    finally:
-        os.close(file)
 
 
 def _admit(path: str, state: os.stat_result, length: int | None) -> None:

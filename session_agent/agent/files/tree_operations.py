@@ -14,7 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from .copying import copy
 from .cursor import DIRECTORY, Cursor
-from .write import temporary_name
+from .descriptors import temporary_name
 
 
 def remove_tree(path: str) -> None:

@@ -22,14 +22,13 @@ from session_agent.agent.request.params import boolean, integer, text
 from session_agent.agent.request.paths import absolute, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
 
+from .descriptors import CREATE, opened, temporary_name, write_all
 from .file_user import Owner, acting, give, owner_of
 from .transfers import Incoming, Info, Sink
 
 NEW_MODE = 0o644
 """Mode of a new file if the request has none."""
 
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How to open a new file, for writing."""
 _IN_PLACE = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _HEX = frozenset("0123456789abcdef")
 
@@ -94,18 +93,6 @@ def make_parents(directory: str, owner: Owner) -> None:
                 continue
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
         give(path, owner)
-
-
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of ``data``, with several calls if the kernel accepts it in parts."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def temporary_name() -> str:
-    """A new name for a file beside the one that it will replace."""
-    return f".holdfast-{os.urandom(8).hex()}"
 
 
 def _file(path: str, options: WriteOptions) -> Sink:
@@ -219,11 +206,8 @@ class _Target:
         self._temporary = name
         if state is None or not self._options.offset:
             return
-        kept = os.open(self._name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._directory)
-        try:
+        with opened(self._name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, directory=self._directory) as kept:
             self._keep(kept, self._file)
-        finally:
-            os.close(kept)
 
     def _open_in_place(self, state: os.stat_result | None) -> None:
         options = self._options
@@ -291,9 +275,9 @@ class _Target:
 
     def _copy_to_target(self) -> None:
         """Copy the complete temporary file into a target that cannot be replaced."""
-        source = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
-        with open(source, "rb") as content:
-            target = os.open(self._name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
-            with open(target, "wb") as output:
-                while data := content.read(DATA_BYTES):
-                    output.write(data)
+        with (
+            opened(self._temporary, os.O_RDONLY, directory=self._directory) as source,
+            opened(self._name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, directory=self._directory) as target,
+        ):
+            while data := os.read(source, DATA_BYTES):
+                write_all(target, data)
