@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import os
 import stat
 from collections.abc import Generator, Iterator
@@ -25,11 +26,10 @@ from .descriptors import opened
 from .file_user import acting
 from .safe_path import SafeRoot
 from .tar import END, Kind, Member, Names, header, padding
-from .transfers import Outgoing, Source
+from .transfers import Outgoing, Source, joined
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-_JOIN_BYTES = 64 * 1024
 
 
 def open_download(context: AgentContext, channel: Channel) -> Handler:
@@ -53,17 +53,7 @@ def archive(path: str, exclude: tuple[str, ...]) -> Source:
     with contextlib.closing(SafeRoot(directory)) as root:
         yield {"type": "directory" if name == "." else "file"}
         tree = _Archive(root, exclude)
-        held = bytearray()
-        for piece in tree.members(name):
-            if len(held) + len(piece) > _JOIN_BYTES:
-                if held:
-                    yield bytes(held)
-                    held.clear()
-                if len(piece) > _JOIN_BYTES:
-                    yield piece
-                    continue
-            held += piece
-        yield bytes(held + END)
+        yield from joined(itertools.chain(tree.members(name), (END,)))
         return {"entries": tree.entries, "bytes": tree.size_bytes, **tree.skipped.fields("skipped"), **tree.changed.fields("changed")}
 
 

@@ -37,33 +37,20 @@ _NONE = 2**32 - 1
 _CANNOT_RESTORE = 70
 
 
-class Actor:
-    """A user as whom file operations run."""
-
-    def __init__(self, user: User) -> None:
-        self.uid = user.uid
-        self._gid = user.gid
-        self._groups = user.groups
-
-    @property
-    def is_root(self) -> bool:
-        """Whether all permissions are granted."""
-        return self.uid == 0
-
-    @contextlib.contextmanager
-    def switched(self) -> Iterator[None]:
-        """A context in which the calling thread has that user's credentials."""
-        capabilities, groups, ids, death_signal = _capabilities(), os.getgroups(), _file_ids(), _death_signal()
-        try:
-            _set_groups(self._groups)
-            _set_id("setfsgid", self._gid)
-            _set_id("setfsuid", self.uid)
-            if not self.is_root:
-                _, permitted, inherited, _, more_permitted, more_inherited = _CAPABILITIES.unpack(capabilities)
-                _set_capabilities(_CAPABILITIES.pack(0, permitted, inherited, 0, more_permitted, more_inherited))
-            yield
-        finally:
-            _restore(capabilities, groups, ids, death_signal)
+@contextlib.contextmanager
+def switched(user: User) -> Iterator[None]:
+    """A context in which the calling thread has that user's credentials for files."""
+    capabilities, groups, ids, death_signal = _capabilities(), os.getgroups(), _file_ids(), _death_signal()
+    try:
+        _set_groups(user.groups)
+        _set_id("setfsgid", user.gid)
+        _set_id("setfsuid", user.uid)
+        if user.uid != 0:
+            _, permitted, inherited, _, more_permitted, more_inherited = _CAPABILITIES.unpack(capabilities)
+            _set_capabilities(_CAPABILITIES.pack(0, permitted, inherited, 0, more_permitted, more_inherited))
+        yield
+    finally:
+        _restore(capabilities, groups, ids, death_signal)
 
 
 def _restore(capabilities: bytes, groups: list[int], ids: tuple[int, int], death_signal: int) -> None:
@@ -81,11 +68,11 @@ def _restore(capabilities: bytes, groups: list[int], ids: tuple[int, int], death
         os._exit(_CANNOT_RESTORE)  # else this thread would do other clients' work with the wrong user
 
 
-def acting(context: AgentContext, params: dict[str, Any]) -> tuple[Actor | None, Owner]:
-    """The user that ``user`` of ``params`` names, and the owner of new files.
+def acting(context: AgentContext, params: dict[str, Any]) -> tuple[User | None, Owner]:
+    """The user to whom the thread has to switch (None: to none), and the owner of new files.
 
-    Without ``user`` that is the agent itself, and the sandbox's default user. Raises ``user_not_found``, ``invalid_argument``, and
-    ``permission_denied`` if the agent cannot switch users.
+    With ``user`` in ``params`` it is that user, and without it the owner is the sandbox's default user. Raises ``user_not_found``,
+    ``invalid_argument``, and ``permission_denied`` if the agent cannot switch users.
     """
     wanted = params.get("user")
     if wanted is None:
@@ -106,7 +93,7 @@ def acting(context: AgentContext, params: dict[str, Any]) -> tuple[Actor | None,
             hint="leave user out, or create the sandbox so that its agent is root",
         )
     _dumpable()
-    return Actor(user), None
+    return user, None
 
 
 def give(target: int | str, owner: Owner, *, directory: int | None = None) -> None:

@@ -16,11 +16,10 @@ import msgpack
 
 from session_agent.agent.request.paths import path_fields, start_of
 
-from .transfers import Source
+from .transfers import Source, joined
 
 MOST_ENTRIES = 1_000_000
 """Most entries in one list; if there are more, the result has ``truncated``."""
-_PIECE_BYTES = 32 * 1024
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
@@ -111,12 +110,5 @@ def listing(path: str, depth: int, limit: int) -> Source:
 
 
 def packed(maps: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    """The maps as msgpack back to back, in pieces of about ``_PIECE_BYTES``."""
-    pack = msgpack.Packer(use_bin_type=True).pack
-    pieces = bytearray()
-    for one in maps:
-        pieces += pack(one)
-        if len(pieces) >= _PIECE_BYTES:
-            yield bytes(pieces)
-            pieces.clear()
-    yield bytes(pieces)
+    """The maps as msgpack back to back."""
+    return joined(map(msgpack.Packer(use_bin_type=True).pack, maps))

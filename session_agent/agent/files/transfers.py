@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar, cast
 
 from holdfast_wire.errors import HoldfastError
@@ -22,10 +22,11 @@ from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import DATA_BYTES
 
 from session_agent.agent.context import AgentContext
+from session_agent.agent.process.users import User
 from session_agent.agent.request.paths import os_failure
 from session_agent.agent.session.channels import Channel, Handler
 
-from .file_user import Actor
+from .file_user import switched
 
 log = logging.getLogger("session_agent.agent.files.transfers")
 
@@ -39,6 +40,18 @@ Sink = Generator[Info, bytes | None, Info]
 """Yields the fields of ``Opened``, then ``{}`` for each piece that it was sent; gets None at the end, and returns those of ``Closed``."""
 
 _T = TypeVar("_T")
+_JOINED_BYTES = 64 * 1024
+
+
+def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The content of ``pieces`` with small ones put together."""
+    held = bytearray()
+    for piece in pieces:
+        if held and len(held) + len(piece) > _JOINED_BYTES:
+            yield bytes(held)
+            held.clear()
+        held += piece
+    yield bytes(held)
 
 
 class Transfer(Handler):
@@ -47,7 +60,7 @@ class Transfer(Handler):
     ``path`` is what an ``OSError`` is about. With an ``actor`` every step runs as that user.
     """
 
-    def __init__(self, channel: Channel, work: Source | Sink, path: str, actor: Actor | None) -> None:
+    def __init__(self, channel: Channel, work: Source | Sink, path: str, actor: User | None) -> None:
         self._channel = channel
         self._work = work
         self._path = path
@@ -133,7 +146,7 @@ class Transfer(Handler):
                 return
             result, problem = None, None
             try:
-                with contextlib.nullcontext() if self._actor is None else self._actor.switched():
+                with contextlib.nullcontext() if self._actor is None else switched(self._actor):
                     result = work()
             except BaseException as error:  # noqa: BLE001  passed to ``done``
                 problem = error
@@ -160,7 +173,7 @@ class Outgoing(Transfer):
     AHEAD_BYTES: ClassVar = 512 * 1024
     """Most bytes read from the source and not yet taken by the channel."""
 
-    def __init__(self, channel: Channel, source: Source, path: str, context: AgentContext, actor: Actor | None = None) -> None:
+    def __init__(self, channel: Channel, source: Source, path: str, context: AgentContext, actor: User | None = None) -> None:
         self._source = source
         self._ahead: deque[bytes] = deque()
         self._ahead_bytes = 0
@@ -249,7 +262,7 @@ class Outgoing(Transfer):
 class Incoming(Transfer):
     """Sends the client's input to a sink."""
 
-    def __init__(self, channel: Channel, sink: Sink, path: str, actor: Actor | None = None) -> None:
+    def __init__(self, channel: Channel, sink: Sink, path: str, actor: User | None = None) -> None:
         self._sink = sink
         self._waiting: list[bytes] = []
         self._eof = False

@@ -25,23 +25,8 @@ from session_agent.agent.request.params import boolean
 from session_agent.agent.request.paths import absolute, path_fields, path_param, shown, start_of
 from session_agent.agent.session.channels import Channel, Handler
 
+from . import inotify
 from .file_user import acting
-from .inotify import (
-    ATTRIB,
-    CREATE,
-    DELETE,
-    DELETE_SELF,
-    IGNORED,
-    IS_DIRECTORY,
-    MODIFY,
-    MOVE_SELF,
-    MOVED_FROM,
-    MOVED_TO,
-    OVERFLOW,
-    UNMOUNT,
-    Event,
-    Inotify,
-)
 from .listing import packed
 from .transfers import Outgoing, Source
 
@@ -113,12 +98,12 @@ class WatchedTree:
         self._path = path
         self._recursive = recursive
         self._only: str | None = None
-        self.inotify = Inotify()
+        self.inotify = inotify.Inotify()
         self._nodes: dict[int, _Node] = {}
         self._root = _Node(path, None)
         self._reporting: list[_Node] = []
         self._reported = 0
-        self._queue: deque[Event] = deque()
+        self._queue: deque[inotify.Event] = deque()
         self.ended = False
         """Whether the watched directory was removed."""
 
@@ -164,54 +149,54 @@ class WatchedTree:
             self._queue += self.inotify.read(patience_s)
         return bool(self._queue)
 
-    def _meaning(self, event: Event) -> Iterator[dict[str, Any]]:
+    def _meaning(self, event: inotify.Event) -> Iterator[dict[str, Any]]:
         mask, node = event.mask, self._nodes.get(event.watch)
-        if mask & OVERFLOW:
+        if mask & inotify.OVERFLOW:
             yield _event("overflow", self._path)
             if self._recursive:  # directories may have been created without getting a watch
                 yield from self._grown(self._root, report=False)
             return
         if node is None:
             return
-        if mask & IGNORED:
+        if mask & inotify.IGNORED:
             self._forget(node)
         elif not event.name:
             if node is not self._root:
                 return  # the event of its parent directory has the same information
-            if mask & (DELETE_SELF | MOVE_SELF | UNMOUNT):
+            if mask & (inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT):
                 self.ended = True
                 yield _event("deleted", self._path, is_directory=self._only is None)
-            elif self._only is None and mask & (MODIFY | ATTRIB):
+            elif self._only is None and mask & (inotify.MODIFY | inotify.ATTRIB):
                 yield _event("modified", self._path, is_directory=True)
-        elif mask & MOVED_FROM:
+        elif mask & inotify.MOVED_FROM:
             yield from self._moved(event, node)
         else:
             yield from self._named(event, node)
 
-    def _named(self, event: Event, node: _Node) -> Iterator[dict[str, Any]]:
-        name, mask, is_directory = event.name, event.mask, bool(event.mask & IS_DIRECTORY)
+    def _named(self, event: inotify.Event, node: _Node) -> Iterator[dict[str, Any]]:
+        name, mask, is_directory = event.name, event.mask, bool(event.mask & inotify.IS_DIRECTORY)
         if self._only not in (None, name):
             return
         path = self._shown(node, name)
-        if mask & (CREATE | MOVED_TO):
+        if mask & (inotify.CREATE | inotify.MOVED_TO):
             if name in node.reported:
                 node.reported.discard(name)
                 return
             yield _event("created", path, is_directory=is_directory)
             if is_directory and self._recursive and name not in node.children:
                 yield from self._new(node, name)
-        elif mask & DELETE:
+        elif mask & inotify.DELETE:
             node.reported.discard(name)
             self._dropped(node, name)
             yield _event("deleted", path, is_directory=is_directory)
-        elif mask & (MODIFY | ATTRIB):
+        elif mask & (inotify.MODIFY | inotify.ATTRIB):
             yield _event("modified", path, is_directory=is_directory)
 
-    def _moved(self, event: Event, node: _Node) -> Iterator[dict[str, Any]]:
+    def _moved(self, event: inotify.Event, node: _Node) -> Iterator[dict[str, Any]]:
         """The first event of a move. Without a second one, the target is not watched and the entry counts as deleted."""
         second = self._second(event.cookie)
         target = None if second is None else self._nodes.get(second.watch)
-        is_directory = bool(event.mask & IS_DIRECTORY)
+        is_directory = bool(event.mask & inotify.IS_DIRECTORY)
         if second is None or target is None:
             if self._only in (None, event.name):
                 self._dropped(node, event.name)
@@ -229,13 +214,13 @@ class WatchedTree:
         if is_directory and self._recursive and moved is None:
             yield from self._new(target, second.name)
 
-    def _second(self, cookie: int) -> Event | None:
+    def _second(self, cookie: int) -> inotify.Event | None:
         for patience_s in (0.0, _PAIR_S):
             if patience_s and len(self._queue) >= _PAIR_EVENTS:
                 return None
             self._fill(patience_s)
             for event in islice(self._queue, _PAIR_EVENTS):
-                if event.mask & MOVED_TO and event.cookie == cookie:
+                if event.mask & inotify.MOVED_TO and event.cookie == cookie:
                     self._queue.remove(event)
                     return event
         return None

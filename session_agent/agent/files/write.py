@@ -74,7 +74,7 @@ def open_write(context: AgentContext, channel: Channel) -> Handler:
         atomic=boolean(params, "atomic", True) and not append,
         append=append,
         owner=owner,
-        writer=None if actor is None or actor.is_root else actor.uid,
+        writer=actor.uid if actor is not None and actor.uid != 0 else None,
     )
     return Incoming(channel, _file(path, options), path, actor)
 
