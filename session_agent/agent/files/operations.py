@@ -24,7 +24,7 @@ from session_agent.agent.session.channels import Channel, Handler
 from .copying import copy
 from .file_user import Owner, acting, give
 from .listing import MOST_ENTRIES, describe, listing
-from .search import search, search_params
+from .search import search
 from .transfers import Outgoing, Source
 from .tree_operations import move_across, remove_tree
 from .write import make_parents
@@ -53,7 +53,7 @@ def open_fs(context: AgentContext, channel: Channel) -> Handler:
         depth = integer(params, "depth", depth, least=1, most=_MOST_DEPTH)
         source = listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES))
     elif operation == "search":
-        source = search(path, search_params(params))
+        source = search(path, params)
     elif operation == "copy":
         source = copy(path, absolute(context.workdir, path_param(params, "to")))
     else:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast_wire.limits import PATH_BYTES
-from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.params import boolean, integer, text, texts
 from session_agent.agent.request.paths import path_fields, start_of
@@ -29,70 +28,59 @@ _MOST_VISITED = 1_000_000
 _SKIP = (".git", "node_modules", "__pycache__", ".venv")
 
 
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """``glob`` is for names (or for paths below the start, when it has a slash); ``pattern``, plain text, for lines."""
-
-    glob: str | None
-    pattern: re.Pattern[bytes] | None
-    limit: int
-    exclude: tuple[str, ...]
-
-
-def search_params(params: dict[str, Any]) -> SearchOptions:
-    """``{glob?, pattern?, ignore_case?: false, limit?: 1000, exclude?: [...]}``."""
-    pattern = text(params, "pattern", None)
-    compiled = None
-    if pattern is not None:
-        compiled = re.compile(re.escape(os.fsencode(pattern)), re.IGNORECASE if boolean(params, "ignore_case", False) else 0)
-    exclude = texts(params, "exclude")
-    return SearchOptions(
-        glob=text(params, "glob", None),
-        pattern=compiled,
-        limit=integer(params, "limit", 1000, least=1, most=100_000),
-        exclude=_SKIP if exclude is None else tuple(exclude),
-    )
-
-
-def search(path: str, options: SearchOptions) -> Source:
+def search(path: str, params: dict[str, Any]) -> Source:
     """Matches as maps: ``{path}`` for names, ``{path, line, text}`` for lines."""
-    top = start_of(path)
-    os.stat(top)
+    found = _Search(start_of(path), params)
+    os.stat(path)
     yield {}
-    counts = {"matches": 0, "files": 0, "truncated": False}
+    yield from packed(found.matches())
+    return found.counts
 
-    def found() -> Iterator[dict[str, Any]]:
-        for path in _paths(top, options, counts):
-            counts["files"] += 1
-            for match in _lines(path, options.pattern) if options.pattern is not None else (path_fields("path", path),):
-                if counts["matches"] >= options.limit:
-                    counts["truncated"] = True
+
+class _Search:
+    """The options of a search, ``{glob?, pattern?, ignore_case?: false, limit?: 1000, exclude?: [...]}``, and what was counted.
+
+    ``glob`` is for names (or for paths below the start, when it has a slash); ``pattern``, plain text, for lines.
+    """
+
+    def __init__(self, top: str, params: dict[str, Any]) -> None:
+        pattern, exclude = text(params, "pattern", None), texts(params, "exclude")
+        case = re.IGNORECASE if boolean(params, "ignore_case", False) else 0
+        self._top = top
+        self._glob = text(params, "glob", None)
+        self._pattern = None if pattern is None else re.compile(re.escape(os.fsencode(pattern)), case)
+        self._limit = integer(params, "limit", 1000, least=1, most=100_000)
+        self._exclude = _SKIP if exclude is None else tuple(exclude)
+        self.counts = {"matches": 0, "files": 0, "truncated": False}
+
+    def matches(self) -> Iterator[dict[str, Any]]:
+        """The matches, until a limit is reached."""
+        for path in self._paths():
+            self.counts["files"] += 1
+            for match in _lines(path, self._pattern) if self._pattern is not None else (path_fields("path", path),):
+                if self.counts["matches"] >= self._limit:
+                    self.counts["truncated"] = True
                     return
-                counts["matches"] += 1
+                self.counts["matches"] += 1
                 yield match
 
-    yield from packed(found())
-    return counts
-
-
-def _paths(top: str, options: SearchOptions, counts: dict[str, Any]) -> Iterator[str]:
-    """The paths whose names match; with a pattern only those of files."""
-    if not os.path.isdir(top):
-        yield top
-        return
-
-    def is_excluded(path: str, name: str, state: os.stat_result) -> bool:
-        return any(fnmatch.fnmatchcase(name, glob) for glob in options.exclude) and _leads_to_directory(path, state)
-
-    glob = options.glob
-    for visited, (path, name, state) in enumerate(Walk(top, PATH_BYTES, is_excluded)):
-        if visited >= _MOST_VISITED:
-            counts["truncated"] = True
+    def _paths(self) -> Iterator[str]:
+        """The paths whose names match; with a pattern only those of files."""
+        if not os.path.isdir(self._top):
+            yield self._top
             return
-        if options.pattern is not None and _leads_to_directory(path, state):
-            continue
-        if glob is None or _fits(os.path.relpath(path, top) if "/" in glob else name, glob):
-            yield path
+        glob = self._glob
+        for visited, (path, name, state) in enumerate(Walk(self._top, PATH_BYTES, self._is_excluded)):
+            if visited >= _MOST_VISITED:
+                self.counts["truncated"] = True
+                return
+            if self._pattern is not None and _leads_to_directory(path, state):
+                continue
+            if glob is None or _fits(os.path.relpath(path, self._top) if "/" in glob else name, glob):
+                yield path
+
+    def _is_excluded(self, path: str, name: str, state: os.stat_result) -> bool:
+        return any(fnmatch.fnmatchcase(name, glob) for glob in self._exclude) and _leads_to_directory(path, state)
 
 
 def _lines(path: str, pattern: re.Pattern[bytes]) -> Iterator[dict[str, Any]]:

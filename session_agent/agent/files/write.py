@@ -11,13 +11,14 @@ import contextlib
 import errno
 import os
 import stat
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
-from holdfast_wire.records import dataclass
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.checksums import Sha256
+from session_agent.agent.process.users import User
 from session_agent.agent.request.params import boolean, integer, text
 from session_agent.agent.request.paths import absolute, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
@@ -33,50 +34,11 @@ _IN_PLACE = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _HEX = frozenset("0123456789abcdef")
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """The options of a write.
-
-    ``offset`` keeps that many bytes of the existing file and replaces the rest. ``size`` and ``sha256`` are checked for the whole resulting
-    file; if a write in place at an offset has no ``sha256``, the kept bytes are not read and the result has no digest. ``append`` writes in
-    place with O_APPEND, so that other writers lose nothing; ``offset`` is then ignored. ``writer`` is the uid whose permissions apply: a
-    file that it may not write is not replaced, and one that belongs to another user, or is in a directory that ``writer`` may not write, is
-    written in place."""
-
-    mode: int | None = None
-    offset: int = 0
-    size: int | None = None
-    sha256: str | None = None
-    parents: bool = True
-    atomic: bool = True
-    append: bool = False
-    owner: Owner = None
-    writer: int | None = None
-
-
 def open_write(context: AgentContext, channel: Channel) -> Handler:
     """``write {path, mode?, offset?, size?, sha256?, parents?, atomic?, append?, user?}``: Opened{}, Closed{size, sha256} of the file."""
-    params = channel.params
-    path = absolute(context.workdir, path_param(params))
-    sha256 = text(params, "sha256", None)
-    if sha256 is not None and (len(sha256) != 64 or not _HEX.issuperset(sha256.lower())):
-        raise HoldfastError("invalid_argument", "sha256 must be 64 hexadecimal digits")
-    append = boolean(params, "append", False)
-    if append and (sha256 is not None or params.get("size") is not None):
-        raise HoldfastError("invalid_argument", "size and sha256 cannot be given with append: others may append at the same time")
-    actor, owner = acting(context, params)
-    options = WriteOptions(
-        mode=integer(params, "mode", None, most=0o7777),
-        offset=0 if append else integer(params, "offset", 0),
-        size=integer(params, "size", None),
-        sha256=sha256.lower() if sha256 else None,
-        parents=boolean(params, "parents", True),
-        atomic=boolean(params, "atomic", True) and not append,
-        append=append,
-        owner=owner,
-        writer=actor.uid if actor is not None and actor.uid != 0 else None,
-    )
-    return Incoming(channel, _file(path, options), path, actor)
+    path = absolute(context.workdir, path_param(channel.params))
+    actor, owner = acting(context, channel.params)
+    return Incoming(channel, _file(path, channel.params, actor, owner), path, actor)
 
 
 def make_parents(directory: str, owner: Owner) -> None:
@@ -95,9 +57,9 @@ def make_parents(directory: str, owner: Owner) -> None:
         give(path, owner)
 
 
-def _file(path: str, options: WriteOptions) -> Sink:
+def _file(path: str, params: dict[str, Any], actor: User | None, owner: Owner) -> Sink:
     """Write ``path``. The content is visible only after the end of the input, unless it is written in place."""
-    target = _Target(path, options)
+    target = _Target(path, params, owner, actor.uid if actor is not None and actor.uid != 0 else None)
     try:
         target.open()
         while (data := (yield {})) is not None:
@@ -108,11 +70,31 @@ def _file(path: str, options: WriteOptions) -> Sink:
 
 
 class _Target:
-    """The file that is written: a temporary one that will replace the target, or the target itself."""
+    """The file that is written: a temporary one that will replace the target, or the target itself.
 
-    def __init__(self, path: str, options: WriteOptions) -> None:
+    ``offset`` keeps that many bytes of the existing file and replaces the rest. ``size`` and ``sha256`` are checked for the whole resulting
+    file; if a write in place at an offset has no ``sha256``, the kept bytes are not read and the result has no digest. ``append`` writes in
+    place with O_APPEND, so that other writers lose nothing; ``offset`` is then ignored.
+    """
+
+    def __init__(self, path: str, params: dict[str, Any], owner: Owner, writer: int | None) -> None:
+        """``writer`` is the uid whose permissions apply, if they are limited: a file that it may not write is not replaced, and one that
+        belongs to another user, or is in a directory that it may not write, is written in place."""
         self._path = path
-        self._options = options
+        self._owner = owner
+        self._writer = writer
+        self._mode = integer(params, "mode", None, most=0o7777)
+        self._append = boolean(params, "append", False)
+        self._offset = 0 if self._append else integer(params, "offset", 0)
+        self._wanted_size = integer(params, "size", None)
+        self._parents = boolean(params, "parents", True)
+        self._atomic = boolean(params, "atomic", True) and not self._append
+        sha256 = text(params, "sha256", None)
+        self._wanted_sha256 = sha256.lower() if sha256 is not None else None
+        if sha256 is not None and (len(sha256) != 64 or not _HEX.issuperset(sha256.lower())):
+            raise HoldfastError("invalid_argument", "sha256 must be 64 hexadecimal digits")
+        if self._append and (sha256 is not None or self._wanted_size is not None):
+            raise HoldfastError("invalid_argument", "size and sha256 cannot be given with append: others may append at the same time")
         self._directory = -1
         self._name = ""
         self._temporary = ""
@@ -123,7 +105,7 @@ class _Target:
 
     def write(self, data: bytes) -> None:
         """Append ``data``."""
-        wanted = self._options.size
+        wanted = self._wanted_size
         if wanted is not None and self._size + len(data) > wanted:
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: more than the announced {wanted} bytes arrived")
         write_all(self._file, data)
@@ -133,11 +115,10 @@ class _Target:
     def commit(self) -> Info:
         """Check the content and put it into place; returns the fields of ``Closed``."""
         digest = self._sha256.hexdigest()
-        options = self._options
-        if options.size not in (None, self._size):
-            raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: {self._size} bytes arrived, {options.size} were announced")
-        if options.sha256 not in (None, digest):
-            raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: the bytes hash to {digest}, not to {options.sha256}")
+        if self._wanted_size not in (None, self._size):
+            raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: {self._size} bytes arrived, {self._wanted_size} were announced")
+        if self._wanted_sha256 not in (None, digest):
+            raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: the bytes hash to {digest}, not to {self._wanted_sha256}")
         self._put_in_place()
         return {"size": self._size, "sha256": digest} if self._digested else {"size": self._size}
 
@@ -152,31 +133,30 @@ class _Target:
 
     def open(self) -> None:
         """Open or create the file."""
-        options = self._options
         target = os.path.realpath(self._path)
         if self._path.endswith("/"):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         directory, self._name = os.path.split(target)
         if not self._name:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if options.parents:
-            make_parents(directory, options.owner)
+        if self._parents:
+            make_parents(directory, self._owner)
         self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         state = self._existing()
-        if state is None and options.offset:
+        if state is None and self._offset:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if state is not None and stat.S_ISDIR(state.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if state is not None and stat.S_ISLNK(state.st_mode):  # a loop: any other link was followed above
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if options.atomic and not self._keeps_owner(state):
+        if self._atomic and not self._keeps_owner(state):
             if state is not None and not stat.S_ISREG(state.st_mode):
                 how = "a command" if stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode) else "atomic=False"
                 raise HoldfastError("not_a_file", f"{shown(self._path)} is a special file", hint=f"write to it with {how}")
             try:
                 self._open_temporary(state)
             except PermissionError:
-                if state is None or options.writer is None:
+                if state is None or self._writer is None:
                     raise
                 self._open_in_place(state)
             except FileNotFoundError:
@@ -189,10 +169,10 @@ class _Target:
 
     def _keeps_owner(self, state: os.stat_result | None) -> bool:
         """Whether the existing file belongs to another user than the writer and is written in place. Raises if it may not be written."""
-        if self._options.writer is None or state is None or not stat.S_ISREG(state.st_mode):
+        if self._writer is None or state is None or not stat.S_ISREG(state.st_mode):
             return False
         os.close(os.open(self._name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory))
-        return state.st_uid != self._options.writer
+        return state.st_uid != self._writer
 
     def _existing(self) -> os.stat_result | None:
         try:
@@ -204,41 +184,40 @@ class _Target:
         name = temporary_name()
         self._file = os.open(name, CREATE, 0o600, dir_fd=self._directory)
         self._temporary = name
-        if state is None or not self._options.offset:
+        if state is None or not self._offset:
             return
         with opened(self._name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, directory=self._directory) as kept:
             self._keep(kept, self._file)
 
     def _open_in_place(self, state: os.stat_result | None) -> None:
-        options = self._options
         if state is not None and (stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode)):
             raise HoldfastError("not_a_file", f"{shown(self._path)} is a FIFO or a socket", hint="write to it with a command")
-        if options.offset:
+        if self._offset:
             self._file = os.open(self._name, _IN_PLACE | os.O_NOFOLLOW, dir_fd=self._directory)
-            if options.sha256 is not None:
+            if self._wanted_sha256 is not None:
                 self._keep(self._file, -1)
             else:
                 self._size = os.fstat(self._file).st_size
-                self._check_offset(self._size >= options.offset)
-                self._size = os.lseek(self._file, options.offset, os.SEEK_SET)
+                self._check_offset(self._size >= self._offset)
+                self._size = os.lseek(self._file, self._offset, os.SEEK_SET)
                 self._digested = False
-            os.ftruncate(self._file, options.offset)
+            os.ftruncate(self._file, self._offset)
             return
         flags = (_IN_PLACE & ~os.O_RDWR) | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-        if options.append:
+        if self._append:
             flags |= os.O_APPEND
         elif state is None or stat.S_ISREG(state.st_mode):
             flags |= os.O_TRUNC
         self._file = os.open(self._name, flags, NEW_MODE, dir_fd=self._directory)
-        if options.append:
+        if self._append:
             self._size = os.fstat(self._file).st_size
             self._digested = False
         if state is None:
-            give(self._file, options.owner)
+            give(self._file, self._owner)
 
     def _keep(self, source: int, target: int) -> None:
         """Hash the first ``offset`` bytes, and copy them if there is a target."""
-        left = self._options.offset
+        left = self._offset
         while left:
             data = os.read(source, min(DATA_BYTES, left))
             self._check_offset(bool(data))
@@ -250,17 +229,17 @@ class _Target:
 
     def _check_offset(self, is_within: bool) -> None:
         if not is_within:
-            message = f"{shown(self._path)} has {self._size} bytes: it cannot be resumed at {self._options.offset}"
+            message = f"{shown(self._path)} has {self._size} bytes: it cannot be resumed at {self._offset}"
             raise HoldfastError("invalid_argument", message)
 
     def _put_in_place(self) -> None:
-        mode = self._options.mode
+        mode = self._mode
         if not self._temporary:
             if mode is not None:
                 os.fchmod(self._file, mode)
             return
         state = self._existing()
-        give(self._file, owner_of(state, self._options.owner))
+        give(self._file, owner_of(state, self._owner))
         if mode is None:  # set-user-id and set-group-id bits are removed: they were set for the old content
             mode = state.st_mode & 0o1777 if state is not None else NEW_MODE
         os.fchmod(self._file, mode)
