@@ -17,8 +17,6 @@ from holdfast_wire.limits import PATH_BYTES
 from session_agent.agent.request.paths import shown
 
 _MOST_LINKS = 40  # the kernel's own MAXSYMLINKS
-_OF_LINKS = (errno.ELOOP, errno.ENOTDIR)
-"""What opening a link gives that is not followed, the second if it must be a directory."""
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 Made = Callable[[int], None]
@@ -27,10 +25,10 @@ Made = Callable[[int], None]
 
 def split(path: str) -> tuple[str, str]:
     """``path`` as (parent, name), without ``.`` components. Raises ``invalid_path`` for ``..``."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if ".." in parts:
+    name, *parents = _parts(path) or [""]
+    if ".." in (name, *parents):
         raise HoldfastError("invalid_path", f"{shown(path)}: '..' would leave the directory")
-    return "/".join(parts[:-1]), parts[-1] if parts else ""
+    return "/".join(reversed(parents)), name
 
 
 class SafeRoot:
@@ -46,11 +44,21 @@ class SafeRoot:
             os.close(self._entered)
         os.close(self._root)
 
-    def open(self, path: str, flags: int, made: Made | None = None) -> int:
-        """A descriptor of ``path``; a final symbolic link is followed (inside) unless ``O_NOFOLLOW`` is in ``flags``.
+    def parent(self, path: str, made: Made | None = None) -> tuple[int, str]:
+        """The directory that holds ``path``, and the name in it. See ``directory``."""
+        parent, name = split(path)
+        return self.directory(parent, made), name
 
-        With ``made``, directories that are missing before the last component are created.
-        """
+    def directory(self, path: str, made: Made | None = None) -> int:
+        """A descriptor of a directory, not for reading, which lives until the next call. With ``made`` missing directories are created."""
+        if self._entered < 0 or path != self._passed:
+            entered = self._walk(path, made)
+            if self._entered >= 0:
+                os.close(self._entered)
+            self._passed, self._entered = path, entered
+        return self._entered
+
+    def _walk(self, path: str, made: Made | None) -> int:
         if path.startswith("/"):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
         if len(os.fsencode(path)) > PATH_BYTES:
@@ -62,8 +70,6 @@ class SafeRoot:
         try:
             while todo:
                 part = todo.pop()
-                if part == ".":
-                    continue
                 if part == "..":  # walk again from the root: the kernel's ".." is another directory if this one was moved
                     if not passed:
                         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
@@ -72,12 +78,8 @@ class SafeRoot:
                     entered = os.open(".", _DIRECTORY, dir_fd=self._root)
                 else:
                     try:
-                        if not todo:
-                            return os.open(part, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
                         entered = _enter(here, part, made)
-                    except OSError as error:
-                        if error.errno not in _OF_LINKS or (flags & os.O_NOFOLLOW and not todo):
-                            raise
+                    except NotADirectoryError:
                         target = _link(here, part)
                         if target is None:
                             raise
@@ -91,31 +93,15 @@ class SafeRoot:
                     passed.append(part)
                 os.close(here)
                 here = entered
-            return os.open(".", flags & ~os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-        finally:
+        except BaseException:
             os.close(here)
-
-    def parent(self, path: str, made: Made | None = None) -> tuple[int, str]:
-        """The directory that holds ``path``, and the name in it. See ``directory``."""
-        parent, name = split(path)
-        return self.directory(parent, made), name
-
-    def directory(self, path: str, made: Made | None = None) -> int:
-        """A descriptor of a directory, not for reading, which lives until the next call. For ``made`` see ``open``."""
-        if self._entered < 0 or path != self._passed:
-            entered = self.open(f"{path}/." if path else "", _DIRECTORY, made)
-            if self._entered >= 0:
-                os.close(self._entered)
-            self._passed, self._entered = path, entered
-        return self._entered
+            raise
+        return here
 
 
 def _parts(path: str) -> list[str]:
-    """The components, last one first. A final ``.`` or slash is kept as ``.``: the component before it must be a directory."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if path.endswith(("/", "/.")):
-        parts.append(".")
-    return parts[::-1]
+    """The components, last one first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _link(directory: int, name: str) -> str | None:
