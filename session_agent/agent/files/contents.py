@@ -18,24 +18,12 @@ _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.ENODATA, errno
 
 def copy_contents(source: int, target: int, size_bytes: int) -> Iterator[int]:
     """Copy the content of a file with its holes; yields the sizes of the copied pieces."""
-    ranges = True
     at = 0
     while at < size_bytes:
         start, end = _data(source, at, size_bytes)
         at = start
         while at < end:
-            copied = 0
-            if ranges:
-                try:
-                    copied = os.copy_file_range(source, target, min(_PIECE_BYTES, end - at), at, at)
-                except OSError as error:
-                    if error.errno not in _NO_RANGES:
-                        raise
-                    ranges = False
-                    continue
-            else:
-                data = os.pread(source, min(_PIECE_BYTES, end - at), at)
-                copied = _put(target, data, at)
+            copied = _copy_piece(source, target, min(_PIECE_BYTES, end - at), at)
             if not copied:
                 size_bytes = end = at  # it is shorter by now
                 break
@@ -61,6 +49,15 @@ def _data(source: int, at: int, size_bytes: int) -> tuple[int, int]:
         if error.errno == errno.ENXIO:  # a hole to the end
             return size_bytes, size_bytes
         return at, size_bytes
+
+
+def _copy_piece(source: int, target: int, size_bytes: int, at: int) -> int:
+    try:
+        return os.copy_file_range(source, target, size_bytes, at, at)
+    except OSError as error:
+        if error.errno not in _NO_RANGES:
+            raise
+    return _put(target, os.pread(source, size_bytes, at), at)
 
 
 def _put(target: int, data: bytes, at: int) -> int:
