@@ -73,14 +73,25 @@ async def test_a_session_that_was_attached_is_not_attached_again(agent: FakeAgen
 
 async def test_a_create_interrupted_by_close_leaves_no_sandbox(service: Service, face: Any) -> None:
     service.answers = [(503, {"code": "no_capacity", "detail": "full", "hint": "", "retryable": True}), (200, {"existed": True})]
-    service.retry_after_s = 2  # so that the close comes before the second attempt
+    service.retry_after_s = 60  # the close ends this pause
     client = face.client(service.url, "k")
     create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
     await client.close()
     with pytest.raises(ClientClosedError):
-        await create
+        await asyncio.wait_for(create, 30)
     assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
+
+
+async def test_a_delete_interrupted_by_close_is_sent_again(service: Service, face: Any) -> None:
+    service.answers = [(503, {"code": "placement_unavailable", "detail": "away", "hint": "", "retryable": True}), (200, {"existed": True})]
+    service.retry_after_s = 60
+    client = face.client(service.url, "k")
+    delete = asyncio.ensure_future(client.get_sandbox("sb").delete())
+    await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
+    await client.close()
+    assert await asyncio.wait_for(delete, 30) is True
+    assert [line for line, _ in service.requests] == ["DELETE /sandboxes/sb"] * 2
 
 
 async def test_a_create_answered_after_close_leaves_no_sandbox(service: Service, face: Any) -> None:

@@ -59,10 +59,10 @@ def test_an_exception_of_one_rollout_cancels_the_others(stack: Any, failure: Bas
 
 def test_a_cancelled_map_does_not_finish_its_pauses(stack: Any) -> None:
     """A pause between two requests is also interrupted."""
-    from holdfast._transport.threads.stops import sleep
+    from holdfast._transport.threads.events import Event
 
     with SandboxClient(stack.url, stack.key) as client, pytest.raises(ZeroDivisionError):
-        client.map(lambda number: sleep(600) if number else 1 / 0, range(2))
+        client.map(lambda number: Event().wait(600) if number else 1 / 0, range(2))
 
 
 def test_ctrl_c_ends_a_map(stack: Any) -> None:

@@ -19,7 +19,7 @@ from holdfast._sync.transfers import Transfer
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, TransferSink
 from holdfast._transport.threads.driver import SessionDriver
-from holdfast._transport.threads.events import SessionEvent
+from holdfast._transport.threads.events import Event
 from holdfast_wire.frames import Closed, Exited, Output, Started
 
 from tests.support.until import until
@@ -46,7 +46,7 @@ class Session:
         self.sent += size
 
 
-class WatchedEvent(SessionEvent):
+class WatchedEvent(Event):
     """An event that calls ``about_to_wait`` before it blocks, and whose waits have a time limit."""
 
     about_to_wait: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
@@ -91,7 +91,7 @@ class Preempted:
 def driver_of() -> SessionDriver:
     WatchedEvent.about_to_wait = staticmethod(lambda: None)
     driver = SessionDriver(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
-    driver.event = lambda: WatchedEvent(driver)  # type: ignore[method-assign]
+    driver.event = lambda: WatchedEvent(driver.check_here)  # type: ignore[method-assign]
     return driver
 
 

@@ -53,4 +53,3 @@ def test_a_waiter_that_was_cancelled_can_be_woken_again() -> None:
     changed._waiters.append(waiter)
     changed.set()
     assert changed.wait(0)
-    assert not changed._waiters

@@ -5,6 +5,7 @@ Owns the settings and the HTTP connections; each sandbox owns its session.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -251,7 +252,7 @@ class AsyncSandboxClient:
 
     async def close(self) -> None:
         """Close the sessions and connections. The sandboxes stay, those of a group until its lease expires."""
-        self._rest.closed = True
+        self._rest.refuse()
         for group in list(self._groups):
             await group.close()
         for sandbox in list(self._in_use):
@@ -266,18 +267,11 @@ class AsyncSandboxClient:
     async def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
         """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
 
-        The create may still be on its way on another connection: it makes nothing then. Where the client was closed meanwhile, this has a
-        connection of its own.
+        The create may still be on its way on another connection: it makes nothing then.
         """
-        rest = AsyncRest(self._options) if self._closed else self._rest
-        try:
-            if not status or (await rest.get(sandbox_id)).status == status:
-                await rest.delete(sandbox_id, key)
-        except HoldfastError:
-            pass
-        finally:
-            if rest is not self._rest:
-                await rest.http.close()
+        with contextlib.suppress(HoldfastError):
+            if not status or (await self._rest.get(sandbox_id)).status == status:
+                await self._rest.delete(sandbox_id, key)
 
     async def __aenter__(self) -> Self:
         self._rest.check_open()

@@ -17,7 +17,7 @@ from holdfast._async.http import AsyncHttp
 from holdfast._errors import ClientClosedError, error
 from holdfast._options import Options
 from holdfast._results import CommandResult, FileEntry, PatchResult, SandboxInfo, cut, read_patch, take
-from holdfast._transport.aio.events import sleep
+from holdfast._transport.aio.events import Event
 from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info
 from holdfast._transport.rest.retry import MARGIN_S, Retry
@@ -43,6 +43,12 @@ class AsyncRest:
         """Whether the service ever answered: then it is being restarted where it does not."""
         self.closed = False
         """Whether the client was closed: requests raise ``ClientClosedError`` then."""
+        self._closing = Event()
+
+    def refuse(self) -> None:
+        """The client is closed: end the pauses between attempts too."""
+        self.closed = True
+        self._closing.set()
 
     def check_open(self) -> None:
         """Raise ``ClientClosedError`` where the client was closed."""
@@ -81,7 +87,7 @@ class AsyncRest:
                 raise failure.why
             if retry.body is not None:
                 more["json"] = retry.body
-            await sleep(pause_s)
+            await self._closing.wait(pause_s)
 
     async def effect(
         self, effect: Effect, method: str, path: str, *, timeout_s: float, later: dict[str, Any] | None = None, **more: Any
@@ -145,6 +151,8 @@ class AsyncRest:
         rest = AsyncRest(self._options) if self.closed else self
         try:
             return await rest.request("DELETE", path, **more)
+        except ClientClosedError:  # during this request
+            return await self.deleted(path, **more)
         except HoldfastError as gone:
             if gone.code in ("sandbox_not_found", "sandbox_gone", "group_not_found", "not_found"):
                 return None

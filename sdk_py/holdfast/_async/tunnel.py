@@ -14,7 +14,7 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.aio.events import Background, sleep
+from holdfast._transport.aio.events import Background, Event
 from holdfast._transport.aio.net import Listener, Stream
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class AsyncTunnel:
                 except PortUnreachableError:
                     if time.monotonic() + pause_s > end:
                         raise
-            await sleep(pause_s)
+            await Event().wait(pause_s)
             pause_s = min(pause_s * 2, _ASK_MOST_S)
 
     async def _serve(self, stream: Stream) -> None:

@@ -6,6 +6,7 @@ Owns the settings and the HTTP connections; each sandbox owns its session.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -252,7 +253,7 @@ class SandboxClient:
 
     def close(self) -> None:
         """Close the sessions and connections. The sandboxes stay, those of a group until its lease expires."""
-        self._rest.closed = True
+        self._rest.refuse()
         for group in list(self._groups):
             group.close()
         for sandbox in list(self._in_use):
@@ -267,18 +268,11 @@ class SandboxClient:
     def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
         """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
 
-        The create may still be on its way on another connection: it makes nothing then. Where the client was closed meanwhile, this has a
-        connection of its own.
+        The create may still be on its way on another connection: it makes nothing then.
         """
-        rest = Rest(self._options) if self._closed else self._rest
-        try:
-            if not status or (rest.get(sandbox_id)).status == status:
-                rest.delete(sandbox_id, key)
-        except HoldfastError:
-            pass
-        finally:
-            if rest is not self._rest:
-                rest.http.close()
+        with contextlib.suppress(HoldfastError):
+            if not status or (self._rest.get(sandbox_id)).status == status:
+                self._rest.delete(sandbox_id, key)
 
     def __enter__(self) -> Self:
         self._rest.check_open()

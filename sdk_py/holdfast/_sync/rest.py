@@ -18,7 +18,7 @@ from holdfast._sync.http import Http
 from holdfast._errors import ClientClosedError, error
 from holdfast._options import Options
 from holdfast._results import CommandResult, FileEntry, PatchResult, SandboxInfo, cut, read_patch, take
-from holdfast._transport.threads.events import sleep
+from holdfast._transport.threads.events import Event
 from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info
 from holdfast._transport.rest.retry import MARGIN_S, Retry
@@ -44,6 +44,12 @@ class Rest:
         """Whether the service ever answered: then it is being restarted where it does not."""
         self.closed = False
         """Whether the client was closed: requests raise ``ClientClosedError`` then."""
+        self._closing = Event()
+
+    def refuse(self) -> None:
+        """The client is closed: end the pauses between attempts too."""
+        self.closed = True
+        self._closing.set()
 
     def check_open(self) -> None:
         """Raise ``ClientClosedError`` where the client was closed."""
@@ -82,7 +88,7 @@ class Rest:
                 raise failure.why
             if retry.body is not None:
                 more["json"] = retry.body
-            sleep(pause_s)
+            self._closing.wait(pause_s)
 
     def effect(
         self, effect: Effect, method: str, path: str, *, timeout_s: float, later: dict[str, Any] | None = None, **more: Any
@@ -146,6 +152,8 @@ class Rest:
         rest = Rest(self._options) if self.closed else self
         try:
             return rest.request("DELETE", path, **more)
+        except ClientClosedError:  # during this request
+            return self.deleted(path, **more)
         except HoldfastError as gone:
             if gone.code in ("sandbox_not_found", "sandbox_gone", "group_not_found", "not_found"):
                 return None

@@ -15,7 +15,7 @@ from holdfast._sync.transfers import Transfer
 from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.threads.events import Background, sleep
+from holdfast._transport.threads.events import Background, Event
 from holdfast._transport.threads.net import Listener, Stream
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Tunnel:
                 except PortUnreachableError:
                     if time.monotonic() + pause_s > end:
                         raise
-            sleep(pause_s)
+            Event().wait(pause_s)
             pause_s = min(pause_s * 2, _ASK_MOST_S)
 
     def _serve(self, stream: Stream) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from holdfast._errors import certificate_refused
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio.events import SessionEvent
+from holdfast._transport.aio.events import Event
 from holdfast._transport.rest.request import Service
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, elsewhere
 from holdfast._transport.session.websocket import WebSocket
@@ -34,7 +34,7 @@ class SessionDriver:
         self.options = options
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self.engine = Engine(options, sandbox_id, SessionEvent, token=token)
+        self.engine = Engine(options, sandbox_id, Event, token=token)
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._wires: set[_Wire] = set()
@@ -139,7 +139,7 @@ class SessionDriver:
 
     async def _pause(self, delay_s: float) -> None:
         """Until the next attempt is due, or another session of the client got through."""
-        changed, peers, loop = SessionEvent(), self.options.peers, self._loop
+        changed, peers, loop = Event(), self.options.peers, self._loop
 
         def wake(after_s: float) -> None:  # by any thread
             if not loop.is_closed():
@@ -188,9 +188,9 @@ class _Wire(asyncio.Protocol):
     def __init__(self, driver: SessionDriver, websocket: WebSocket) -> None:
         self._driver = driver
         self.websocket = websocket
-        self.shaken = SessionEvent()
-        self.over = SessionEvent()
-        self.lost = SessionEvent()
+        self.shaken = Event()
+        self.over = Event()
+        self.lost = Event()
         self._transport: asyncio.Transport | None = None
         self._paused = False
 

@@ -16,10 +16,8 @@ T = TypeVar("T")
 Cancelled = asyncio.CancelledError
 """What a local cancellation raises inside a wait."""
 
-sleep = asyncio.sleep
 
-
-class SessionEvent:
+class Event:
     """An event to wait for. Setting it wakes every waiter."""
 
     __slots__ = ("_is_set", "_waiters")
@@ -70,10 +68,6 @@ class Lock:
     def own(self) -> asyncio.Lock:
         """The lock of this event loop."""
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
-
-Event = SessionEvent
-"""An event that belongs to no driver."""
 
 
 def _time_out(waiter: asyncio.Future[bool]) -> None:

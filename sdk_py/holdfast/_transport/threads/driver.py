@@ -25,7 +25,7 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.session.engine import Engine, elsewhere
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.connect import NotConnectedError, connect
-from holdfast._transport.threads.events import SessionEvent
+from holdfast._transport.threads.events import Event
 from holdfast._transport.threads.loop_warning import warn_in_loop
 from holdfast._transport.threads.signals import Uninterrupted
 
@@ -60,8 +60,8 @@ class SessionDriver:
         self._websocket: WebSocket | None = None
         self._unwritten = b""
 
-    def event(self) -> SessionEvent:
-        return SessionEvent(self)
+    def event(self) -> Event:
+        return Event(self.check_here)
 
     @property
     def here(self) -> bool:

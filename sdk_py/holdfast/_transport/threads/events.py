@@ -1,7 +1,7 @@
-"""What threads of the blocking API wait on: an event of a driver, an event and a lock that belong to none, and work in threads of its own.
+"""What threads of the blocking API wait on: events, a lock that survives a fork, and work in threads of its own.
 
-Owns no sockets. A driver's event is set and cleared by the driver's thread, and waited for by any other. ``aio.events`` has the same
-names. Imports nothing of a session: a program that only sends requests does without one.
+Owns how a wait is cancelled from another thread (``Stop``), as Ctrl-C cancels one of the main thread. Owns no sockets, imports nothing of
+a session: a program that only sends requests does without one. ``aio.events`` has the same names.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, TypeVar
-
-from holdfast._transport.threads.stops import current, free, sleep
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,31 +19,25 @@ Cancelled = KeyboardInterrupt
 """What a local cancellation raises inside a wait."""
 
 _JOIN_S = 2.0
-
-__all__ = ["Background", "Cancelled", "Event", "Lock", "SessionEvent", "run_blocking", "sleep"]
-
-
-class EventOwner(Protocol):
-    """What sets events: a driver."""
-
-    def check_here(self) -> None:
-        """Raise where a wait would never end."""
+_STOPS: dict[int, Stop] = {}
 
 
-class SessionEvent:
-    """An event of a driver. Setting it wakes every waiter."""
+class Event:
+    """An event to wait for. Setting it wakes every waiter."""
 
-    __slots__ = ("_is_set", "_owner", "_waiters")
+    __slots__ = ("_check", "_is_set", "_waiters")
 
-    def __init__(self, owner: EventOwner) -> None:
-        self._owner = owner
+    def __init__(self, check: Callable[[], None] | None = None) -> None:
+        """``check`` raises where a wait would never end, because what sets the event does not run."""
+        self._check = check
         self._is_set = False
         self._waiters: list[Any] = []
 
     def set(self) -> None:
         self._is_set = True
-        while self._waiters:
-            free(self._waiters.pop())
+        if self._waiters:
+            for waiter in list(self._waiters):
+                _free(waiter)
 
     def clear(self) -> None:
         self._is_set = False
@@ -57,9 +49,10 @@ class SessionEvent:
         """
         if self._is_set:
             return True
-        self._owner.check_here()
+        if self._check is not None:
+            self._check()
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        stop = current()
+        stop = _STOPS.get(threading.get_ident()) if _STOPS else None
         waiter = threading.Lock()
         waiter.acquire()
         while not self._is_set and (end is None or time.monotonic() < end):
@@ -70,13 +63,56 @@ class SessionEvent:
                 if not self._is_set:  # ``set`` may not have seen the waiter
                     waiter.acquire(timeout=-1 if end is None else max(end - time.monotonic(), 0))
             finally:
-                try:
-                    self._waiters.remove(waiter)
-                except ValueError:  # ``set`` took it
-                    pass
+                self._waiters.remove(waiter)
                 if stop is not None:
                     stop.end_wait()
         return self._is_set
+
+
+class Stop:
+    """Around the work of one thread, which enters it: any thread may ``set`` it, to cancel the wait that the thread is in, or its next one.
+
+    That wait raises ``KeyboardInterrupt``, once, so that what follows, such as deleting a sandbox, may wait again. What is no wait for an
+    ``Event`` is not interrupted.
+    """
+
+    def __init__(self) -> None:
+        self._requested = False
+        self._waiter: Any = None
+
+    def __enter__(self) -> Stop:  # noqa: PYI034  no class derives from it
+        _STOPS[threading.get_ident()] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del _STOPS[threading.get_ident()]
+
+    def set(self) -> None:
+        self._requested = True
+        waiter = self._waiter
+        if waiter is not None:
+            _free(waiter)
+
+    def begin_wait(self, waiter: Any) -> None:
+        """The thread is about to wait until this lock is released."""
+        self._waiter = waiter
+        if self._requested:
+            _free(waiter)
+
+    def end_wait(self) -> None:
+        """The wait is over. Raises ``KeyboardInterrupt`` when it was to be cancelled."""
+        self._waiter = None
+        if self._requested:
+            self._requested = False
+            raise KeyboardInterrupt
+
+
+def _free(waiter: Any) -> None:
+    """Release the lock that a thread waits for. The event and a ``Stop`` may both do so."""
+    try:
+        waiter.release()
+    except RuntimeError:
+        pass
 
 
 class Lock:
@@ -89,10 +125,6 @@ class Lock:
     def own(self) -> threading.Lock:
         """The lock of this process."""
         return self._locks.setdefault(os.getpid(), threading.Lock())
-
-
-Event = threading.Event
-"""An event that belongs to no driver."""
 
 
 def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

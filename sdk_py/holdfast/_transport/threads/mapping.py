@@ -1,7 +1,7 @@
 """``aio.mapping``'s name for the blocking API: one function on many items, in at most so many threads.
 
 When one fails and exceptions are not kept, or Ctrl-C ends the map, no further item is begun and the others are cancelled: the SDK's
-calls in them raise ``KeyboardInterrupt`` (``threads.stops``), so their ``with`` blocks delete what they made. The map ends when they have.
+calls in them raise ``KeyboardInterrupt`` (``events.Stop``), so their ``with`` blocks delete what they made. The map ends when they have.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from holdfast._arguments import bad
 from holdfast._progress import Progress
-from holdfast._transport.threads.stops import Stop
+from holdfast._transport.threads.events import Stop
 
 T = TypeVar("T")
 R = TypeVar("R")
