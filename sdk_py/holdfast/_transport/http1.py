@@ -1,12 +1,12 @@
 """HTTP/1.1 without I/O, as much as requests to one service need: a request as bytes, and one answer from the bytes that come.
 
 Pure. Owns framing (lengths, chunks, answers that end with their connection) and when a connection may carry the next request. Does not own
-sockets (``threads.http``, ``aio.http``) nor what an answer means (``rest.answer``, ``session.websocket``). Reference: RFC 9112.
+sockets (``threads.net``, ``aio.net``) nor what an answer means (``rest.answer``, ``session.websocket``). Reference: RFC 9112.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 
 HEAD_BYTES = 64 * 1024
 LAST_CHUNK = b"0\r\n\r\n"
@@ -27,14 +27,6 @@ def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     if not text.isascii() or not text.isprintable() or " " in target:
         raise ValueError("a header or path contains characters that HTTP does not allow")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
-
-
-def chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """A body of unknown length, chunk by chunk (RFC 9112 §7.1)."""
-    for piece in pieces:
-        if piece:
-            yield chunk(piece)
-    yield LAST_CHUNK
 
 
 def chunk(piece: bytes) -> bytes:

@@ -1,38 +1,148 @@
-"""Local listening sockets of the asynchronous API, for tunnels. ``threads.net`` has the same names."""
+"""TCP connections of the asynchronous API: to the service, for requests, and those that a tunnel accepts.
+
+Owns the bytes that have arrived and are not read yet. Sessions have a protocol of their own (``driver``), which keeps none.
+``threads.net`` has the same names.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from ssl import SSLContext
+from typing import Any
 
 from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
-from holdfast._transport.aio.events import Background
+from holdfast._transport.aio.events import Background, Event
+from holdfast._transport.rest.answer import KEEPALIVE, is_readable
+from holdfast._urls import ServiceAddress
 
-PIECE_BYTES = 128 * 1024
+_MOST_BYTES = 128 * 1024
+"""With more unread bytes than these nothing is taken from the socket."""
 
 
-class Stream:
-    """One accepted connection."""
+def home() -> object:
+    """Where connections can be used: this event loop."""
+    return asyncio.get_running_loop()
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+
+async def connect(address: ServiceAddress, tls: SSLContext | None, timeout_s: float) -> Stream:
+    """A new connection to the service. Raises ``TimeoutError``, OSError, ``UnicodeError``."""
+    stream = Stream()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().create_connection(lambda: stream, address.host, address.port, ssl=tls)
+    except BaseException:
+        stream.abort()
+        raise
+    for option in KEEPALIVE:
+        stream.transport.get_extra_info("socket").setsockopt(*option)
+    return stream
+
+
+async def abort_all(streams: list[Stream]) -> None:
+    """Close them without waiting for unsent bytes."""
+    for stream in streams:
+        stream.abort()
+    if streams:
+        await asyncio.sleep(0)  # transports close on the loop's next turn
+
+
+class Stream(asyncio.Protocol):
+    """One connection. A read or write that waits longer than ``limit_s`` for the socket raises ``TimeoutError``."""
+
+    def __init__(self, accepted: Callable[[Stream], None] | None = None) -> None:
+        self.limit_s: float | None = None
+        self.transport: Any = None
+        self._loop = asyncio.get_running_loop()
+        self._accepted = accepted
+        self._arrived = bytearray()
+        self._failure: Exception | None = None
+        self._input = Event()
+        """Set while there are unread bytes, and for good once no more will come."""
+        self._room = Event()
+        """Set unless the transport has more unsent bytes than it should."""
+        self._room.set()
+        self._over = False
 
     async def read(self) -> bytes:
         """The next bytes, b"" at the end."""
-        return await self._reader.read(PIECE_BYTES)
+        if not await self._input.wait(self.limit_s):
+            raise TimeoutError
+        data = bytes(self._arrived)
+        self._arrived.clear()
+        if self._over:
+            if not data and self._failure is not None:
+                raise self._failure
+            return data
+        self._input.clear()
+        if len(data) > _MOST_BYTES:
+            self.transport.resume_reading()
+        return data
 
     async def write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        """Send ``data``; waits while the transport has too many unsent bytes."""
+        if self.transport.is_closing():  # asyncio would log a warning for each further write
+            raise self._failure or BrokenPipeError("the connection has ended")
+        self.transport.write(data)
+        if not await self._room.wait(self.limit_s):
+            raise TimeoutError
+        if self._failure is not None:
+            raise self._failure
+
+    async def answered(self) -> bool:
+        """Whether there is something to read before all was sent. A write that fails would drop what the loop has not taken yet."""
+        for _ in range(2):
+            await asyncio.sleep(0)
+        return self._input._is_set
+
+    @property
+    def usable(self) -> bool:
+        """Whether an idle connection is open, and nothing comes that no request asked for."""
+        transport = self.transport
+        return not self._input._is_set and not transport.is_closing() and not is_readable(transport.get_extra_info("socket").fileno())
 
     async def write_eof(self) -> None:
-        if self._writer.can_write_eof():
-            self._writer.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     async def close(self) -> None:
-        self._writer.close()
+        """Close it once all is sent."""
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Close it at once; nothing where its event loop is not the running one."""
+        if self.transport is not None and asyncio._get_running_loop() is self._loop:
+            self.transport.abort()
+
+    # asyncio.Protocol -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        if self._accepted is not None:
+            self._accepted(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived += data
+        self._input.set()
+        if len(self._arrived) > _MOST_BYTES:
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._over = True
+        self._input.set()
+        return self.transport.get_extra_info("sslcontext") is None  # without TLS it may still be written to
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._over, self._failure = True, exc
+        self._input.set()
+        self._room.set()
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
 
 
 class Listener:
@@ -49,17 +159,17 @@ class Listener:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises ``InvalidArgumentError`` when that is not possible, for example because the port is in use."""
         try:
-            self._server = await asyncio.start_server(self._accept, host, port)
+            self._server = await asyncio.get_running_loop().create_server(lambda: Stream(self._accept), host, port)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise InvalidArgumentError("invalid_argument", f"cannot listen on {host}:{port}: {why}", hint="choose another port") from None
         self.address = Address(*self._server.sockets[0].getsockname()[:2])
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, stream: Stream) -> None:
         if self._closed:
-            writer.close()  # it was on its way when ``close`` came
+            stream.transport.close()  # it was on its way when ``close`` came
             return
-        self._background.start(self._one, Stream(reader, writer), name="holdfast-tunnel")
+        self._background.start(self._one, stream, name="holdfast-tunnel")
 
     async def _one(self, stream: Stream) -> None:
         self._streams.add(stream)

@@ -1,6 +1,6 @@
 """What REST requests of both APIs share: the answer, the reading of failures, and how idle connections are kept.
 
-Pure. Each API owns its HTTP client (``aio.http``, ``threads.http``); ``_async.rest`` owns the routes, ``retry`` when to send again.
+Pure. ``_async.http`` owns the connections, ``_async.rest`` the routes, ``retry`` when to send again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One request to the service: where it goes, its head, and what describes its body.
 
-Shared by both APIs: ``_async.http`` calls it, and the connections (``aio.http``, ``threads.http``) send bodies. ``http1`` owns framing.
+Shared by both APIs: ``_async.http`` calls it. ``http1`` owns framing.
 """
 
 from __future__ import annotations

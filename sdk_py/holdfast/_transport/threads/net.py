@@ -1,7 +1,8 @@
-"""Sockets of the blocking API: connections to the service, and the listening sockets of tunnels, where each connection has a thread."""
+"""TCP connections of the blocking API: to the service, and those that a tunnel accepts, each in a thread. As ``aio.net``."""
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
+from holdfast._transport.rest.answer import KEEPALIVE, is_readable
 from holdfast._transport.threads.events import Background
+from holdfast._transport.threads.loop_warning import warn_in_loop
 from holdfast._urls import ServiceAddress
 
 if TYPE_CHECKING:
@@ -33,11 +36,43 @@ def connection_to(address: ServiceAddress, timeout_s: float, tls: SSLContext | N
         raise
 
 
+def home() -> object:
+    """Where connections can be used: this process."""
+    return os.getpid()
+
+
+def connect(address: ServiceAddress, tls: SSLContext | None, timeout_s: float) -> Stream:
+    """A new connection to the service, for requests. Raises ``TimeoutError``, OSError, ``UnicodeError``."""
+    warn_in_loop()
+    connection = connection_to(address, timeout_s, tls)
+    for option in KEEPALIVE:
+        connection.setsockopt(*option)
+    return Stream(connection)
+
+
+def abort_all(streams: list[Stream]) -> None:
+    """Close them. In a fork that closes this process's descriptors; its parent's stay."""
+    for stream in streams:
+        stream.abort()
+
+
 class Stream:
-    """One accepted connection."""
+    """One connection. A read or write that waits longer than ``limit_s`` for the socket raises ``TimeoutError``."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+
+    def __del__(self) -> None:
+        # A client that was never closed warns of itself: its sockets need not warn as well.
+        self.abort()
+
+    @property
+    def limit_s(self) -> float | None:
+        return self._connection.gettimeout()
+
+    @limit_s.setter
+    def limit_s(self, limit_s: float | None) -> None:
+        self._connection.settimeout(limit_s)
 
     def read(self) -> bytes:
         """The next bytes, b"" at the end."""
@@ -45,6 +80,15 @@ class Stream:
 
     def write(self, data: bytes) -> None:
         self._connection.sendall(data)
+
+    def answered(self) -> bool:
+        """False: a body is sent to its end, or until that fails. Bytes to read may belong to TLS alone."""
+        return False
+
+    @property
+    def usable(self) -> bool:
+        """Whether an idle connection is open, and nothing comes that no request asked for."""
+        return not is_readable(self._connection.fileno())
 
     def write_eof(self) -> None:
         self._connection.shutdown(socket.SHUT_WR)
@@ -54,6 +98,10 @@ class Stream:
             self._connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
         except OSError:
             pass
+        self.abort()
+
+    def abort(self) -> None:
+        """Close it at once."""
         self._connection.close()
 
 
