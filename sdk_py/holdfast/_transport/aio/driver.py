@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from holdfast._errors import certificate_refused
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Event
-from holdfast._transport.rest.request import Service
+from holdfast._transport.rest.request import Service, not_connected
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, elsewhere
 from holdfast._transport.session.websocket import WebSocket
 
@@ -120,16 +118,14 @@ class SessionDriver:
                     limit.reschedule(self._loop.time() + limit_s)
                     await wire.shaken.wait()
                 await wire.over.wait()
-            except TimeoutError:
-                why = f"no answer from {address.host}:{address.port} within {limit_s:.2g} s"
-                wire.abort()
-            except ssl.SSLCertVerificationError as failure:
-                engine.fail(certificate_refused(failure.verify_message))
             except asyncio.CancelledError:
                 wire.abort()  # its loop is ending, perhaps without ``close``
                 raise
             except Exception as failure:  # noqa: BLE001  also an invalid host name, or no thread to look it up: nothing else would report it
-                why = f"cannot connect to {address.host}:{address.port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
+                wire.abort()
+                why, refused = not_connected(failure, address, limit_s)
+                if refused is not None:
+                    engine.fail(refused)
             finally:
                 self._wire = None
             delay_s = engine.broken(wire.websocket, why, self._loop.time())

@@ -1,6 +1,6 @@
-"""One request to the service: where it goes, its head, and what describes its body.
+"""One request to the service: where it goes, its head, what describes its body, and why a connection failed.
 
-Shared by both APIs: ``_async.http`` calls it. ``http1`` owns framing.
+Shared by both APIs: ``_async.http`` calls it, and the drivers of sessions. ``http1`` owns framing.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from holdfast._errors import HoldfastError, certificate_refused
 from holdfast._options import Options
 from holdfast._transport.http1 import request_head
 from holdfast._transport.rest.answer import UnreachableError
-from holdfast._urls import address_of, query_of
+from holdfast._urls import ServiceAddress, address_of, query_of
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -79,3 +80,12 @@ def no_answer(failure: Exception, options: Options, timeout_s: float, *, reached
     lost = UnreachableError("service_unreachable", f"cannot reach {options.url}: {why}")
     lost.reached = reached
     return lost
+
+
+def not_connected(failure: Exception, address: ServiceAddress, limit_s: float) -> tuple[str, HoldfastError | None]:
+    """Why a session has no connection, and the error where no further attempt can make one. ``limit_s`` was the time limit."""
+    if isinstance(failure, TimeoutError):
+        return f"no answer from {address.host}:{address.port} within {limit_s:.2g} s", None
+    refused = getattr(failure, "verify_message", None)
+    why = f"cannot connect to {address.host}:{address.port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
+    return why, None if refused is None else certificate_refused(refused)

@@ -22,11 +22,12 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
+from holdfast._transport.rest.request import Service, not_connected
 from holdfast._transport.session.engine import Engine, elsewhere
 from holdfast._transport.session.websocket import WebSocket
-from holdfast._transport.threads.connect import NotConnectedError, connect
 from holdfast._transport.threads.events import Event
 from holdfast._transport.threads.loop_warning import warn_in_loop
+from holdfast._transport.threads.net import connection_to
 from holdfast._transport.threads.signals import Uninterrupted
 
 P = ParamSpec("P")
@@ -198,18 +199,10 @@ class SessionDriver:
 
     def _run(self) -> None:
         try:
+            service = Service(self.options)
             while self.engine.error is None:
                 websocket = self.engine.websocket()
-                try:
-                    now = time.monotonic()
-                    connection, messages = connect(self.options, websocket, self.engine.begin_attempt(now), self.engine.answer_s(now))
-                    self._perform_here(self._connected, websocket, connection, messages)
-                    self._serve(connection)
-                    why = "the connection was lost"
-                except NotConnectedError as failure:
-                    why = str(failure)
-                    if failure.fatal is not None:
-                        self._perform_here(self.engine.fail, failure.fatal)
+                why = self._attempt(service, websocket)
                 delay_s = self._perform_here(self.engine.broken, websocket, why, time.monotonic())
                 if delay_s is not None:
                     self._pause(delay_s)
@@ -219,6 +212,27 @@ class SessionDriver:
             raise
         finally:
             self._finish()
+
+    def _attempt(self, service: Service, websocket: WebSocket) -> str:
+        """Connect, and serve the connection to its end. Returns why there is none any more."""
+        engine, connection = self.engine, None
+        limit_s = engine.begin_attempt(time.monotonic())
+        try:
+            connection = connection_to(service.address, limit_s, service.tls_context)
+            limit_s = engine.answer_s(time.monotonic())
+            messages = _shake_hands(connection, websocket, limit_s)
+        except Exception as failure:  # noqa: BLE001  also a host name that cannot be encoded: the caller waits for an answer
+            why, refused = not_connected(failure, service.address, limit_s)
+            if refused is not None:
+                self._perform_here(engine.fail, refused)
+            if connection is not None:
+                connection.close()
+            return why
+        if websocket.open:
+            self._perform_here(self._connected, websocket, connection, messages)
+            self._serve(connection)
+        connection.close()
+        return "the connection was lost"
 
     def _perform_here(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """``perform`` in the session's thread, where no signal handler runs."""
@@ -231,6 +245,7 @@ class SessionDriver:
 
     def _connected(self, websocket: WebSocket, connection: socket.socket, messages: list[bytes]) -> None:
         now = time.monotonic()
+        connection.setblocking(False)
         self._socket, self._websocket, self._unwritten = connection, websocket, b""
         if self.engine.error is None:
             self.engine.connected(websocket.headers, now)
@@ -331,6 +346,24 @@ class SessionDriver:
             for descriptor in descriptors:
                 if descriptor >= 0:
                     os.close(descriptor)
+
+
+def _shake_hands(connection: socket.socket, websocket: WebSocket, limit_s: float) -> list[bytes]:
+    """Send the handshake and read its answer. Returns the messages that came behind it."""
+    until = time.monotonic() + limit_s
+    connection.sendall(websocket.greeting())
+    messages: list[bytes] = []
+    while not websocket.open and not websocket.over:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        data = connection.recv(RECEIVE_BYTES)
+        if data:
+            messages += websocket.feed(data)
+        else:
+            websocket.feed_eof()
+    return messages
 
 
 def _would_block(tls: bool) -> tuple[type[OSError], ...]:
