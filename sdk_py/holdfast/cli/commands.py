@@ -1,12 +1,12 @@
 """The commands there are: names, options, and which function each is.
 
 Owns the tree and its words; ``words`` reads command lines by it. Functions are named ``module:function`` below ``holdfast.cli`` and
-imported when they are used, and only the command that was typed is put together.
+imported when they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.cli.words import HELP, JSON, Command, Option, columns, number
 
@@ -42,70 +42,58 @@ The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdf
 """
 
 
-def _env() -> list[Option]:
-    return [
-        Option("-e --env", "set a variable; NAME alone takes its value from this environment", "NAME=VALUE", many=True),
-        Option("--env-file", "set the variables of a file of NAME=VALUE lines", "FILE", many=True),
-    ]
-
-
-def _label(help_: str) -> Option:
-    return Option("-l --label", help_, "NAME=VALUE", many=True)
-
-
-def _place() -> list[Option]:
-    return [Option("-w --cwd --workdir", "working directory", "DIR"), Option("-u --user", "user name or id", "USER")]
-
-
-def _making() -> list[Option]:
-    return [
-        Option("--id --name", "the sandbox's id, else one is generated", "ID"),
-        Option("--cpu --cpus", "limit of CPU, in cores: 2, 0.5, 500m", "CORES"),
-        Option("-m --memory", "limit of memory: 512m, 4g, 512Mi, 4Gi", "SIZE"),
-        Option("--disk", "limit of disk space: 10g, 10Gi", "SIZE"),
-        *_env(),
-        Option("--ulimit", "set a limit of every process in the sandbox", "NAME=SOFT:HARD", many=True),
-        Option("--shm-size", "how large /dev/shm may grow: 1g", "SIZE"),
-        _label("set a label"),
-        Option("--ready-timeout", "how long to wait until it is ready", "SECONDS", read=number),
-        Option("--lifetime", "delete it after this time", "SECONDS", read=number),
-        Option("--idle-timeout", "delete it when idle for this time", "SECONDS", read=number),
-        Option("--network --net", "what it reaches: internet (or bridge, the same), or none, the default; alone: internet", "MODE",
-               bare="internet", values=NETWORKS),
-    ]  # fmt: skip
-
-
-def _running() -> list[Option]:
-    return [
-        Option("-i --stdin --interactive", "pass standard input on; without it the command reads nothing"),
-        Option("-t --tty", "run it on a terminal, which also takes what is typed here"),
-        Option("-d --detach", "start it and return; `logs` shows its output"),
-        Option("--timeout", "end the command after this time, with exit code 124", "SECONDS", read=number),
-        Option("--raw", "pass control sequences to this terminal; files and pipes always get raw bytes"),
-        Option("--login", "run it in a login shell"),
-        Option("-c", "a command string, run by the sandbox's shell, instead of words", "STRING"),
-    ]
+_ENV = (
+    Option("-e --env", "set a variable; NAME alone takes its value from this environment", "NAME=VALUE", many=True),
+    Option("--env-file", "set the variables of a file of NAME=VALUE lines", "FILE", many=True),
+)
+_PLACE = (Option("-w --cwd --workdir", "working directory", "DIR"), Option("-u --user", "user name or id", "USER"))
+_MAKING = (
+    Option("--id --name", "the sandbox's id, else one is generated", "ID"),
+    Option("--cpu --cpus", "limit of CPU, in cores: 2, 0.5, 500m", "CORES"),
+    Option("-m --memory", "limit of memory: 512m, 4g, 512Mi, 4Gi", "SIZE"),
+    Option("--disk", "limit of disk space: 10g, 10Gi", "SIZE"),
+    *_ENV,
+    Option("--ulimit", "set a limit of every process in the sandbox", "NAME=SOFT:HARD", many=True),
+    Option("--shm-size", "how large /dev/shm may grow: 1g", "SIZE"),
+    Option("-l --label", "set a label", "NAME=VALUE", many=True),
+    Option("--ready-timeout", "how long to wait until it is ready", "SECONDS", number),
+    Option("--lifetime", "delete it after this time", "SECONDS", number),
+    Option("--idle-timeout", "delete it when idle for this time", "SECONDS", number),
+    Option("--network --net", "what it reaches: internet (or bridge, the same), or none, the default; alone: internet", "MODE",
+           bare="internet", values=NETWORKS),
+)  # fmt: skip
+_RUNNING = (
+    Option("-i --stdin --interactive", "pass standard input on; without it the command reads nothing"),
+    Option("-t --tty", "run it on a terminal, which also takes what is typed here"),
+    Option("-d --detach", "start it and return; `logs` shows its output"),
+    Option("--timeout", "end the command after this time, with exit code 124", "SECONDS", number),
+    Option("--raw", "pass control sequences to this terminal; files and pipes always get raw bytes"),
+    Option("--login", "run it in a login shell"),
+    Option("-c", "a command string, run by the sandbox's shell, instead of words", "STRING"),
+)
+_RAW = Option("--raw", "pass control sequences to this terminal")
+_NO_EFFECT = "no effect; accepted as docker's"
 
 
 def _lines(text: str) -> int | None:
     return None if text == "all" else int(number(text))
 
 
-_COMMANDS: dict[str, Callable[[str], Command]] = {
-    "run": lambda name: Command(
-        name, "make a sandbox and run a command in it", "running:run", "IMAGE",
+_COMMANDS = {command.name: command for command in (
+    Command(
+        "run", "make a sandbox and run a command in it", "running:run", "IMAGE",
         Option("--rm", "delete the sandbox once the command has ended; with -d, some seconds later"),
         Option("--entrypoint", "the program to run; the words after IMAGE are its arguments", "PROGRAM", closes=True),
-        *_running(), *_making(), *_place(),
+        *_RUNNING, *_MAKING, *_PLACE,
         inner="[COMMAND ARGUMENTS...]",
         more="""
 The sandbox stays unless --rm is given; -d prints its id and returns. Without COMMAND the image's own command runs (with -t, a
 shell). The image's variables, user and directory apply; its ENTRYPOINT is not put before a COMMAND.
 """,
     ),
-    "create": lambda name: Command(name, "make a sandbox and print its id", "sandboxes:create", "IMAGE", *_making()),
-    "exec": lambda name: Command(
-        name, "run a command in a sandbox", "execute:exec_", "SANDBOX", *_running(), *_env(), *_place(),
+    Command("create", "make a sandbox and print its id", "sandboxes:create", "IMAGE", *_MAKING),
+    Command(
+        "exec", "run a command in a sandbox", "execute:exec_", "SANDBOX", *_RUNNING, *_ENV, *_PLACE,
         inner="[--] COMMAND ARGUMENTS...",
         more="""
 No shell reads the words of COMMAND: for pipes or variables write -c STRING, or bash -c STRING. Background processes that the command
@@ -113,14 +101,14 @@ leaves continue to run.
 -d prints the id of the command, for `logs`.
 """,
     ),
-    "shell": lambda name: Command(
-        name, "open a terminal in a sandbox", "interactive:shell", "SANDBOX",
+    Command(
+        "shell", "open a terminal in a sandbox", "interactive:shell", "SANDBOX",
         Option("--attach", "attach to the terminal of this name, or create it; it keeps running", "NAME"),
-        Option("-l --login", "a login shell"), *_env(), *_place(),
+        Option("-l --login", "a login shell"), *_ENV, *_PLACE,
         more="The same as exec -it SANDBOX bash; sh if the image has no bash.",
     ),
-    "cp": lambda name: Command(
-        name, "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
+    Command(
+        "cp", "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
         Option("-L --follow-link", "follow a local link that is named as the source"),
         Option("-q --quiet", "do not report what is left out"),
         Option("-r -a -R --recursive --archive", "no effect; directories are copied whole, with their modes"),
@@ -131,63 +119,63 @@ As docker cp:  a file goes to the file TARGET, or into the directory TARGET.
   Remote paths may be relative to the sandbox's working directory.
 """,
     ),
-    "port": lambda name: Command(
-        name, "reach a port of a sandbox at a local one, until interrupted", "ports:port", "SANDBOX PORT",
+    Command(
+        "port", "reach a port of a sandbox at a local one, until interrupted", "ports:port", "SANDBOX PORT",
         more="PORT is a port of the sandbox; LOCAL:PORT also chooses the port on this machine.",
     ),
-    "logs": lambda name: Command(
-        name, "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
-        Option("-f --follow", "follow the output until the command ends"), Option("-n --tail", "only the last lines", "LINES", read=_lines),
-        Option("--raw", "pass control sequences to this terminal"),
+    Command(
+        "logs", "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
+        Option("-f --follow", "follow the output until the command ends"), Option("-n --tail", "only the last lines", "LINES", _lines),
+        _RAW,
         more="""
 The sandbox keeps the last 64 MiB of the output in memory, or a quarter of its memory if that is less. It keeps them for five minutes after
 the command has ended and its output was read to the end.
 """,
     ),
-    "list": lambda name: Command(
-        name, "list sandboxes", "sandboxes:list_", "",
-        _label("only those with this label"), Option("-q --quiet", "print ids only"),
+    Command(
+        "list", "list sandboxes", "sandboxes:list_", "",
+        Option("-l --label", "only those with this label", "NAME=VALUE", many=True), Option("-q --quiet", "print ids only"),
         Option("-f --filter", "label=NAME=VALUE, status=pending|ready|failed, ancestor=IMAGE, id=ID, name=ID", "WHAT=VALUE", many=True),
-        Option("-a --all", "no effect; accepted as docker's"), Option("--no-trunc", "no effect; accepted as docker's"),
+        Option("-a --all", _NO_EFFECT), Option("--no-trunc", _NO_EFFECT),
     ),
-    "inspect": lambda name: Command(name, "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
-    "stats": lambda name: Command(
-        name, "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
+    Command("inspect", "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
+    Command(
+        "stats", "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
         Option("--no-stream", "print once instead of every two seconds; into a file or pipe this is always so"),
-        Option("-a --all", "no effect; accepted as docker's"),
+        Option("-a --all", _NO_EFFECT),
         more="The figures are sums over the processes in a sandbox; memory that processes share counts once for each of them.",
     ),
-    "top": lambda name: Command(name, "list the processes in a sandbox", "processes:top", "SANDBOX"),
-    "stop": lambda name: Command(
-        name, "delete sandboxes", "sandboxes:stop", "SANDBOX...",
+    Command("top", "list the processes in a sandbox", "processes:top", "SANDBOX"),
+    Command(
+        "stop", "delete sandboxes", "sandboxes:stop", "SANDBOX...",
         more="The same as rm: a sandbox that has ended cannot be started again, and its files are deleted.",
     ),
-    "rm": lambda name: Command(
-        name, "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
+    Command(
+        "rm", "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
         Option("-f --force", "do not ask, and ignore sandboxes that are gone already"),
-        Option("-a --all", "all sandboxes of this key"), _label("those with this label"),
-        Option("-v --volumes", "no effect; accepted as docker's"),
+        Option("-a --all", "all sandboxes of this key"), Option("-l --label", "those with this label", "NAME=VALUE", many=True),
+        Option("-v --volumes", _NO_EFFECT),
     ),
-    "image list": lambda name: Command(
-        name, "list images", "images:list_", "",
-        Option("-a --all", "no effect; accepted as docker's"), Option("-q --quiet", "print names only"),
+    Command(
+        "image list", "list images", "images:list_", "",
+        Option("-a --all", _NO_EFFECT), Option("-q --quiet", "print names only"),
     ),
-    "image pull": lambda name: Command(
-        name, "fetch an image from a registry", "images:pull", "NAME", Option("-q --quiet", "no effect; accepted as docker's"),
+    Command(
+        "image pull", "fetch an image from a registry", "images:pull", "NAME", Option("-q --quiet", _NO_EFFECT),
     ),
-    "image import": lambda name: Command(
-        name, "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME",
+    Command(
+        "image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME",
         more="PATH is a directory, or an archive as docker save or export write it, or - for standard input.",
     ),
-    "image rm": lambda name: Command(
-        name, "remove images", "images:remove", "NAME...", Option("-f --force", "no effect; accepted as docker's"),
+    Command(
+        "image rm", "remove images", "images:remove", "NAME...", Option("-f --force", _NO_EFFECT),
     ),
-    "up": lambda name: Command(
-        name, "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "server:up", "",
+    Command(
+        "up", "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "server:up", "",
         Option("-p --port", "the gateway's port on 127.0.0.1 (PORT, else 8765)", "PORT"),
         Option("--data", "the folder of this stack (HOLDFAST_DATA, else .holdfast)", "DIR"),
         Option("--procfile", "the processes to run instead", "FILE"),
-        Option("--stop-grace", "how long each process may take to stop", "SECONDS", read=number),
+        Option("--stop-grace", "how long each process may take to stop", "SECONDS", number),
         Option("--with-parent", "end when the process that started this one ends"),
         Option("--no-ready", "do not wait for a gateway"),
         more="""
@@ -195,29 +183,29 @@ Needs the extra server: pip install 'holdfast[server]'. With HOLDFAST_REDIS_URL 
 Ctrl-C ends all processes and sandboxes in order; a second Ctrl-C kills them.
 """,
     ),
-    "cost": lambda name: Command(
-        name, "compute what a sandbox costs for an hour on nodes of your own", "cost:cost", "",
-        Option("--sandboxes", "number of sandboxes that run at the same time (128)", "NUMBER", read=number),
-        Option("--cpu --cpus", "CPU limit of a sandbox, in cores (2)", "CORES"),
-        Option("-m --memory", "memory limit of a sandbox (8g)", "SIZE"),
+    Command(
+        "cost", "compute what a sandbox costs for an hour on nodes of your own", "cost:cost", "",
+        Option("--sandboxes", "number of sandboxes that run at the same time (128)", "NUMBER", number, 128),
+        Option("--cpu --cpus", "CPU limit of a sandbox, in cores (2)", "CORES", default="2"),
+        Option("-m --memory", "memory limit of a sandbox (8g)", "SIZE", default="8Gi"),
         Option("--cpu-used", "cores that a sandbox uses on average; nodes are then filled by use, not by limits", "CORES"),
         Option("--memory-used", "memory that a sandbox uses on average; the same", "SIZE"),
-        Option("--headroom", "what a node reserves for a sandbox, as a multiple of its use (1.25)", "FACTOR", read=number),
-        Option("--commands", "commands that one sandbox runs in a second (0.2)", "NUMBER", read=number),
-        Option("--node-cpu", "cores of a node that are available to sandboxes (16)", "CORES"),
-        Option("--node-memory", "memory of a node that is available to sandboxes (64g)", "SIZE"),
-        Option("--node-pods", "most pods on a node (110, the kubelet's usual limit)", "NUMBER", read=number),
-        Option("--node-price", "price of a node for an hour (0.824; 0.165 was the spot price of the same node)", "USD", read=number),
-        Option("--service-price", "price for an hour of a node that runs the service (as --node-price)", "USD", read=number),
+        Option("--headroom", "what a node reserves for a sandbox, as a multiple of its use (1.25)", "FACTOR", number, 1.25),
+        Option("--commands", "commands that one sandbox runs in a second (0.2)", "NUMBER", number, 0.2),
+        Option("--node-cpu", "cores of a node that are available to sandboxes (16)", "CORES", default="16"),
+        Option("--node-memory", "memory of a node that is available to sandboxes (64g)", "SIZE", default="64Gi"),
+        Option("--node-pods", "most pods on a node (110, the kubelet's usual limit)", "NUMBER", number, 110),
+        Option("--node-price", "price of a node for an hour (0.824; 0.165 was the spot price of the same node)", "USD", number, 0.824),
+        Option("--service-price", "price for an hour of a node that runs the service (as --node-price)", "USD", number),
         Option("--measured", "read what Holdfast itself uses from this bench.json", "FILE"),
         more="""
 Measure the use with `holdfast stats` or your cluster's metrics during a training run. Without --cpu-used and --memory-used a sandbox counts
 with its limits.
 """,
     ),
-    "doctor": lambda name: Command(name, "check this machine and the service, and print what to do", "doctor:doctor"),
-    "version": lambda name: Command(name, "print the version", "app:version"),
-}  # fmt: skip
+    Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor"),
+    Command("version", "print the version", "app:version"),
+)}  # fmt: skip
 _APART = ("recipes COMMAND", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)")
 NAMES = sorted({*_COMMANDS, *ALIASES, "help", "recipes"})
 
@@ -229,28 +217,27 @@ def named(words: Sequence[str]) -> tuple[Command | None, int]:
         name = " ".join(words[at : at + size])
         name = ALIASES.get(name, name)
         if name in _COMMANDS and len(words) >= at + size:
-            return _COMMANDS[name](name), at + size
+            return _COMMANDS[name], at + size
     return None, 0
 
 
 def help_text() -> str:
     """What ``holdfast --help`` prints."""
-    rows = [*(_overview(name, made(name)) for name, made in _COMMANDS.items()), _APART]
-    top = columns([(", ".join(o.names), o.help) for o in (JSON, HELP)] + [("--version", "print the version")])
     head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help for details):\n"
-    return f"{head}{columns(rows)}\noptions:\n{top}\n{EPILOG}"
+    top = columns([JSON, HELP, ("--version", "print the version")])
+    return f"{head}{columns([*map(_overview, _COMMANDS.values()), _APART])}\noptions:\n{top}\n{EPILOG}"
 
 
 def group_help_text(group: str) -> str:
     """What ``holdfast GROUP --help`` prints, where that is the first word of several commands; else nothing."""
-    rows = [_overview(name, made(name)) for name, made in _COMMANDS.items() if group in GROUPS or name.startswith(f"{group} ")]
+    rows = [_overview(command) for name, command in _COMMANDS.items() if group in GROUPS or name.startswith(f"{group} ")]
     if not rows or group in _COMMANDS:
         return ""
     more = f"{group} may stand before a command and changes nothing.\n\n" if group in GROUPS else ""
     return f"usage: holdfast {group} COMMAND ...\n\n{more}commands (COMMAND --help for details):\n{columns(rows)}"
 
 
-def _overview(name: str, command: Command) -> tuple[str, str]:
-    others = ", ".join(other for other, meant in ALIASES.items() if meant == name)
+def _overview(command: Command) -> tuple[str, str]:
+    others = ", ".join(other for other, meant in ALIASES.items() if meant == command.name)
     positions = command.positions.replace(command.inner, "COMMAND") if command.inner else command.positions
-    return f"{name} {positions}".strip(), f"{command.help} (also {others})" if others else command.help
+    return f"{command.name} {positions}".strip(), f"{command.help} (also {others})" if others else command.help

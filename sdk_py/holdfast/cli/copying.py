@@ -30,7 +30,7 @@ from holdfast._results import read_transfer, take
 from holdfast._sync.transfers import Transfer
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_note
-from holdfast.cli.words import Arguments, bad
+from holdfast.cli.words import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox
@@ -46,18 +46,18 @@ _NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
 def copy(arguments: Arguments) -> None:
     source, target = remote(arguments.source), remote(arguments.target)
     if source is not None and target is not None:
-        raise bad(
+        raise UsageError(
             "nothing is copied from one sandbox to another",
             hint="holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path, through this machine",
         )
     if source is None and target is None:
-        raise bad(
+        raise UsageError(
             "either SOURCE or TARGET must be SANDBOX:PATH", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL"
         )
     if arguments.json and arguments.target == "-":
-        raise bad("standard output cannot take the archive and JSON at once", hint="leave out --json, or copy to a file")
+        raise UsageError("standard output cannot take the archive and JSON at once", hint="leave out --json, or copy to a file")
     if "" in (arguments.source, arguments.target):
-        raise bad("a local path is empty", hint="write . for the working directory")
+        raise UsageError("a local path is empty", hint="write . for the working directory")
     archive: IO[bytes] | None = _archive_here() if arguments.source == "-" else None
     if source is None and archive is None:
         _local_source(arguments.source)  # before anything is asked: a mistake here needs no service
@@ -93,10 +93,10 @@ def target_path(name: str, *, is_directory: bool, contents: bool, target: str, t
         return target if is_directory and contents else posixpath.join(target, name)
     if is_directory:
         if there is not None:
-            raise bad(f"a directory cannot be copied to the file {target}", hint="name a directory, or one that is not there yet")
+            raise UsageError(f"a directory cannot be copied to the file {target}", hint="name a directory, or one that is not there yet")
         return target.rstrip("/") or "/"
     if target.endswith(("/", "/.")):
-        raise bad(f"there is no directory {target}", hint="make it first, or leave out the slash to name the file itself")
+        raise UsageError(f"there is no directory {target}", hint="make it first, or leave out the slash to name the file itself")
     return target
 
 
@@ -114,11 +114,11 @@ def _download(files: Files, path: str, local: str) -> TransferResult:
     place = target_path(name, is_directory=source.is_dir, contents=_wants_contents(path), target=local, there=there)
     parent = os.path.dirname(os.path.abspath(place))
     if not os.path.isdir(parent):
-        raise bad(f"there is no directory {parent}", hint=f"make it first: mkdir -p {parent}")
+        raise UsageError(f"there is no directory {parent}", hint=f"make it first: mkdir -p {parent}")
     if source.is_dir and os.path.lexists(place) and not os.path.isdir(place):
-        raise bad(f"a directory cannot replace the file {place}", hint="remove it first")
+        raise UsageError(f"a directory cannot replace the file {place}", hint="remove it first")
     if not source.is_dir and os.path.isdir(place):
-        raise bad(f"a file cannot replace the directory {place}", hint="remove it first")
+        raise UsageError(f"a file cannot replace the directory {place}", hint="remove it first")
     return files.download(path, place)
 
 
@@ -196,7 +196,7 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     as_link = source.is_symlink() and not follow and not local.endswith(("/", "/."))
     is_directory = source.is_dir() and not as_link
     if not is_directory and local.endswith(("/", "/.")):
-        raise bad(f"{local} is not a directory", hint="leave out the / or /. at its end")
+        raise UsageError(f"{local} is not a directory", hint="leave out the / or /. at its end")
     name = os.path.basename(os.path.abspath(local))
     try:
         there = _kind(files, path)
@@ -204,12 +204,12 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
         return files.upload(local, path)
     place = target_path(name, is_directory=is_directory, contents=_wants_contents(local), target=path, there=there)
     if there is None and _kind(files, parent := posixpath.dirname(place) or ".") != "directory":
-        raise bad(f"there is no directory {parent} in the sandbox", hint=f"holdfast exec {sandbox.id} mkdir -p {parent}")
+        raise UsageError(f"there is no directory {parent} in the sandbox", hint=f"holdfast exec {sandbox.id} mkdir -p {parent}")
     if place != path and there is not None:
         present = _kind(files, place)
         if present is not None and (present == "directory") != is_directory:
             kinds = ("directory", "file") if is_directory else ("file", "directory")
-            raise bad(f"a {kinds[0]} cannot replace the {kinds[1]} {place} in the sandbox", hint="remove it first")
+            raise UsageError(f"a {kinds[0]} cannot replace the {kinds[1]} {place} in the sandbox", hint="remove it first")
     if as_link:
         return _send(sandbox, posixpath.dirname(place) or ".", _link_archive(source, posixpath.basename(place)))
     return files.upload(os.path.realpath(local) if follow else local, place)
@@ -232,7 +232,7 @@ def _archive_here() -> Any:
         if begun.startswith(magic):
             return import_module(module).open(source)
     if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun[: tarfile.BLOCKSIZE])):
-        raise bad(
+        raise UsageError(
             "standard input is not a tar archive",
             hint="tar c DIR | holdfast cp - SANDBOX:/path; to write one file: holdfast exec -i SANDBOX sh -c 'cat > /path'",
         )
@@ -257,7 +257,7 @@ class _Input(io.RawIOBase):
 
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:
     if _kind(sandbox.files, path) != "directory":
-        raise bad(f"an archive goes into a directory, and {path} is none", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
+        raise UsageError(f"an archive goes into a directory, and {path} is none", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
     return _send(sandbox, path, _pieces(archive))
 
 
@@ -266,7 +266,7 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
         try:
             piece = archive.read(PIECE_BYTES)
         except Exception as wrong:  # noqa: BLE001  each library that decompresses has its own kinds
-            raise bad(f"the archive on standard input cannot be decompressed: {wrong}", hint="send it again, whole") from None
+            raise UsageError(f"the archive on standard input cannot be decompressed: {wrong}", hint="send it again, whole") from None
         if not piece:
             return
         yield piece

@@ -1,24 +1,23 @@
 """``cost``: the price of a sandbox for an hour on your own nodes, from the nodes' price and how many sandboxes fit on one.
 
 Owns the arithmetic and the printing. What Holdfast itself adds to a sandbox and to the cluster was measured (tests/bench); --measured takes
-it from another run's bench.json. Prices are US dollars; `holdfast recipes cost` is the table of the paper that they are from.
+it from another run's bench.json. Prices are US dollars. Defaults are those of Orchard Env's paper (arXiv 2605.15040, appendix B);
+`holdfast recipes cost` is its table.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
 from holdfast.cli.output import print_json, print_line
-from holdfast.cli.words import Arguments, bad
+from holdfast.cli.words import Arguments, UsageError
 
 _GIB, _MIB, _KIB = 1 << 30, 1 << 20, 1 << 10
-_NODE_PRICE = 0.824
-"""Dollars an hour of 16 vCPU and 64 GiB on demand, as Orchard Env's paper has it (arXiv 2605.15040, appendix B); 0.165 as spot."""
 _PUBLISHED = (
     # name, dollars per vCPU-hour, dollars per GiB-hour: list prices as the same paper quotes them
     ("E2B, Daytona", 0.0504, 0.0162),
@@ -94,35 +93,29 @@ def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) 
 
 def cost(arguments: Arguments) -> int:
     """Print what a sandbox-hour costs."""
-    limits = parse_cpu(arguments.cpu or "2"), parse_bytes(arguments.memory or "8Gi")
+    limits = parse_cpu(arguments.cpu), parse_bytes(arguments.memory)
     used = (
         parse_cpu(arguments.cpu_used) if arguments.cpu_used else None,
         parse_bytes(arguments.memory_used) if arguments.memory_used else None,
     )
-    headroom = 1.25 if arguments.headroom is None else arguments.headroom
-    if headroom < 1:
-        raise bad("--headroom is a factor of at least 1", "1.25 leaves a quarter of what is used free")
-    taken = [limit if use is None else min(limit, use * headroom) for limit, use in zip(limits, used, strict=True)]
-    sandboxes = 128 if arguments.sandboxes is None else int(arguments.sandboxes)
+    if arguments.headroom < 1:
+        raise UsageError("--headroom is a factor of at least 1", "1.25 leaves a quarter of what is used free")
+    cpu, memory = (limit if use is None else min(limit, use * arguments.headroom) for limit, use in zip(limits, used, strict=True))
+    sandboxes = int(arguments.sandboxes)
     if sandboxes < 1:
-        raise bad("--sandboxes is a number of at least 1")
-    rate = 0.2 if arguments.commands is None else arguments.commands
-    node = Node(
-        parse_cpu(arguments.node_cpu or "16"),
-        parse_bytes(arguments.node_memory or "64Gi"),
-        110 if arguments.node_pods is None else int(arguments.node_pods),
-        _NODE_PRICE if arguments.node_price is None else arguments.node_price,
-    )
+        raise UsageError("--sandboxes is a number of at least 1")
+    node = Node(parse_cpu(arguments.node_cpu), parse_bytes(arguments.node_memory), int(arguments.node_pods), arguments.node_price)
     service_price = node.price if arguments.service_price is None else arguments.service_price
     overhead = Overhead() if arguments.measured is None else measured(arguments.measured)
     try:
-        found = compute(Fleet(sandboxes, taken[0], taken[1], rate), node, service_price, overhead)
+        found = compute(Fleet(sandboxes, cpu, memory, arguments.commands), node, service_price, overhead)
     except ValueError as error:
-        raise bad(str(error), "give larger nodes (--node-cpu, --node-memory) or smaller sandboxes (--cpu, --memory)") from None
+        raise UsageError(str(error), "give larger nodes (--node-cpu, --node-memory) or smaller sandboxes (--cpu, --memory)") from None
     hosted = {name: limits[0] * vcpu + limits[1] / _GIB * gib for name, vcpu, gib in _PUBLISHED}
     if arguments.json:
-        fields = {field: getattr(found, field) for field in Cost.__slots__}
-        print_json({"sandboxes": sandboxes, **fields, "hosted_usd_per_sandbox_hour": {name: round(usd, 4) for name, usd in hosted.items()}})
+        print_json(
+            {"sandboxes": sandboxes, **asdict(found), "hosted_usd_per_sandbox_hour": {name: round(usd, 4) for name, usd in hosted.items()}}
+        )
         return 0
     print_line(f"a node takes {found.per_node} sandboxes (then {found.bound} is used up): {found.nodes} nodes for {sandboxes}")
     print_line(f"the service takes {found.service_cores:g} cores, {found.gateways} gateways among them: {found.service_nodes} more")
@@ -138,12 +131,12 @@ def measured(path: str) -> Overhead:
             figures: list[dict[str, Any]] = json.load(file)["figures"]
         values = {figure["id"]: float(figure["value"]) for figure in figures}
     except OSError as error:
-        raise bad(f"cannot read {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, LookupError, TypeError):
-        raise bad(f"{path} is no bench.json", "make bench writes one") from None
-    overhead = Overhead()
-    if "P8" in values:
-        overhead = replace(overhead, sandbox_bytes=values["P8"] * _MIB)
-    if "P9" in values:
-        overhead = replace(overhead, session_bytes=values["P9"] * _KIB)
-    return overhead
+        raise UsageError(f"{path} is no bench.json", "make bench writes one") from None
+    found = {
+        name: values[figure] * unit
+        for name, figure, unit in (("sandbox_bytes", "P8", _MIB), ("session_bytes", "P9", _KIB))
+        if figure in values
+    }
+    return Overhead(**found)

@@ -16,7 +16,7 @@ from holdfast._sync.commands import begin
 from holdfast.cli.finding import opened
 from holdfast.cli.output import TerminalFilter, finish, print_json, print_line, print_note, variables
 from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
-from holdfast.cli.words import Arguments, bad
+from holdfast.cli.words import Arguments, UsageError
 
 PIECE_BYTES = 64 * 1024
 NOT_FOUND = 127
@@ -28,8 +28,12 @@ Command = str | list[str]
 def exec_(arguments: Arguments) -> int:
     command = command_of(arguments)
     if command is None:
-        raise bad("a command is missing", hint="holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
+        raise UsageError("a command is missing", hint="holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
     options = options_of(arguments) | {"env": variables(arguments) or None}
+    if arguments.detach and (arguments.tty or arguments.stdin):
+        raise UsageError(
+            "a detached command has no terminal and no standard input", hint="leave out -i and -t; shell --attach NAME keeps a terminal"
+        )
     with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         if arguments.detach:
             return _detached(sandbox, command, options, arguments)
@@ -39,14 +43,14 @@ def exec_(arguments: Arguments) -> int:
 def command_of(arguments: Arguments) -> Command | None:
     """The command to run, None where there is none. Raises ``UsageError`` for both words and ``-c``."""
     if arguments.c is not None and arguments.argv:
-        raise bad("give either the command's words or a string with -c", hint="bash -c STRING can be written as words too")
+        raise UsageError("give either the command's words or a string with -c", hint="bash -c STRING can be written as words too")
     return arguments.c if arguments.c is not None else arguments.argv or None
 
 
 def options_of(arguments: Arguments) -> dict[str, Any]:
     """What ``Sandbox.exec`` and ``start`` are called with."""
     if arguments.tty and arguments.timeout is not None:
-        raise bad("a terminal has no time-out", hint="leave out --timeout, or -t")
+        raise UsageError("a terminal has no time-out", hint="leave out --timeout, or -t")
     user = arguments.user
     return {
         "cwd": arguments.cwd,
@@ -93,10 +97,6 @@ def _on_terminal(sandbox: Sandbox, command: Command | None, options: dict[str, A
 
 
 def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], arguments: Arguments) -> int:
-    if arguments.tty or arguments.stdin:
-        raise bad(
-            "a detached command has no terminal and no standard input", hint="leave out -i and -t; shell --attach NAME keeps a terminal"
-        )
     process, status = leave(sandbox, command, options, None)
     if arguments.json:
         print_json({"sandbox_id": sandbox.id, "command_id": process.command_id})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import SandboxClient, SandboxNotFoundError
-from holdfast.cli.words import bad
+from holdfast.cli.words import UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox
@@ -24,46 +24,38 @@ T = TypeVar("T")
 
 def whole_id(client: SandboxClient, word: str) -> str | None:
     """The generated id that ``word`` begins, None where there is none. Raises ``UsageError`` where several begin so."""
-    if not _is_beginning(word):
-        return None
-    wanted = _PREFIX + word.removeprefix(_PREFIX)
-    ids = [info.sandbox_id for info in client.list_sandboxes() if info.sandbox_id.startswith(wanted)]
-    found = [id_ for id_ in ids if len(id_) == len(_PREFIX) + _DIGITS and _HEX.issuperset(id_.removeprefix(_PREFIX))]
-    if len(found) > 1:
-        raise bad(f"{word} is the beginning of {len(found)} ids: {', '.join(sorted(found)[:5])}", hint="write more of it")
-    return found[0] if found else None
-
-
-def _is_beginning(word: str) -> bool:
     digits = word.removeprefix(_PREFIX)
-    return 0 < len(digits) < _DIGITS and _HEX.issuperset(digits)
+    if not 0 < len(digits) < _DIGITS or not _HEX.issuperset(digits):
+        return None
+    ids = [info.sandbox_id for info in client.list_sandboxes() if info.sandbox_id.startswith(_PREFIX + digits)]
+    whole = [id_ for id_ in ids if len(id_) == len(_PREFIX) + _DIGITS and _HEX.issuperset(id_.removeprefix(_PREFIX))]
+    if len(whole) > 1:
+        raise UsageError(f"{word} is the beginning of {len(whole)} ids: {', '.join(sorted(whole)[:5])}", hint="write more of it")
+    return whole[0] if whole else None
 
 
-@contextlib.contextmanager
-def opened(client: SandboxClient, word: str) -> Iterator[Sandbox]:
-    """The sandbox, closed at the end."""
-    sandbox = client.get_sandbox(word)
+def found(client: SandboxClient, word: str, use: Callable[[Sandbox], T]) -> T:
+    """What ``use`` makes of the sandbox; its first request shows whether ``word`` is an id."""
     try:
-        if _is_beginning(word):
-            try:
-                sandbox._fallback()  # attaches: the service knows whether this is an id
-            except SandboxNotFoundError:
-                full = whole_id(client, word)
-                if full is None:
-                    raise
-                sandbox.close()
-                sandbox = client.get_sandbox(full)
-        yield sandbox
-    finally:
-        sandbox.close()
-
-
-def asked(client: SandboxClient, word: str, question: Callable[[Sandbox], T]) -> T:
-    """What REST answers about the sandbox."""
-    try:
-        return question(client.get_sandbox(word))
+        return use(client.get_sandbox(word))
     except SandboxNotFoundError:
         full = whole_id(client, word)
         if full is None:
             raise
-        return question(client.get_sandbox(full))
+        return use(client.get_sandbox(full))
+
+
+@contextlib.contextmanager
+def opened(client: SandboxClient, word: str) -> Iterator[Sandbox]:
+    """The sandbox, attached, closed at the end."""
+    with contextlib.closing(found(client, word, _attached)) as sandbox:
+        yield sandbox
+
+
+def _attached(sandbox: Sandbox) -> Sandbox:
+    try:
+        sandbox._fallback()
+    except BaseException:
+        sandbox.close()
+        raise
+    return sandbox

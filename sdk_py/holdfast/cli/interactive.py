@@ -20,8 +20,8 @@ _PIPED = "command -v bash >/dev/null 2>&1 && exec bash{login}; exec sh{login}"
 
 
 def shell(arguments: Arguments) -> int:
+    place = {"cwd": arguments.cwd, "user": arguments.user, "env": variables(arguments) or None}
     with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
-        place = {"cwd": arguments.cwd, "user": arguments.user, "env": variables(arguments) or None}
         if arguments.attach is None and not sys.stdin.isatty():
             script = _PIPED.format(login=" -l" if arguments.login else "")
             return run(sandbox, script, place, stdin=True, as_json=arguments.json)

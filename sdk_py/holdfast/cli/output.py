@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.words import Arguments, bad
+from holdfast.cli.words import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast._errors import HoldfastError
@@ -112,7 +112,7 @@ def pairs(words: Sequence[str], what: str, example: str = "RUN=7") -> dict[str, 
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or not name:
-            raise bad(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} {example}")
+            raise UsageError(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} {example}")
         found[name] = value
     return found
 
@@ -125,7 +125,9 @@ def variables(arguments: Arguments) -> dict[str, str]:
             with open(file, encoding="utf-8") as lines:
                 words = [line.rstrip("\n") for line in lines if line.strip() and not line.startswith("#")]
         except UnicodeDecodeError:
-            raise bad(f"{file} is not a file of variables: it is not text in UTF-8", hint="write one NAME=VALUE on each line") from None
+            raise UsageError(
+                f"{file} is not a file of variables: it is not text in UTF-8", hint="write one NAME=VALUE on each line"
+            ) from None
         found |= _assigned(words, f"a line of {file}")
     return found | _assigned(arguments.env, "--env")
 
@@ -134,7 +136,7 @@ def _assigned(words: Sequence[str], what: str) -> dict[str, str]:
     """``NAME=VALUE`` words as a map, where a NAME alone has the value it has here. Raises ``UsageError``."""
     for word in words:
         if word and "=" not in word and word not in os.environ:
-            raise bad(f"{what} names the variable {word!r}, which is not set here", hint=f"write {word}=VALUE")
+            raise UsageError(f"{what} names the variable {word!r}, which is not set here", hint=f"write {word}=VALUE")
     return pairs([word if "=" in word or not word else f"{word}={os.environ[word]}" for word in words], what)
 
 

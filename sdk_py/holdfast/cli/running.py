@@ -14,7 +14,7 @@ from holdfast.cli.execute import Command, Screen, attached, command_of, leave, o
 from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
 from holdfast.cli.signals import raised_on_exit_signals
-from holdfast.cli.words import Arguments, bad
+from holdfast.cli.words import Arguments, UsageError
 
 ENTRYPOINT = "entrypoint"
 GONE_AFTER_S = 10.0
@@ -28,13 +28,13 @@ def run(arguments: Arguments) -> int:
     options = options_of(arguments)
     if arguments.entrypoint is not None:
         if isinstance(command, str):
-            raise bad("-c and --entrypoint cannot be combined", hint="write the words after the image, behind --")
+            raise UsageError("-c and --entrypoint cannot be combined", hint="write the words after the image, behind --")
         command = [arguments.entrypoint, *(command or [])]
     own = command is None and not arguments.tty
     if own and arguments.stdin:
-        raise bad("the image's own command gets no standard input", hint=f"holdfast run -i {arguments.image} COMMAND")
+        raise UsageError("the image's own command gets no standard input", hint=f"holdfast run -i {arguments.image} COMMAND")
     if own and any(options.values()):
-        raise bad("-w, -u, --timeout and --login need a COMMAND", hint=f"holdfast run {arguments.image} COMMAND")
+        raise UsageError("-w, -u, --timeout and --login need a COMMAND", hint=f"holdfast run {arguments.image} COMMAND")
     if arguments.detach and arguments.rm and arguments.idle_timeout is None:
         arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes what runs nothing
     with raised_on_exit_signals(), SandboxClient() as client:

@@ -22,10 +22,11 @@ from holdfast import (
     SandboxClient,
     SandboxInfo,
     SandboxLostError,
+    SandboxNotFoundError,
 )
-from holdfast.cli.finding import asked, whole_id
+from holdfast.cli.finding import found
 from holdfast.cli.output import age, pairs, print_json, print_line, report, table, variables
-from holdfast.cli.words import Arguments, bad
+from holdfast.cli.words import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox
@@ -74,7 +75,7 @@ def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
         try:
             found[name] = (int(soft), int(hard or soft))
         except ValueError:
-            raise bad(f"--ulimit is written NAME=SOFT:HARD, not {name}={value}", hint="as in --ulimit nofile=1024:4096") from None
+            raise UsageError(f"--ulimit is written NAME=SOFT:HARD, not {name}={value}", hint="as in --ulimit nofile=1024:4096") from None
     return found or None
 
 
@@ -84,7 +85,7 @@ def _size(option: str, text: str | None) -> str | None:
         return None
     size = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)", text)
     if size is None:
-        raise bad(f"{option} is a size, not {text!r}", hint="as in 512m, 4g, 512Mi, 4Gi")
+        raise UsageError(f"{option} is a size, not {text!r}", hint="as in 512m, 4g, 512Mi, 4Gi")
     digits, unit = size.groups()
     return digits + _DOCKER_UNITS.get(unit.removesuffix("b"), unit)
 
@@ -120,11 +121,11 @@ def _filters(words: list[str]) -> dict[str, list[str]]:
     for word in words:
         what, _, value = word.partition("=")
         if what not in _FILTERS:
-            raise bad(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID, name=NAME")
+            raise UsageError(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID, name=NAME")
         if what == "status" and value not in _STATUSES:
-            raise bad(f"the filter status is one of {', '.join(_STATUSES)}, not {value!r}")
+            raise UsageError(f"the filter status is one of {', '.join(_STATUSES)}, not {value!r}")
         if not value:  # an empty one would match every sandbox
-            raise bad(f"the filter {what} needs a value: {what}={'NAME=' * (what == 'label')}VALUE")
+            raise UsageError(f"the filter {what} needs a value: {what}={'NAME=' * (what == 'label')}VALUE")
         found.setdefault(what, []).append(value)
     return found
 
@@ -144,15 +145,15 @@ def _row(info: SandboxInfo, now: float) -> tuple[object, ...]:
 
 
 def inspect(arguments: Arguments) -> None:
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     with SandboxClient() as client:
         try:
             for word in arguments.sandbox:
-                info = asked(client, word, lambda sandbox: sandbox.refresh())
-                found.append(info.to_map())
+                info = found(client, word, lambda sandbox: sandbox.refresh())
+                records.append(info.to_map())
         finally:
-            if found or len(arguments.sandbox) > 1:
-                print_json(found)
+            if records or len(arguments.sandbox) > 1:
+                print_json(records)
 
 
 def stop(arguments: Arguments) -> int:
@@ -163,7 +164,7 @@ def stop(arguments: Arguments) -> int:
 def remove(arguments: Arguments) -> int:
     everything = arguments.all or bool(arguments.label)
     if everything == bool(arguments.sandbox):
-        raise bad("give ids of sandboxes, or --all, or -l NAME=VALUE", hint="" if everything else "holdfast list shows the ids")
+        raise UsageError("give ids of sandboxes, or --all, or -l NAME=VALUE", hint="" if everything else "holdfast list shows the ids")
     with SandboxClient() as client:
         ids = list(arguments.sandbox)
         if everything:
@@ -187,10 +188,13 @@ def _removed(client: SandboxClient, ids: Iterable[str], *, as_json: bool, quiet:
     missing: list[str] = []
     removed: list[str] = []
     for word in ids:
-        sandbox_id = _delete(client, word)
-        (missing if sandbox_id is None else removed).append(sandbox_id or word)
-        if sandbox_id is not None and not as_json:
-            print_line(sandbox_id)
+        try:
+            removed.append(found(client, word, _deleted))
+        except (NotFoundError, SandboxLostError):
+            missing.append(word)
+        else:
+            if not as_json:
+                print_line(removed[-1])
     if as_json:
         print_json({"removed": removed, "missing": missing})
     for word in missing if not quiet else ():
@@ -198,12 +202,7 @@ def _removed(client: SandboxClient, ids: Iterable[str], *, as_json: bool, quiet:
     return 125 if missing and not quiet else 0
 
 
-def _delete(client: SandboxClient, word: str) -> str | None:
-    """The id that was deleted; None where there was none."""
-    try:
-        if client.get_sandbox(word).delete():
-            return word
-    except (NotFoundError, SandboxLostError):
-        return None
-    full = whole_id(client, word)
-    return full if full is not None and client.get_sandbox(full).delete() else None
+def _deleted(sandbox: Sandbox) -> str:
+    if not sandbox.delete():
+        raise SandboxNotFoundError(f"there is no sandbox {sandbox.id}")
+    return sandbox.id

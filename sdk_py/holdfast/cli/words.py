@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from holdfast_wire.records import dataclass
+
 Arguments = SimpleNamespace
 """What was read: one attribute an option or position, ``argv`` (the sandbox's command, or None), ``entry``, ``command`` and ``not_values``,
 a hint for each word that follows an option which may stand alone and that is none of its values."""
@@ -20,18 +22,13 @@ _MOST = 999_999_999
 
 
 class UsageError(Exception):
-    """The command line is wrong. ``usage`` is the right form, where it is known."""
+    """The command line is wrong. ``usage`` is the right form; without it that of the command which was typed is shown."""
 
     def __init__(self, message: str, hint: str = "", usage: str = "", program: str = "holdfast") -> None:
         super().__init__(message)
         self.hint = hint
         self.usage = usage
         self.program = program
-
-
-def bad(message: str, hint: str = "") -> UsageError:
-    """The error of a wrong command line; the command's usage is shown with it."""
-    return UsageError(message, hint)
 
 
 def number(text: str) -> float:
@@ -42,38 +39,27 @@ def number(text: str) -> float:
     return value
 
 
+@dataclass(frozen=True, slots=True)
 class Option:
-    """An option by its names. With a ``metavar`` it takes a value, that ``read`` reads (``ValueError`` for what is no number); ``many``:
-    again and again; ``bare``: the value where none is given, which then has to be written ``--name=VALUE`` or be one of ``values``;
-    ``closes``: where it is given, options after the first position are the sandbox's command's too."""
+    """An option by its names, as ``"-e --env"``. With a ``metavar`` it takes a value, that ``read`` reads (``ValueError`` for what is no
+    number); ``many``: again and again; ``bare``: the value where none is given, which then has to be written ``--name=VALUE`` or be one of
+    ``values``; ``closes``: where it is given, options after the first position are the sandbox's command's too."""
 
-    __slots__ = ("bare", "closes", "dest", "help", "many", "metavar", "names", "read", "values")
+    names: str
+    help: str
+    metavar: str = ""
+    read: Callable[[str], Any] = str
+    default: Any = None
+    many: bool = False
+    bare: str = ""
+    values: tuple[str, ...] = ()
+    closes: bool = False
 
-    def __init__(
-        self,
-        names: str,
-        help_: str,
-        metavar: str = "",
-        *,
-        many: bool = False,
-        read: Callable[[str], Any] = str,
-        bare: str = "",
-        values: tuple[str, ...] = (),
-        closes: bool = False,
-    ) -> None:
-        self.names = tuple(names.split())
-        self.help = help_
-        self.metavar = metavar
-        self.many = many
-        self.read = read
-        self.bare = bare
-        self.values = values
-        self.closes = closes
-        self.dest = next(name for name in self.names if name.startswith("--") or len(self.names) == 1).lstrip("-").replace("-", "_")
-
-    def takes(self, following: Sequence[str]) -> bool:
-        """Whether the next word is its value."""
-        return bool(self.metavar and following) and (not self.bare or following[0] in self.values)
+    @property
+    def dest(self) -> str:
+        """The attribute that holds what was read."""
+        names = self.names.split()
+        return next((name for name in names if name.startswith("--")), names[0]).lstrip("-").replace("-", "_")
 
 
 HELP = Option("-h --help", "show this and exit")
@@ -93,7 +79,7 @@ class Command:
         self.inner = inner
         self.more = more
         self.program = f"holdfast {name}"
-        self._named = {name: option for option in self.options for name in option.names}
+        self._named = {name: option for option in self.options for name in option.names.split()}
 
     @property
     def positions(self) -> str:
@@ -112,7 +98,7 @@ class Command:
         """The values of a command line. Raises ``UsageError``."""
         found = Arguments(entry=self.entry, argv=None, command=self, not_values={})
         for option in self.options:
-            setattr(found, option.dest, [] if option.many else None if option.metavar else False)
+            setattr(found, option.dest, [] if option.many else option.default if option.metavar else False)
         bare: list[str] = []
         at, closed = 0, False
         while at < len(words):
@@ -136,41 +122,33 @@ class Command:
         """Take one word of options; how many of those after it were values."""
         if word.startswith("--"):
             name, separator, value = word.partition("=")
-            option = self._known(name)
-            if not separator:
-                return self._take_next(found, option, name, following)
-            if not option.metavar:
-                raise self.wrong(f"{name} takes no value")
-            self._set(found, option, name, value)
-            return 0
+            return self._set(found, self._known(name), name, value if separator else None, following)
         for at, letter in enumerate(word[1:], 1):
             name, rest = f"-{letter}", word[at + 1 :]
             option = self._known(name, word)
-            if option.metavar and rest:
-                self._set(found, option, name, rest.removeprefix("=") or None)
-                return 0
             if option.metavar:
-                return self._take_next(found, option, name, following)
-            self._set(found, option, name, None)
+                return self._set(found, option, name, rest.removeprefix("=") or None, () if rest else following)
+            self._set(found, option, name, None, ())
         return 0
 
-    def _take_next(self, found: Arguments, option: Option, name: str, following: Sequence[str]) -> int:
-        takes = option.takes(following)
-        if option.bare and following and not takes:
-            alone = f"{name} is one of {', '.join(option.values)}, and {option.bare} where it stands alone"
-            found.not_values[following[0]] = f"{alone}: {following[0]!r} was taken for what follows it"
-        self._set(found, option, name, following[0] if takes else None)
-        return int(takes)
-
-    def _set(self, found: Arguments, option: Option, name: str, value: str | None) -> None:
+    def _set(self, found: Arguments, option: Option, name: str, value: str | None, following: Sequence[str]) -> int:
+        """Set what an option says; without a ``value`` the next word may be it. How many words were."""
         if not option.metavar:
+            if value is not None:
+                raise self.wrong(f"{name} takes no value")
             setattr(found, option.dest, True)
-            return
-        if value is None:
+            return 0
+        taken = value is None and bool(following) and (not option.bare or following[0] in option.values)
+        if taken:
+            value = following[0]
+        elif value is None and option.bare:
             value = option.bare
-            if not value:
-                raise self.wrong(f"{name} needs a value: {name} {option.metavar}")
-        elif option.values and value not in option.values:
+            if following:
+                alone = f"{name} is one of {', '.join(option.values)}, and {option.bare} where it stands alone"
+                found.not_values[following[0]] = f"{alone}: {following[0]!r} was taken for what follows it"
+        if value is None:
+            raise self.wrong(f"{name} needs a value: {name} {option.metavar}")
+        if option.values and value not in option.values:
             raise self.wrong(f"{name} is one of {', '.join(option.values)}, not {value!r}")
         try:
             read = option.read(value)
@@ -180,6 +158,7 @@ class Command:
             getattr(found, option.dest).append(read)
         else:
             setattr(found, option.dest, read)
+        return int(taken)
 
     def _known(self, name: str, word: str = "") -> Option:
         if name in self._named:
@@ -211,15 +190,16 @@ class Command:
 
     def help_text(self) -> str:
         """What ``--help`` prints."""
-        rows = [(f"{', '.join(o.names)}{f' {o.metavar}' if o.metavar else ''}{' ...' if o.many else ''}", o.help) for o in self.options]
-        return f"{self.usage}\n\n{self.help[0].upper()}{self.help[1:]}.\n{_indented(self.more)}\noptions:\n{columns(rows)}"
+        more = f"\n{self.more.strip()}\n" if self.more else ""
+        return f"{self.usage}\n\n{self.help[0].upper()}{self.help[1:]}.\n{more}\noptions:\n{columns(self.options)}"
 
 
-def _indented(text: str) -> str:
-    return f"\n{text.strip()}\n" if text else ""
-
-
-def columns(rows: Sequence[tuple[str, str]]) -> str:
+def columns(rows: Sequence[Option | tuple[str, str]]) -> str:
     """Two columns; what is too wide for the first has a line of its own."""
-    width = 28
-    return "".join(f"  {left:<{width}}{right}\n" if len(left) < width else f"  {left}\n  {'':{width}}{right}\n" for left, right in rows)
+    width, text = 28, ""
+    for row in rows:
+        if isinstance(row, Option):
+            names = row.names.replace(" ", ", ")
+            row = (f"{names} {row.metavar}{' ...' * row.many}".rstrip(), row.help)
+        text += f"  {row[0]:<{width}}{row[1]}\n" if len(row[0]) < width else f"  {row[0]}\n  {'':{width}}{row[1]}\n"
+    return text
