@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_server import datadir, subreaper
@@ -31,41 +30,21 @@ _REDIS_SCHEMES = ("redis://", "rediss://", "redis+cluster://", "rediss+cluster:/
 """As in ``gateway.settings``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How this run differs from the usual one. `wait_ready` is off for Procfiles that hold no gateway."""
-
-    data: Path
-    port: int
-    procfile: Path
-    stop_grace_s: float
-    wait_ready: bool
-    with_parent: bool
-    as_json: bool
-
-
-def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
+def read_settings(arguments: list[str], environment: dict[str, str]) -> argparse.Namespace:
+    """The options of the command line, which ``holdfast up --help`` describes. ``wait_ready`` is off for Procfiles that hold no gateway."""
     parser = argparse.ArgumentParser(prog="holdfast up", description="Run a whole Holdfast on this machine, in the foreground.")
-    parser.add_argument("--procfile", type=Path, default=PROCFILE, help="what to run (default: Procfile)")
-    parser.add_argument("--stop-grace", type=float, default=10.0, metavar="S", dest="stop_grace_s", help="seconds from SIGTERM to SIGKILL")
-    parser.add_argument(
-        "--no-ready", action="store_false", dest="wait_ready", help="do not ask /readyz: there is no gateway in the Procfile"
-    )
-    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
-    parser.add_argument(
-        "--port", default=environment.get("PORT") or "8765", help="the port of the gateway on 127.0.0.1 (default: PORT, else 8765)"
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path(environment.get("HOLDFAST_DATA") or ".holdfast"),
-        help="the folder of this stack (default: HOLDFAST_DATA, else .holdfast)",
-    )
-    parser.add_argument("--json", action="store_true", dest="as_json", help="print an error as JSON")
+    parser.add_argument("--procfile", type=Path, default=PROCFILE)
+    parser.add_argument("--stop-grace", type=float, default=10.0, dest="stop_grace_s")
+    parser.add_argument("--no-ready", action="store_false", dest="wait_ready")
+    parser.add_argument("--with-parent", action="store_true")
+    parser.add_argument("--port", default=environment.get("PORT") or "8765")
+    parser.add_argument("--data", type=Path, default=Path(environment.get("HOLDFAST_DATA") or ".holdfast"))
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     if not options.port.isdecimal() or len(options.port) > 5 or not 0 < int(options.port) < 65536:
         raise UpError(f"PORT={options.port[:40]} is not a port number", hint="choose one from 1 to 65535: holdfast up --port 8766")
-    return Settings(**{**vars(options), "port": int(options.port)})
+    options.port = int(options.port)
+    return options
 
 
 def check_port(port: int) -> None:
@@ -115,7 +94,7 @@ def check_redis_server(environment: dict[str, str]) -> None:
         )
 
 
-def run(settings: Settings) -> int:
+def run(settings: argparse.Namespace) -> int:
     if missing := missing_packages():
         message = f"the server's packages are not installed: {', '.join(missing)}"
         raise UpError(message, hint="pip install 'holdfast[server]'", code="unsupported")

@@ -139,10 +139,10 @@ def _dev_key(data: DataDir) -> str:
     """The key that `env` held before while it is still valid, else a new one."""
     lines = data.keys_file.read_text() if data.keys_file.exists() else ""
     key = read_env(data.env_file).get("HOLDFAST_API_KEY", "")
-    if key and _digest(key) in lines.split():
+    if key and hashlib.sha256(key.encode()).hexdigest() in lines.split():
         return key
     key = "hf_" + secrets.token_hex(16)
-    _write_private(data.keys_file, f"{lines}{_DEV_OWNER} {_digest(key)}\n")
+    _write_private(data.keys_file, f"{lines}{_DEV_OWNER} {hashlib.sha256(key.encode()).hexdigest()}\n")
     return key
 
 
@@ -172,10 +172,6 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
     environment.setdefault("HOLDFAST_REDIS_URL", f"unix://{data.redis_socket}")
     environment.setdefault("HOLDFAST_RUNTIME", "local")
     return environment
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _write_private(path: Path, text: str) -> None:

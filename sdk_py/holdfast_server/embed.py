@@ -19,7 +19,7 @@ from pathlib import Path
 from holdfast_server.datadir import read_env
 from holdfast_server.errors import UpError
 from holdfast_server.layout import TOP
-from holdfast_server.readiness import missing_parts
+from holdfast_server.supervisor import missing_parts
 
 _READY_DEADLINE_S = 30.0
 _END_DEADLINE_S = 30.0

@@ -9,6 +9,8 @@ what the processes do, but for the optional URL whose 200 means ready, and exit 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import math
 import os
 import signal
@@ -22,7 +24,6 @@ from pathlib import Path
 from holdfast_server import subreaper
 from holdfast_server.output import Lines, Screen
 from holdfast_server.procfile import Entry
-from holdfast_server.readiness import missing_parts
 
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
@@ -34,6 +35,7 @@ _AGAIN_S = 0.1
 _REPORT_AFTER_S = 3.0
 """After this the parts that are not ready are listed."""
 _LONG_S = 3600.0
+_ANSWER_S = 2.0
 _BAD_SETTINGS = 78
 """EX_CONFIG: a restart would read the same. Once the stack was ready, files may have changed, and may again."""
 
@@ -210,3 +212,18 @@ class Supervisor:
 def _signal_group(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
+
+
+def missing_parts(url: str) -> list[str] | None:
+    """None when everything is there; else what the gateway reports as unavailable, nothing where it does not answer."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_ANSWER_S)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        if answer.status == 200:
+            return None
+        return [f"{part}: {why}" for part, why in json.loads(answer.read())["unavailable"].items()]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, AttributeError, TypeError):
+        return []
+    finally:
+        connection.close()

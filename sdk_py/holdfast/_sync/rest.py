@@ -19,7 +19,7 @@ from holdfast._errors import ClientClosedError, error
 from holdfast._options import Options
 from holdfast._results import CommandResult, FileEntry, PatchResult, SandboxInfo, cut, read_patch, take
 from holdfast._transport.threads.events import Event
-from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
+from holdfast._transport.rest.answer import Answer, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info
 from holdfast._transport.rest.retry import MARGIN_S, Retry
 from holdfast._transport.session.failures import lost_command
@@ -70,8 +70,11 @@ class Rest:
         retry = Retry(self._options, idempotent=idempotent)
         return self._send(retry, method, path, timeout_s or self._options.request_timeout_s, headers=headers, **more)
 
-    def _send(self, retry: Retry, method: str, path: str, timeout_s: float, **more: Any) -> Answer:
-        """The first good answer. Raises the typed error of the last attempt."""
+    def _send(
+        self, retry: Retry, method: str, path: str, timeout_s: float, *, later: dict[str, Any] | None = None, **more: Any
+    ) -> Answer:
+        """The first good answer. Raises the typed error of the last attempt. ``later``: the body once an attempt may have arrived."""
+        retry.begin()
         while True:
             self.check_open()
             sent = time.monotonic()
@@ -80,27 +83,16 @@ class Rest:
                 self._answered = True
                 failure = judge_answer(answer)
                 if failure is None:
+                    retry.reached = True
                     return answer
             except UnreachableError as lost:
                 failure = Failure(lost, again=True, reached=lost.reached)
             pause_s = retry.pause_s(failure, sent, time.monotonic(), restarting=self._answered)
             if pause_s is None:
                 raise failure.why
-            if retry.body is not None:
-                more["json"] = retry.body
+            if later is not None and retry.reached:
+                more["json"] = later
             self._closing.wait(pause_s)
-
-    def effect(
-        self, effect: Effect, method: str, path: str, *, timeout_s: float, later: dict[str, Any] | None = None, **more: Any
-    ) -> Answer:
-        """One request that makes something happen, or waits for it. Notes in ``effect`` whether it may have reached the service.
-
-        A request that the service recognises is repeated until ``resume_timeout_s`` have passed, as a session would resume; its body is
-        ``later`` once an earlier attempt may have arrived.
-        """
-        answer = self._send(Retry(self._options, effect=effect, later=later), method, path, timeout_s, **more)
-        effect.reached = True
-        return answer
 
     # Sandboxes --------------------------------------------------------------------------------------------------
 
@@ -186,25 +178,25 @@ class Rest:
         """
         body = exec_body(params, data, limit)
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}
-        effect = Effect(known_again=True)
+        retry = Retry(self._options, resumes=True)
         try:
             first, later = {**body, "wait": True}, {**body, "wait": False}
-            job = (self.effect(effect, "POST", path, json=first, later=later, timeout_s=_ALIVE_S, headers=headers)).map()
+            job = (self._send(retry, "POST", path, _ALIVE_S, json=first, later=later, headers=headers)).map()
             while job.get("status") in ("queued", "running"):
                 path = f"/jobs/{quoted(str(job.get('job_id')))}/wait"
                 wait_s = _ALIVE_S - MARGIN_S
-                job = (self.effect(effect, "GET", path, params={"timeout": wait_s}, timeout_s=_ALIVE_S)).map()
+                job = (self._send(retry, "GET", path, _ALIVE_S, params={"timeout": wait_s})).map()
         except HoldfastError as why:
-            raise lost_command(why, params["id"], effect.facts(params["id"])) from None
+            raise lost_command(why, params["id"], retry.facts(params["id"])) from None
         return cut(job_result(job, params["id"]), limit)
 
     def patch(self, sandbox_id: str, diff: str) -> PatchResult:
         """``POST /sandboxes/{id}/apply_patch``. Raises ``OutcomeUnknownError`` when it may have been applied."""
-        path, effect = f"{_sandbox(sandbox_id)}/apply_patch", Effect(known_again=False)
+        path, retry = f"{_sandbox(sandbox_id)}/apply_patch", Retry(self._options, idempotent=False)
         try:
-            answer = self.effect(effect, "POST", path, json={"patch": diff}, timeout_s=self._options.request_timeout_s)
+            answer = self._send(retry, "POST", path, self._options.request_timeout_s, json={"patch": diff})
         except HoldfastError as why:
-            if not effect.reached:
+            if not retry.reached:
                 raise
             raise error("outcome_unknown", f"whether the patch was applied cannot be known: {why.message}", reason=why.code) from None
         return read_patch(answer.map())

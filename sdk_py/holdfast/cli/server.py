@@ -23,10 +23,11 @@ def up(arguments: Arguments) -> int:
             as_json=arguments.json,
         )
         return 2  # as for all that keeps it from starting
-    options = {"--port": arguments.port, "--data": arguments.data, "--procfile": arguments.procfile, "--stop-grace": arguments.stop_grace}
-    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
-    given = {"--with-parent": arguments.with_parent, "--no-ready": arguments.no_ready, "--json": arguments.json}
-    switches = [name for name, on in given.items() if on]
+    words = [sys.executable, "-m", "holdfast_server"]
+    for name in ("port", "data", "procfile", "stop_grace", "with_parent", "no_ready", "json"):
+        value = getattr(arguments, name)
+        if value not in (None, False):
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     sys.stdout.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the server can answer it
-    return os.execv(sys.executable, [sys.executable, "-m", "holdfast_server", *words, *switches])
+    return os.execv(sys.executable, words)

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast_wire.errors import HoldfastError
+from holdfast_wire.errors import TABLE, HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
@@ -29,12 +29,8 @@ KEPT_S = 5.0
 """How long an idle connection is kept: servers close theirs after about as long."""
 
 _BY_STATUS = {
-    401: "key_missing",
-    403: "key_invalid",
-    404: "not_found",
-    408: "wait_timeout",
-    413: "request_too_large",
-    422: "invalid_argument",
+    TABLE[code].status: code
+    for code in ("key_missing", "key_invalid", "not_found", "wait_timeout", "request_too_large", "invalid_argument")
 }
 
 
@@ -70,28 +66,6 @@ class UnreachableError(ServiceUnavailableError):
     """There was no answer. ``reached``: the request may have been read before the connection broke."""
 
     reached = False
-
-
-@dataclass(slots=True)
-class Effect:
-    """A request that makes something happen. ``known_again``: the service recognises it when it is repeated."""
-
-    known_again: bool
-    reached: bool = False
-    """Whether it may have happened."""
-    started: bool = False
-    """Whether the service reported that it had begun."""
-
-    def note(self, failure: Failure) -> None:
-        """One attempt failed."""
-        self.reached |= failure.reached or "started" in failure.why.detail
-        self.started |= failure.why.detail.get("started") is True
-
-    def facts(self, command_id: str) -> dict[str, Any]:
-        """What is known of the command it asked for (as ``Call.facts``)."""
-        unknown = None if self.reached else False
-        known = True if self.started else unknown
-        return {"command_id": command_id, "accepted": known, "started": known}
 
 
 @dataclass(frozen=True, slots=True)

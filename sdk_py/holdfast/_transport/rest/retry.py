@@ -6,9 +6,10 @@ Pure: time is an argument. ``_async.rest`` sends the requests.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from holdfast._options import Options
-from holdfast._transport.rest.answer import Effect, Failure, UnreachableError
+from holdfast._transport.rest.answer import Failure, UnreachableError
 from holdfast._transport.session.policy import Backoff
 
 MARGIN_S = 15.0
@@ -27,48 +28,42 @@ ARRIVED_S = 10.0
 class Retry:
     """The attempts of one request: four, and more while a service that has answered before restarts.
 
-    ``end``: until this time it also tries again while the service answers "later". ``effect``: what a repeated request does; one that the
-    service recognises is tried for ``resume_timeout_s`` instead. ``later``: the body to send once an earlier attempt may have arrived.
+    ``end``: until this time it also tries again while the service answers "later". ``resumes``: the service recognises a request that is
+    repeated, so it is tried until ``resume_timeout_s`` have passed, as a session would resume; requests about one command share it.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        *,
-        idempotent: bool = True,
-        end: float | None = None,
-        effect: Effect | None = None,
-        later: dict[str, object] | None = None,
-    ) -> None:
-        self.body: dict[str, object] | None = None
-        """The body of the attempts that follow, where it is another than the first."""
-        began = time.monotonic()
-        self._backoff = Backoff(BASE_S, CAP_S) if effect is None else Backoff(options.backoff_base_s, options.backoff_cap_s)
-        self._restart_end = began + min(RESTART_S, options.resume_timeout_s)
-        self._idempotent = idempotent if effect is None else effect.known_again
-        self._end = end if effect is None else began + options.resume_timeout_s
-        self._effect = effect
-        self._later = later
+    def __init__(self, options: Options, *, idempotent: bool = True, end: float | None = None, resumes: bool = False) -> None:
+        self.reached = False
+        """Whether a request may have taken effect."""
+        self.started = False
+        """Whether the service reported that the command had started."""
+        self._options = options
+        self._idempotent = idempotent
+        self._end = end
+        self._resumes = resumes
+        self.begin()
+
+    def begin(self) -> None:
+        """The first attempt of a request comes."""
+        options, now = self._options, time.monotonic()
+        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s) if self._resumes else Backoff(BASE_S, CAP_S)
+        self._restart_end = now + min(RESTART_S, options.resume_timeout_s)
+        self._resume_end = now + options.resume_timeout_s
         self._failures = 0
 
     def attempt_s(self, limit_s: float, now: float) -> float:
         """How long the next attempt may wait for its answer."""
-        if self._end is None or self._effect is not None:
-            return limit_s
-        return min(max(self._end - now, 0.0) + MARGIN_S, HOLD_S)
+        return limit_s if self._end is None else min(max(self._end - now, 0.0) + MARGIN_S, HOLD_S)
 
     def pause_s(self, failure: Failure, sent: float, now: float, *, restarting: bool) -> float | None:
         """Seconds until the next attempt, None when there is none. ``restarting``: the service has answered before."""
-        effect, end = self._effect, self._end
-        again = failure.again
-        if effect is not None:
-            effect.note(failure)
-            again = again or failure.why.code == "outcome_unknown"
-            self.body = self._later if effect.reached else None
-        if not (self._idempotent and again):
+        detail, end = failure.why.detail, self._end
+        self.reached |= failure.reached or "started" in detail
+        self.started |= detail.get("started") is True
+        if self._resumes and (failure.again or failure.why.code == "outcome_unknown"):
+            return min(self._backoff.delay_s(failure.after_s), self._resume_end - now) if now < self._resume_end else None
+        if self._resumes or not (self._idempotent and failure.again):
             return None
-        if effect is not None and end is not None:
-            return min(self._backoff.delay_s(failure.after_s), end - now) if now < end else None
         if end is not None and now - sent >= ARRIVED_S:
             self._failures = 0
         elif end is None or failure.after_s <= 0:
@@ -78,3 +73,9 @@ class Retry:
             return None
         pause_s = self._backoff.delay_s(failure.after_s)
         return pause_s if end is None or now + pause_s < end else None
+
+    def facts(self, command_id: str) -> dict[str, Any]:
+        """What is known of the command that was asked for (as ``Call.facts``)."""
+        unknown = None if self.reached else False
+        known = True if self.started else unknown
+        return {"command_id": command_id, "accepted": known, "started": known}
