@@ -51,24 +51,20 @@ def given(**values: Any) -> dict[str, Any]:
 
 
 def seconds(value: float | None, name: str = "timeout", hint: str = "leave it out where there is no limit") -> float | None:
-    """A positive number of seconds, or None."""
-    if value is None:
-        return None
-    if not _is_time(value, _SECONDS_MOST):
-        raise bad(f"{name} is a positive number of seconds, at most {_SECONDS_MOST}, not {value!r:.40}", hint)
+    """A number of seconds, or None."""
+    return None if value is None else seconds_up_to(_SECONDS_MOST, value, name, hint)
+
+
+def seconds_up_to(most_s: int, value: float, name: str, hint: str) -> float:
+    """A number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most_s:
+        raise bad(f"{name} is a number of seconds above 0 and up to {most_s}, not {value!r:.40}", hint)
     return float(value)
-
-
-def _is_time(value: object, most_s: float) -> bool:
-    """Whether it is a number of seconds above 0 and up to ``most_s``."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most_s
 
 
 def lifetime_of(value: float, name: str, hint: str) -> float:
-    """A number of seconds that a sandbox may live; ``hint`` is of the error where it is none."""
-    if not _is_time(value, _LIFETIME_MOST_S):
-        raise bad(f"{name} is a number of seconds above 0 and up to {_LIFETIME_MOST_S} (366 days), not {value!r:.40}", hint)
-    return float(value)
+    """How long a sandbox may live, at most 366 days."""
+    return seconds_up_to(_LIFETIME_MOST_S, value, name, hint)
 
 
 def wait_time_of(value: float | None, name: str = "timeout") -> float | None:
@@ -219,10 +215,7 @@ def group_name_of(name: str) -> str:
 
 def ttl_of(ttl_s: float) -> float:
     """How long a lease lasts without a heartbeat."""
-    if not _is_time(ttl_s, _TTL_MOST_S):
-        hint = "leave it out for a minute; heartbeats go out by themselves"
-        raise bad(f"ttl_s is a number of seconds above 0 and up to {_TTL_MOST_S}, not {ttl_s!r:.40}", hint)
-    return float(ttl_s)
+    return seconds_up_to(_TTL_MOST_S, ttl_s, "ttl_s", "leave it out for a minute; heartbeats go out by themselves")
 
 
 def port_of(port: int) -> int:

@@ -14,7 +14,7 @@ HEAVY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("module", ["execute", "sandboxes", "running", "logs", "interactive", "images", "copying"])
+@pytest.mark.parametrize("module", ["execute", "sandboxes", "running", "logs", "images", "copying"])
 def test_commands_do_not_import_heavy_libraries(module: str) -> None:
     code = f"import sys, holdfast.cli.app, holdfast.cli.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -102,7 +102,7 @@ leaves continue to run.
 """,
     ),
     Command(
-        "shell", "open a terminal in a sandbox", "interactive:shell", "SANDBOX",
+        "shell", "open a terminal in a sandbox", "execute:shell", "SANDBOX",
         Option("--attach", "attach to the terminal of this name, or create it; it keeps running", "NAME"),
         Option("-l --login", "a login shell"), *_ENV, *_PLACE,
         more="The same as exec -it SANDBOX bash; sh if the image has no bash.",

@@ -1,4 +1,4 @@
-"""``exec``: one command, its output as it comes, its exit code as ours; and what ``run`` shares with it.
+"""``exec``: one command, its output as it comes, its exit code as ours; what ``run`` shares with it; and ``shell``.
 
 Owns the options of commands, our standard streams while one runs, and commands that are started and left.
 """
@@ -23,6 +23,7 @@ NOT_FOUND = 127
 CANNOT_EXECUTE = 126
 _SHELL_SIGNS = frozenset(" |&;<>$*?'\"`\n")
 Command = str | list[str]
+_PIPED = "command -v bash >/dev/null 2>&1 && exec bash{login}; exec sh{login}"
 
 
 def exec_(arguments: Arguments) -> int:
@@ -38,6 +39,21 @@ def exec_(arguments: Arguments) -> int:
         if arguments.detach:
             return _detached(sandbox, command, options, arguments)
         return attached(sandbox, command, options, arguments)
+
+
+def shell(arguments: Arguments) -> int:
+    """``shell``: a terminal. Where standard input is none, a shell without a terminal reads it, as with other remote shells: no prompts, no
+    echo. Only a terminal with a name is one all the same, fed line by line."""
+    from holdfast.cli.terminal import run_terminal, size
+
+    place = {"cwd": arguments.cwd, "user": arguments.user, "env": variables(arguments) or None}
+    with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+        if arguments.attach is None and not sys.stdin.isatty():
+            script = _PIPED.format(login=" -l" if arguments.login else "")
+            return run(sandbox, script, place, stdin=True, as_json=arguments.json)
+        rows, cols = size()
+        terminal = sandbox.terminal(rows=rows, cols=cols, name=arguments.attach, login=arguments.login, max_output_bytes=0, **place)
+        return run_terminal(terminal, attach=arguments.attach, as_json=arguments.json)
 
 
 def command_of(arguments: Arguments) -> Command | None:

@@ -1,6 +1,6 @@
 """Connects the local terminal to one in a sandbox: raw mode, input, output and window size.
 
-Owns the local terminal's mode, and when the loop ends. The commands that use it are in ``interactive`` and ``execute``.
+Owns the local terminal's mode, and when the loop ends. The commands that use it are in ``execute``.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from holdfast._progress import Progress
 T = TypeVar("T")
 R = TypeVar("R")
 Step = Callable[[T], Awaitable[R]]
+_HINT = "SandboxClient.map calls it in threads"
 
 
 async def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
@@ -24,23 +25,21 @@ async def mapped(function: Step[T, R], items: list[T], concurrency: int, progres
 
     async def work() -> None:
         for number, item in waiting:
+            wrong = None
             try:
                 begun = function(item)
-                if not hasattr(begun, "__await__"):
-                    wrong = bad(
-                        f"AsyncSandboxClient.map takes a coroutine function, not {function!r:.80}", "SandboxClient.map calls it in threads"
-                    )
-                    break
-                outcome: R | Exception = await begun
+                if hasattr(begun, "__await__"):
+                    outcome: R | Exception = await begun
+                else:
+                    wrong = bad(f"AsyncSandboxClient.map takes a coroutine function, not {function!r:.80}", _HINT)
             except Exception as failure:
                 if not keep:
                     raise
                 outcome = failure
+            if wrong is not None:
+                raise wrong
             results[number] = outcome
             progress.step(outcome)
-        else:
-            return
-        raise wrong
 
     tasks = [asyncio.create_task(work(), name=f"holdfast-map-{number}") for number in range(min(concurrency, len(items)))]
     try:

@@ -26,8 +26,7 @@ from holdfast._transport.rest.request import Service, not_connected
 from holdfast._transport.session.engine import Engine, elsewhere
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.events import Event
-from holdfast._transport.threads.loop_warning import warn_in_loop
-from holdfast._transport.threads.net import connection_to
+from holdfast._transport.threads.net import connection_to, warn_in_loop
 from holdfast._transport.threads.signals import Uninterrupted
 
 P = ParamSpec("P")

@@ -6,7 +6,7 @@ calls in them raise ``KeyboardInterrupt`` (``events.Stop``), so their ``with`` b
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable
 from types import CoroutineType
 from typing import TypeVar
@@ -23,54 +23,40 @@ _HINT = "AsyncSandboxClient.map awaits coroutine functions"
 
 def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
     """The results in the order of the items; with ``keep`` an exception stands in the place of its result."""
-    from concurrent.futures import ThreadPoolExecutor, wait
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
     results: dict[int, R | Exception] = {}
-    failures: list[BaseException] = []
-    waiting = iter(enumerate(items))
-    lock, stopped = threading.Lock(), threading.Event()
+    waiting = deque(enumerate(items))
     stops = [Stop() for _ in range(min(concurrency, len(items)))]
-
-    def end(failure: BaseException | None = None) -> None:
-        with lock:
-            if stopped.is_set():
-                return
-            stopped.set()
-            if failure is not None:
-                failures.append(failure)
-        for stop in stops:
-            stop.set()
 
     def work(stop: Stop) -> None:
         with stop:
-            while not stopped.is_set():
-                with lock:
-                    found = next(waiting, None)
-                if found is None:
+            while waiting:
+                try:
+                    number, item = waiting.popleft()
+                except IndexError:  # another thread took the last one
                     return
-                number, item = found
                 try:
                     outcome: R | Exception = function(item)
-                    if isinstance(outcome, CoroutineType):
-                        outcome.close()
-                        end(bad(f"SandboxClient.map calls a function in threads; {function!r:.80} is a coroutine function", _HINT))
-                        return
-                except BaseException as failure:  # noqa: BLE001  it is raised where the map was called
+                except BaseException as failure:
                     if not keep or not isinstance(failure, Exception):
-                        end(failure)
-                        return
+                        waiting.clear()
+                        raise
                     outcome = failure
+                if isinstance(outcome, CoroutineType):
+                    outcome.close()
+                    raise bad(f"SandboxClient.map calls a function in threads; {function!r:.80} is a coroutine function", _HINT)
                 results[number] = outcome
                 progress.step(outcome)
 
     with ThreadPoolExecutor(max(len(stops), 1), thread_name_prefix="holdfast-map") as pool:
         workers = [pool.submit(work, stop) for stop in stops]
         try:
-            wait(workers)
+            ended, _ = wait(workers, return_when=FIRST_EXCEPTION)
         finally:
-            end()
-    if failures:
-        raise failures[0]
-    for worker in workers:
+            waiting.clear()
+            for stop in stops:
+                stop.set()
+    for worker in ended:  # not of those that were cancelled
         worker.result()
     return [results[number] for number in range(len(items))]

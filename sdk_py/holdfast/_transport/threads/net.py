@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,6 @@ from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
 from holdfast._transport.rest.answer import KEEPALIVE, is_readable
 from holdfast._transport.threads.events import Background
-from holdfast._transport.threads.loop_warning import warn_in_loop
 from holdfast._urls import ServiceAddress
 
 if TYPE_CHECKING:
@@ -21,6 +22,27 @@ if TYPE_CHECKING:
 PIECE_BYTES = 128 * 1024
 PAUSE_S = 0.1
 """How long after a failed accept the next is tried."""
+
+
+_warned = False
+
+
+def warn_in_loop() -> None:
+    """Warn once per process when this thread runs an event loop, which a blocking call stops. Called where a connection is made, not for
+    every command. Without asyncio loaded there is no loop, and it is not loaded for this."""
+    global _warned
+    asyncio = sys.modules.get("asyncio")
+    if _warned or asyncio is None or asyncio._get_running_loop() is None:
+        return
+    _warned = True
+    level = 2
+    while sys._getframe(level).f_globals.get("__name__", "").startswith("holdfast."):
+        level += 1
+    warnings.warn(
+        "SandboxClient blocks the event loop that runs here: use AsyncSandboxClient, or asyncio.to_thread()",
+        RuntimeWarning,
+        stacklevel=level + 1,
+    )
 
 
 def connection_to(address: ServiceAddress, timeout_s: float, tls: SSLContext | None) -> socket.socket:
