@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from holdfast_wire.errors import ProtocolError
 from holdfast_wire.records import dataclass, field
@@ -301,8 +301,7 @@ class SandboxInfo(SandboxRecord):
     @classmethod
     def read(cls, body: dict[str, Any]) -> SandboxInfo:
         """From a REST answer."""
-        record = SandboxRecord.from_map(body)
-        return cls(**{name: getattr(record, name) for name in SandboxRecord.__match_args__})
+        return cls(**SandboxRecord.from_map(body).to_map())
 
 
 def ending(info: SandboxInfo | None) -> str:
@@ -413,27 +412,16 @@ def read_transfer(body: Mapping[str, Any], left_out: int = 0) -> TransferResult:
     return TransferResult(size, entries, skipped=skipped + left_out)
 
 
-class Address(tuple[str, int]):
+class Address(NamedTuple):
     """A host and a port: a pair for ``socket.connect``, ``host:port`` as text."""
 
-    __slots__ = ()
-
-    def __new__(cls, host: str, port: int) -> Self:
-        return super().__new__(cls, (host, port))
-
-    def __getnewargs__(self) -> tuple[str, int]:
-        return self
-
-    @property
-    def host(self) -> str:
-        return self[0]
-
-    @property
-    def port(self) -> int:
-        return self[1]
+    host: str
+    """A name or an address."""
+    port: int
+    """A TCP port."""
 
     def __str__(self) -> str:
-        return f"[{self[0]}]:{self[1]}" if ":" in self[0] else f"{self[0]}:{self[1]}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)

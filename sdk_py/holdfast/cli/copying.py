@@ -12,7 +12,8 @@ import os
 import posixpath
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -100,6 +101,21 @@ def target_path(name: str, *, is_directory: bool, contents: bool, target: str, t
     return target
 
 
+def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], str | None], where: str = "", mkdir: str = "mkdir -p") -> str:
+    """``target_path`` with what ``kind`` finds there. ``source`` is its name, whether it is a directory, and whether it was written with
+    ``/.``. Raises ``UsageError`` also where the directory above is missing, or the wrong kind of file in the way."""
+    name, is_directory, contents = source
+    there = kind(target)
+    place = target_path(name, is_directory=is_directory, contents=contents, target=target, there=there)
+    if there is None and kind(parent := posixpath.dirname(place) or ".") != "directory":
+        raise UsageError(f"there is no directory {parent}{where}", hint=f"make it first: {mkdir} {parent}")
+    present = there if place == target else kind(place)
+    if present is not None and (present == "directory") != is_directory:
+        kinds = ("directory", "file") if is_directory else ("file", "directory")
+        raise UsageError(f"a {kinds[0]} cannot replace the {kinds[1]} {place}{where}", hint="remove it first")
+    return place
+
+
 def _wants_contents(path: str) -> bool:
     return path == "." or path.endswith("/.") or not path.strip("/")
 
@@ -107,19 +123,13 @@ def _wants_contents(path: str) -> bool:
 # Out of the sandbox --------------------------------------------------------------------------------------------------
 
 
+def _kind_here(path: str) -> str | None:
+    return "directory" if os.path.isdir(path) else "file" if os.path.lexists(path) else None
+
+
 def _download(files: Files, path: str, local: str) -> TransferResult:
     source = files.stat(path)
-    name = _name_of(source, path)
-    there = "directory" if os.path.isdir(local) else "file" if os.path.lexists(local) else None
-    place = target_path(name, is_directory=source.is_dir, contents=_wants_contents(path), target=local, there=there)
-    parent = os.path.dirname(os.path.abspath(place))
-    if not os.path.isdir(parent):
-        raise UsageError(f"there is no directory {parent}", hint=f"make it first: mkdir -p {parent}")
-    if source.is_dir and os.path.lexists(place) and not os.path.isdir(place):
-        raise UsageError(f"a directory cannot replace the file {place}", hint="remove it first")
-    if not source.is_dir and os.path.isdir(place):
-        raise UsageError(f"a file cannot replace the directory {place}", hint="remove it first")
-    return files.download(path, place)
+    return files.download(path, _place((_name_of(source, path), source.is_dir, _wants_contents(path)), local, _kind_here))
 
 
 def _name_of(source: FileEntry, path: str) -> str:
@@ -197,19 +207,11 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     is_directory = source.is_dir() and not as_link
     if not is_directory and local.endswith(("/", "/.")):
         raise UsageError(f"{local} is not a directory", hint="leave out the / or /. at its end")
-    name = os.path.basename(os.path.abspath(local))
+    named = (os.path.basename(os.path.abspath(local)), is_directory, _wants_contents(local))
     try:
-        there = _kind(files, path)
+        place = _place(named, path, partial(_kind, files), " in the sandbox", f"holdfast exec {sandbox.id} mkdir -p")
     except UnsupportedError:  # REST alone cannot ask: then the path is taken for the file's own
         return files.upload(local, path)
-    place = target_path(name, is_directory=is_directory, contents=_wants_contents(local), target=path, there=there)
-    if there is None and _kind(files, parent := posixpath.dirname(place) or ".") != "directory":
-        raise UsageError(f"there is no directory {parent} in the sandbox", hint=f"holdfast exec {sandbox.id} mkdir -p {parent}")
-    if place != path and there is not None:
-        present = _kind(files, place)
-        if present is not None and (present == "directory") != is_directory:
-            kinds = ("directory", "file") if is_directory else ("file", "directory")
-            raise UsageError(f"a {kinds[0]} cannot replace the {kinds[1]} {place} in the sandbox", hint="remove it first")
     if as_link:
         return _send(sandbox, posixpath.dirname(place) or ".", _link_archive(source, posixpath.basename(place)))
     return files.upload(os.path.realpath(local) if follow else local, place)

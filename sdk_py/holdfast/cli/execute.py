@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from holdfast import STDERR, STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
+from holdfast import STDERR, STDOUT, Chunk, HoldfastError, Process, Sandbox, SandboxClient, Terminal, UnsupportedError
 from holdfast._requests import command_params
 from holdfast._sync.commands import begin
 from holdfast.cli.finding import opened
@@ -36,9 +37,14 @@ def exec_(arguments: Arguments) -> int:
             "a detached command has no terminal and no standard input", hint="leave out -i and -t; shell --attach NAME keeps a terminal"
         )
     with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
-        if arguments.detach:
-            return _detached(sandbox, command, options, arguments)
-        return attached(sandbox, command, options, arguments)
+        if not arguments.detach:
+            return attached(sandbox, command, options, arguments)
+        process, status = leave(sandbox, command, options, None)
+        if arguments.json:
+            print_json({"sandbox_id": sandbox.id, "command_id": process.command_id})
+        elif not status:
+            print_line(process.command_id)
+        return status
 
 
 def shell(arguments: Arguments) -> int:
@@ -52,7 +58,7 @@ def shell(arguments: Arguments) -> int:
             script = _PIPED.format(login=" -l" if arguments.login else "")
             return run(sandbox, script, place, stdin=True, as_json=arguments.json)
         rows, cols = size()
-        terminal = sandbox.terminal(rows=rows, cols=cols, name=arguments.attach, login=arguments.login, max_output_bytes=0, **place)
+        terminal = terminal_of(sandbox, None, place, rows=rows, cols=cols, name=arguments.attach, login=arguments.login)
         return run_terminal(terminal, attach=arguments.attach, as_json=arguments.json)
 
 
@@ -79,7 +85,10 @@ def options_of(arguments: Arguments) -> dict[str, Any]:
 def attached(sandbox: Sandbox, command: Command | None, options: dict[str, Any], arguments: Arguments, **more: Any) -> int:
     """Run it with our standard streams, or on our terminal. The exit status."""
     if arguments.tty:
-        return _on_terminal(sandbox, command, options, arguments.json)
+        from holdfast.cli.terminal import run_terminal, size
+
+        rows, cols = size()
+        return run_terminal(terminal_of(sandbox, command, options, rows=rows, cols=cols), as_json=arguments.json)
     assert command is not None
     status = run(sandbox, command, options | more, stdin=arguments.stdin, raw=arguments.raw, as_json=arguments.json)
     if status == NOT_FOUND and not arguments.json:
@@ -99,26 +108,17 @@ def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: b
     """Run it, its output as it comes or the whole of it as JSON. The exit status."""
     if not as_json:
         return _live(sandbox, command, options, stdin, raw)
-    data = sys.stdin.buffer.read() if stdin else None
-    return _as_json(sandbox, sandbox.exec(command, input=data, **options))
+    result = sandbox.exec(command, input=sys.stdin.buffer.read() if stdin else None, **options)
+    names = ("command_id", "exit_code", "signal", "stdout", "stderr", "duration_s", "timed_out", "truncated")
+    cause = None if result.cause is None else {"fault": result.cause.fault, "reason": result.cause.reason}
+    print_json({"sandbox_id": sandbox.id, **{name: getattr(result, name) for name in names}, "cause": cause})
+    return result.exit_code
 
 
-def _on_terminal(sandbox: Sandbox, command: Command | None, options: dict[str, Any], as_json: bool) -> int:
-    from holdfast.cli.terminal import run_terminal, size
-
-    rows, cols = size()
-    options = {name: value for name, value in options.items() if name != "timeout"}
+def terminal_of(sandbox: Sandbox, command: Command | None, options: dict[str, Any], **more: Any) -> Terminal:
+    """A terminal that runs it, and keeps none of its output."""
     words = ["sh", "-c", command] if isinstance(command, str) else command
-    return run_terminal(sandbox.terminal(words, rows=rows, cols=cols, max_output_bytes=0, **options), as_json=as_json)
-
-
-def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], arguments: Arguments) -> int:
-    process, status = leave(sandbox, command, options, None)
-    if arguments.json:
-        print_json({"sandbox_id": sandbox.id, "command_id": process.command_id})
-    elif not status:
-        print_line(process.command_id)
-    return status
+    return sandbox.terminal(words, max_output_bytes=0, **{name: value for name, value in options.items() if name != "timeout"}, **more)
 
 
 def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_id: str | None) -> tuple[Process, int]:
@@ -129,9 +129,7 @@ def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_i
     if process.done:
         result = process.wait()
         if result.exit_code in (CANNOT_EXECUTE, NOT_FOUND) and not result.stdout_bytes:
-            screen = Screen()
-            screen.show(Chunk(STDERR, result.stderr_bytes))
-            screen.end()
+            Screen().show([Chunk(STDERR, result.stderr_bytes)])
             _hint(command)
             return process, result.exit_code
     process.detach()
@@ -144,9 +142,7 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
         process = sandbox.start(command, stdin=stdin, max_output_bytes=0, **options)  # type: ignore[arg-type]
     except UnsupportedError:
         result = sandbox.exec(command, **options)  # type: ignore[arg-type]
-        screen.show(Chunk(1, result.stdout_bytes))
-        screen.show(Chunk(2, result.stderr_bytes))
-        screen.end()
+        screen.show([Chunk(STDOUT, result.stdout_bytes), Chunk(STDERR, result.stderr_bytes)])
         return finish(result)
     try:
         if stdin:
@@ -162,9 +158,7 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
 def show(process: Process, screen: Screen) -> int:
     """Show what it writes until it ends; signals are for it. The exit status."""
     with passed_to_command(lambda: process.signal("INT"), process.close):
-        for chunk in process:
-            screen.show(chunk)
-        screen.end()
+        screen.show(process)
         return finish(process.wait())
 
 
@@ -198,12 +192,11 @@ class Screen:
     def __init__(self, *, raw: bool = False) -> None:
         self._filters = {} if raw else {n: TerminalFilter() for n, out in ((STDOUT, sys.stdout), (STDERR, sys.stderr)) if out.isatty()}
 
-    def show(self, chunk: Chunk) -> None:
-        filter_ = self._filters.get(chunk.stream)
-        self._write(chunk.stream, chunk.data if filter_ is None else filter_.feed(chunk.data))
-
-    def end(self) -> None:
-        """Nothing more comes."""
+    def show(self, chunks: Iterable[Chunk]) -> None:
+        """All that comes, to its end."""
+        for chunk in chunks:
+            filter_ = self._filters.get(chunk.stream)
+            self._write(chunk.stream, chunk.data if filter_ is None else filter_.feed(chunk.data))
         for stream, filter_ in self._filters.items():
             self._write(stream, filter_.end())
 
@@ -211,21 +204,3 @@ class Screen:
         out = (sys.stdout if stream == STDOUT else sys.stderr).buffer
         out.write(data)
         out.flush()
-
-
-def _as_json(sandbox: Sandbox, result: CommandResult) -> int:
-    print_json(
-        {
-            "sandbox_id": sandbox.id,
-            "command_id": result.command_id,
-            "exit_code": result.exit_code,
-            "signal": result.signal,
-            "stdout": result.stdout,
-            "stderr": result.stderr,
-            "duration_s": result.duration_s,
-            "timed_out": result.timed_out,
-            "truncated": result.truncated,
-            "cause": None if result.cause is None else {"fault": result.cause.fault, "reason": result.cause.reason},
-        }
-    )
-    return result.exit_code

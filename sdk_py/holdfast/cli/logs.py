@@ -7,6 +7,7 @@ CHANNELS.md); reading it here takes nothing from other readers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from holdfast import Chunk, NotFoundError, OutcomeUnknownError, Process, Sandbox, SandboxClient, WaitTimeoutError
 from holdfast._sync.commands import begin
@@ -30,13 +31,7 @@ def logs(arguments: Arguments) -> int:
                 chunks = last_lines(chunks, arguments.tail)
             if arguments.json:
                 return _as_json(process, chunks, follow=arguments.follow)
-            screen = Screen(raw=arguments.raw)
-            for chunk in chunks:
-                screen.show(chunk)
-            if arguments.follow:
-                for chunk in process:
-                    screen.show(chunk)
-            screen.end()
+            Screen(raw=arguments.raw).show(chain(chunks, process if arguments.follow else ()))
             if process.done and (lost := sum(count.dropped for count in process.wait().streams.values())):
                 print_note(f"holdfast: {lost} bytes of older output are no longer kept")
         finally:

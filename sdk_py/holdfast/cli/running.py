@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
-from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of, show
+from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of, show, terminal_of
 from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
 from holdfast.cli.signals import raised_on_exit_signals
@@ -62,9 +62,7 @@ def run(arguments: Arguments) -> int:
 def _left(sandbox: Sandbox, command: Command | None, options: dict[str, Any], arguments: Arguments) -> int:
     status = 0
     if arguments.tty:
-        words = ["sh", "-c", command] if isinstance(command, str) else command
-        more = {name: options[name] for name in ("cwd", "user", "login")}
-        sandbox.terminal(words, name=MAIN, max_output_bytes=0, **more).detach()
+        terminal_of(sandbox, command, options, name=MAIN).detach()
     elif command is not None:
         status = leave(sandbox, command, options, MAIN)[1]
     if arguments.json:
