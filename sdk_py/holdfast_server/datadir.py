@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast_server.errors import UpError, system_code
-from holdfast_server.layout import python_path
+from holdfast_server.errors import UpError
+from holdfast_server.layout import SERVICES
 
 _SOCKET_PATH_LIMIT = 100  # Linux takes 107 bytes; the rest is room for a suffix
 _DEV_OWNER = "dev"
@@ -57,11 +57,8 @@ def open_data_dir(path: Path) -> DataDir:
         for name in _FOLDERS:
             (root / name).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
-        raise UpError(
-            f"cannot make the data folder {root}: {error.strerror}",
-            hint="set --data or HOLDFAST_DATA to a folder you may write",
-            code=system_code(error),
-        ) from error
+        hint = "set --data or HOLDFAST_DATA to a folder you may write"
+        raise UpError(f"cannot make the data folder {root}", hint=hint, cause=error) from error
     return DataDir(root)
 
 
@@ -78,11 +75,8 @@ def writing(data: DataDir) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UpError(
-            f"cannot write in the data folder {data.root}: {error.strerror}",
-            hint="make room there or make it yours, or set --data or HOLDFAST_DATA to another folder",
-            code=system_code(error),
-        ) from error
+        hint = "make room there or make it yours, or set --data or HOLDFAST_DATA to another folder"
+        raise UpError(f"cannot write in the data folder {data.root}", hint=hint, cause=error) from error
 
 
 def _socket_dir(root: Path) -> Path:
@@ -96,8 +90,8 @@ def _socket_dir(root: Path) -> Path:
         short.mkdir(mode=0o700, exist_ok=True)
         status = short.lstat()
     except OSError as error:
-        message = f"cannot make the folder of the sockets {short}: {error.strerror}"
-        raise UpError(message, hint=f"{shorter}, or XDG_RUNTIME_DIR to one you may write", code=system_code(error)) from error
+        hint = f"{shorter}, or XDG_RUNTIME_DIR to one you may write"
+        raise UpError(f"cannot make the folder of the sockets {short}", hint=hint, cause=error) from error
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UpError(f"{short} belongs to another user", hint=shorter, code="permission_denied")
     return short
@@ -167,7 +161,7 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
         PATH=os.pathsep.join([str(Path(sys.prefix) / "bin"), base.get("PATH", os.defpath)]),
         PORT=str(port),
         PYTHONUNBUFFERED="1",
-        PYTHONPATH=python_path(base.get("PYTHONPATH", "")),
+        PYTHONPATH=os.pathsep.join(filter(None, [str(SERVICES or ""), base.get("PYTHONPATH", "")])),
     )
     environment.setdefault("HOLDFAST_REDIS_URL", f"unix://{data.redis_socket}")
     environment.setdefault("HOLDFAST_RUNTIME", "local")

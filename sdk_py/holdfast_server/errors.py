@@ -23,12 +23,8 @@ _CODES = {
 class UpError(Exception):
     """Starting is not possible; `hint` is what to do about it, `code` one of the project's error table."""
 
-    def __init__(self, message: str, *, hint: str, code: str = "invalid_argument") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, hint: str, code: str = "invalid_argument", cause: OSError | None = None) -> None:
+        """`cause`: what the system refused, which ends the message and sets the code."""
+        super().__init__(message if cause is None else f"{message}: {cause.strerror}")
         self.hint = hint
-        self.code = code
-
-
-def system_code(error: OSError) -> str:
-    """The code for what the system refused."""
-    return _CODES.get(error.errno or 0, "io_error")
+        self.code = code if cause is None else _CODES.get(cause.errno or 0, "io_error")

@@ -7,22 +7,18 @@ project's environment sees packages of those names.
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 _INSTALLED = _HERE / "services"
 TOP = _INSTALLED if _INSTALLED.is_dir() else _HERE.parents[1]
 """The folder that holds ``gateway`` and ``session_agent``."""
-PROCFILE = (_HERE if TOP == _INSTALLED else TOP) / "Procfile"
+SERVICES = _INSTALLED if _INSTALLED.is_dir() else None
+"""What the processes of a stack need in PYTHONPATH: the services, where a wheel was installed."""
+PROCFILE = (_HERE if SERVICES else TOP) / "Procfile"
 _NEEDED = ("redis", "starlette", "uvicorn", "orjson", "prometheus_client", "httptools", "uvloop")
 
 
 def missing_packages() -> list[str]:
     """What the extra ``server`` would have installed and is not there."""
     return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-
-
-def python_path(inherited: str) -> str:
-    """PYTHONPATH for the processes of a stack: the services first where a wheel was installed."""
-    return os.pathsep.join(path for path in (str(TOP) if TOP == _INSTALLED else "", inherited) if path)

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_server.errors import UpError, system_code
+from holdfast_server.errors import UpError
 
 _PYTHON = re.compile(r"^python(?=\s)")
 _LINE = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)\s*:\s*(\S.*)$")
@@ -34,7 +34,7 @@ def read_procfile(path: Path) -> list[Entry]:
         text = path.read_text()
     except OSError as error:
         hint = "give the path of a Procfile, or leave out --procfile"
-        raise UpError(f"cannot read {path}: {error.strerror}", hint=hint, code=system_code(error)) from error
+        raise UpError(f"cannot read {path}", hint=hint, cause=error) from error
     except UnicodeDecodeError as error:
         raise UpError(f"{path} is not a Procfile: it is not text", hint="give the path of a Procfile, or leave out --procfile") from error
     entries: dict[str, Entry] = {}

@@ -97,19 +97,17 @@ class Rest:
     # Sandboxes --------------------------------------------------------------------------------------------------
 
     def create(self, body: dict[str, Any], key: str) -> SandboxInfo:
-        """``POST /sandboxes``, waiting until it is ready."""
+        """``POST /sandboxes``, then ``GET /sandboxes/{id}/wait`` until it is ready. Raises ``SandboxLostError`` for one that failed,
+        ``SandboxNotReadyError`` for a slow one."""
         timeout_s = float(body["timeout"])
         end = time.monotonic() + timeout_s
         retry = Retry(self._options, end=end)
         answer = self._send(retry, "POST", "/sandboxes", timeout_s + MARGIN_S, json=body, headers={"Idempotency-Key": key})
         info = SandboxInfo.read(answer.map())
-        return info if info.ready else self.wait(info.sandbox_id, max(end - time.monotonic(), _LEAST_WAIT_S))
-
-    def wait(self, sandbox_id: str, timeout_s: float) -> SandboxInfo:
-        """``GET /sandboxes/{id}/wait``. Raises ``SandboxLostError`` for one that failed, ``SandboxNotReadyError`` for a slow one."""
-        path = f"{_sandbox(sandbox_id)}/wait"
-        answer = self.request("GET", path, params={"timeout": timeout_s}, timeout_s=timeout_s + MARGIN_S)
-        return ready_info(answer.map(), timeout_s)
+        if info.ready:
+            return info
+        path, wait_s = f"{_sandbox(info.sandbox_id)}/wait", max(end - time.monotonic(), _LEAST_WAIT_S)
+        return ready_info((self.request("GET", path, params={"timeout": wait_s}, timeout_s=wait_s + MARGIN_S)).map(), wait_s)
 
     def get(self, sandbox_id: str) -> SandboxInfo:
         return SandboxInfo.read((self.request("GET", _sandbox(sandbox_id))).map())

@@ -1,6 +1,6 @@
 """``cp``: copy a file or a directory in or out, to the path that ``docker cp`` would choose. The remote side is written ``SANDBOX:PATH``.
 
-Owns docker's rules (``target_path``): where each kind of source goes, and what is refused. ``-`` is a tar archive on a standard stream.
+Owns docker's rules (``_place``): where each kind of source goes, and what is refused. ``-`` is a tar archive on a standard stream.
 Differs on purpose: relative remote paths start at the working directory, and a link named as the source in a sandbox is followed, since
 a link from a sandbox could point to any file of this machine.
 """
@@ -85,34 +85,23 @@ def remote(word: str) -> tuple[str, str] | None:
     return sandbox, path or "."
 
 
-def target_path(name: str, *, is_directory: bool, contents: bool, target: str, there: str | None) -> str:
-    """The path that a source called ``name`` gets at ``target``, which is a ``directory``, a ``file`` or nothing (``there``).
-
-    ``contents``: the source was written with ``/.``. Raises ``UsageError`` for what docker refuses.
-    """
-    if there == "directory":
-        return target if is_directory and contents else posixpath.join(target, name)
-    if is_directory:
-        if there is not None:
-            raise UsageError(f"a directory cannot be copied to the file {target}", hint="name a directory, or one that is not there yet")
-        return target.rstrip("/") or "/"
-    if target.endswith(("/", "/.")):
-        raise UsageError(f"there is no directory {target}", hint="make it first, or leave out the slash to name the file itself")
-    return target
-
-
 def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], str | None], where: str = "", mkdir: str = "mkdir -p") -> str:
-    """``target_path`` with what ``kind`` finds there. ``source`` is its name, whether it is a directory, and whether it was written with
-    ``/.``. Raises ``UsageError`` also where the directory above is missing, or the wrong kind of file in the way."""
+    """The path that a source gets at ``target``. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
+    ``kind`` tells what is at a path. Raises ``UsageError`` for what docker refuses: what replaces another kind of file, or lies nowhere."""
     name, is_directory, contents = source
-    there = kind(target)
-    place = target_path(name, is_directory=is_directory, contents=contents, target=target, there=there)
+    there, place = kind(target), target
+    if there == "directory":
+        place = target if is_directory and contents else posixpath.join(target, name)
+    elif is_directory:
+        place = target.rstrip("/") or "/"
+    elif target.endswith(("/", "/.")):
+        raise UsageError(f"there is no directory {target}", hint="make it first, or leave out the slash to name the file itself")
     if there is None and kind(parent := posixpath.dirname(place) or ".") != "directory":
         raise UsageError(f"there is no directory {parent}{where}", hint=f"make it first: {mkdir} {parent}")
-    present = there if place == target else kind(place)
+    present = kind(place) if there == "directory" and place != target else there
     if present is not None and (present == "directory") != is_directory:
         kinds = ("directory", "file") if is_directory else ("file", "directory")
-        raise UsageError(f"a {kinds[0]} cannot replace the {kinds[1]} {place}{where}", hint="remove it first")
+        raise UsageError(f"a {kinds[0]} cannot replace the {kinds[1]} {place}{where}", hint="remove it first, or name another target")
     return place
 
 

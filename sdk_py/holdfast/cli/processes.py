@@ -11,7 +11,8 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from holdfast import HoldfastError, RemoteFileError, Sandbox, SandboxClient
 from holdfast.cli.finding import opened
@@ -68,7 +69,7 @@ def top(arguments: Arguments) -> None:
         found = sorted(rows(sandbox), key=lambda row: row.pid)
         names = _user_names(sandbox)
     if arguments.json:
-        print_json([{name: getattr(row, name) for name in Row.__slots__} for row in found])
+        print_json([asdict(row) for row in found])
         return
     head = ("PID", "PPID", "USER", "%CPU", "RSS", "TIME", "COMMAND")
     table(head, ((r.pid, r.parent, names.get(r.uid, r.uid), f"{100 * r.cpu_s / max(r.age_s, 0.01):.1f}", _shown(r.memory_bytes),
@@ -82,17 +83,6 @@ def _user_names(sandbox: Sandbox) -> dict[int, str]:
     return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """One sandbox, between two readings."""
-
-    sandbox: str
-    cpu_percent: float
-    memory_bytes: int
-    memory_limit: str
-    processes: int
-
-
 class _Watched:
     """One sandbox and what its processes had used when it was last looked at."""
 
@@ -104,13 +94,19 @@ class _Watched:
     def _look(self) -> tuple[float, list[Row]]:
         return time.monotonic(), [*rows(self._sandbox)]
 
-    def usage(self) -> Usage:
+    def usage(self) -> dict[str, Any]:
+        """What was used since then."""
         then, before = self._before
         now, found = self._before = self._look()
         had = {row.pid: row.cpu_s for row in before}
         used_s = sum(max(row.cpu_s - had.get(row.pid, 0.0), 0.0) for row in found)
-        percent = 100 * used_s / max(now - then, 0.01)
-        return Usage(self._sandbox.id, percent, sum(row.memory_bytes for row in found), self._limit, len(found))
+        return {
+            "sandbox": self._sandbox.id,
+            "cpu_percent": 100 * used_s / max(now - then, 0.01),
+            "memory_bytes": sum(row.memory_bytes for row in found),
+            "memory_limit": self._limit,
+            "processes": len(found),
+        }
 
 
 def stats(arguments: Arguments) -> int:
@@ -123,29 +119,26 @@ def stats(arguments: Arguments) -> int:
             time.sleep(wait_s)
             wait_s = INTERVAL_S
             found = [*_usages(watched)]
+            if arguments.json:
+                print_json(found)
+                return 0
             if not once:
                 sys.stdout.write("\x1b[H\x1b[J")
-            _print(found, as_json=arguments.json)
+            head = ("SANDBOX", "CPU %", "MEMORY / LIMIT", "PROCESSES")
+            table(head, ((u["sandbox"], f"{u['cpu_percent']:.1f}", f"{_shown(u['memory_bytes'])} / {u['memory_limit']}", u["processes"])
+                         for u in found))  # fmt: skip
+            sys.stdout.flush()
             if once or not watched:
                 return 0
 
 
-def _usages(watched: list[_Watched]) -> Iterator[Usage]:
+def _usages(watched: list[_Watched]) -> Iterator[dict[str, Any]]:
     for one in list(watched):
         try:
             yield one.usage()
         except HoldfastError as gone:
             print_note(f"holdfast: {gone.message}")
             watched.remove(one)
-
-
-def _print(found: list[Usage], *, as_json: bool) -> None:
-    if as_json:
-        print_json([{name: getattr(usage, name) for name in Usage.__slots__} for usage in found])
-        return
-    head = ("SANDBOX", "CPU %", "MEMORY / LIMIT", "PROCESSES")
-    table(head, ((u.sandbox, f"{u.cpu_percent:.1f}", f"{_shown(u.memory_bytes)} / {u.memory_limit}", u.processes) for u in found))
-    sys.stdout.flush()
 
 
 def _shown(size_bytes: int) -> str:
