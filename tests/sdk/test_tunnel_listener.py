@@ -8,8 +8,10 @@ import threading
 from typing import Any
 
 import pytest
-from holdfast._transport.threads.events import Background
-from holdfast._transport.threads.net import Listener, Stream
+from holdfast._sync.tunnel import Tunnel
+from holdfast._transport.threads.net import Stream
+
+from tests.support.until import until
 
 
 class Failing:
@@ -29,6 +31,13 @@ class Failing:
         return getattr(self._inner, name)
 
 
+def tunnel_of(serve: Any) -> Tunnel:
+    """A tunnel without a sandbox: ``serve`` is called with each connection."""
+    tunnel = Tunnel(None, 1, None, set())  # type: ignore[arg-type]
+    tunnel._serve = serve  # type: ignore[method-assign]
+    return tunnel
+
+
 def greet(stream: Stream) -> None:
     stream.write(b"hello")
     stream.close()
@@ -36,12 +45,11 @@ def greet(stream: Stream) -> None:
 
 @pytest.mark.parametrize("lack", ["descriptors", "threads"])
 def test_a_port_survives_a_short_lack(lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    background = Background()
     if lack == "descriptors":
         create = socket.create_server
         monkeypatch.setattr(socket, "create_server", lambda *args, **more: Failing(create(*args, **more)))
-    listener = Listener(greet, background)
-    listener.start("127.0.0.1", 0)
+    tunnel = tunnel_of(greet)
+    tunnel._listen("127.0.0.1", 0)
     monkeypatch.undo()
     if lack == "threads":
         refused = threading.Event()
@@ -54,48 +62,43 @@ def test_a_port_survives_a_short_lack(lack: str, monkeypatch: pytest.MonkeyPatch
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", once)
-        with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as refused_connection:
+        with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=20) as refused_connection:
             assert refused_connection.recv(5) == b""
-    with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as one:
+    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=20) as one:
         assert one.recv(5) == b"hello"
-    listener.close()
-    background.stop()
+    tunnel.close()
 
 
 def test_a_connection_accepted_while_the_port_closes_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    background, accepted, closed = Background(), threading.Event(), threading.Event()
-    start = background.start
+    accepted, served = threading.Event(), threading.Event()
+    tunnel = tunnel_of(lambda stream: served.set())
+    start = tunnel._background.start
 
     def late(step: Any, *args: Any, name: str) -> None:
         if name == "holdfast-tunnel":
             accepted.set()
-            assert closed.wait(20)
+            until(lambda: tunnel._closed, deadline_s=20, what="the tunnel to be closed")
         start(step, *args, name=name)
 
-    monkeypatch.setattr(background, "start", late)
-    served = threading.Event()
-    listener = Listener(lambda stream: served.set(), background)
-    listener.start("127.0.0.1", 0)
-    with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as one:
+    monkeypatch.setattr(tunnel._background, "start", late)
+    tunnel._listen("127.0.0.1", 0)
+    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=20) as one:
         assert accepted.wait(20)
-        listener.close()
-        closed.set()
+        tunnel.close()
         assert one.recv(1) == b""
-    background.stop()
     assert not served.is_set()
 
 
 def test_accepted_connections_have_tcp_nodelay() -> None:
-    background, options = Background(), []
+    options = []
 
     def look(stream: Stream) -> None:
         options.append(stream._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         greet(stream)
 
-    listener = Listener(look, background)
-    listener.start("127.0.0.1", 0)
-    with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as one:
+    tunnel = tunnel_of(look)
+    tunnel._listen("127.0.0.1", 0)
+    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=20) as one:
         assert one.recv(5) == b"hello"
-    listener.close()
-    background.stop()
+    tunnel.close()
     assert options == [1]

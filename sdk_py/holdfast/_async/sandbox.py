@@ -312,7 +312,7 @@ class AsyncSandbox(AsyncAttachable):
         await self._attached()
         if limit_s is not None:
             await tunnel._until_served(limit_s)
-        await tunnel._listener.start(*place)
+        await tunnel._listen(*place)
         self._life.tunnels.add(tunnel)
         return tunnel
 

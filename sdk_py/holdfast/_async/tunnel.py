@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast._async.transfers import AsyncTransfer
-from holdfast._errors import HoldfastError, PortUnreachableError
+from holdfast._errors import HoldfastError, InvalidArgumentError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
 from holdfast._transport.aio.events import Background, Event
-from holdfast._transport.aio.net import Listener, Stream
+from holdfast._transport.aio.net import Stream, listen
 
 if TYPE_CHECKING:
     from holdfast._async.attachable import AsyncAttachable
@@ -36,14 +36,38 @@ class AsyncTunnel:
         self._params = {"port": port, **({"host": host} if host else {})}
         self._background = Background()
         self._open: set[AsyncTransfer] = set()
-        self._listener = Listener(self._serve, self._background)
+        self._streams: set[Stream] = set()
+        self._server: Any = None
+        self._closed = False
+        self._address = Address("", 0)
         self.last_error: HoldfastError | None = None
         """The error of the latest connection that failed, such as ``PortUnreachableError``."""
 
     @property
     def address(self) -> Address:
         """Where it listens."""
-        return self._listener.address
+        return self._address
+
+    async def _listen(self, host: str, port: int) -> None:
+        """Raises ``InvalidArgumentError`` when that is not possible, for example because the port is in use."""
+        try:
+            self._server = await listen(host, port, self._accept, self._background)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise InvalidArgumentError("invalid_argument", f"cannot listen on {host}:{port}: {why}", hint="choose another port") from None
+        self._address = Address(*self._server.sockets[0].getsockname()[:2])
+
+    def _accept(self, stream: Stream) -> None:
+        self._background.start(self._connected, stream, name="holdfast-tunnel")
+
+    async def _connected(self, stream: Stream) -> None:
+        self._streams.add(stream)
+        try:
+            if not self._closed:  # else ``close`` may not have seen it
+                await self._serve(stream)
+        finally:
+            self._streams.discard(stream)
+            await stream.close()
 
     async def _until_served(self, limit_s: float) -> None:
         """Return once the port accepts a connection. Raises ``PortUnreachableError`` after ``limit_s`` seconds."""
@@ -79,7 +103,6 @@ class AsyncTunnel:
             if transfer is not None:
                 self._open.discard(transfer)
                 transfer.stop()
-            await stream.close()
 
     async def _up(self, stream: Stream, transfer: AsyncTransfer) -> None:
         try:
@@ -92,7 +115,11 @@ class AsyncTunnel:
     async def close(self) -> None:
         """Stop listening and end all connections."""
         self._tunnels.discard(self)
-        await self._listener.close()
+        self._closed = True
+        if self._server is not None:
+            self._server.close()
+        for stream in list(self._streams):
+            await stream.close()
         for transfer in list(self._open):
             with contextlib.suppress(HoldfastError):
                 transfer.stop()  # the other end may keep its side open for ever

@@ -313,7 +313,7 @@ class Sandbox(Attachable):
         self._attached()
         if limit_s is not None:
             tunnel._until_served(limit_s)
-        tunnel._listener.start(*place)
+        tunnel._listen(*place)
         self._life.tunnels.add(tunnel)
         return tunnel
 

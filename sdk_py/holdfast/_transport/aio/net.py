@@ -7,12 +7,10 @@ Owns the bytes that have arrived and are not read yet. Sessions have a protocol 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from ssl import SSLContext
 from typing import Any
 
-from holdfast._errors import InvalidArgumentError
-from holdfast._results import Address
 from holdfast._transport.aio.events import Background, Event
 from holdfast._transport.rest.answer import KEEPALIVE, is_readable
 from holdfast._urls import ServiceAddress
@@ -145,42 +143,6 @@ class Stream(asyncio.Protocol):
         self._room.set()
 
 
-class Listener:
-    """Accepts connections and serves each beside the others."""
-
-    def __init__(self, serve: Callable[[Stream], Awaitable[None]], background: Background) -> None:
-        self._serve = serve
-        self._background = background
-        self._server: asyncio.Server | None = None
-        self._streams: set[Stream] = set()
-        self._closed = False
-        self.address = Address("", 0)
-
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises ``InvalidArgumentError`` when that is not possible, for example because the port is in use."""
-        try:
-            self._server = await asyncio.get_running_loop().create_server(lambda: Stream(self._accept), host, port)
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise InvalidArgumentError("invalid_argument", f"cannot listen on {host}:{port}: {why}", hint="choose another port") from None
-        self.address = Address(*self._server.sockets[0].getsockname()[:2])
-
-    def _accept(self, stream: Stream) -> None:
-        if self._closed:
-            stream.transport.close()  # it was on its way when ``close`` came
-            return
-        self._background.start(self._one, stream, name="holdfast-tunnel")
-
-    async def _one(self, stream: Stream) -> None:
-        self._streams.add(stream)
-        try:
-            await self._serve(stream)
-        finally:
-            self._streams.discard(stream)
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._server is not None:
-            self._server.close()
-        for stream in list(self._streams):
-            await stream.close()
+async def listen(host: str, port: int, accepted: Callable[[Stream], None], _background: Background) -> asyncio.Server:
+    """A local port, each connection to which is given to ``accepted``. Raises OSError, OverflowError."""
+    return await asyncio.get_running_loop().create_server(lambda: Stream(accepted), host, port)

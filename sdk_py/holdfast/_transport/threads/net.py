@@ -10,8 +10,6 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast._errors import InvalidArgumentError
-from holdfast._results import Address
 from holdfast._transport.rest.answer import KEEPALIVE, is_readable
 from holdfast._transport.threads.events import Background
 from holdfast._urls import ServiceAddress
@@ -127,31 +125,25 @@ class Stream:
         self._connection.close()
 
 
-class Listener:
-    """Accepts connections and serves each beside the others."""
+def listen(host: str, port: int, accepted: Callable[[Stream], None], background: Background) -> Server:
+    """A local port, each connection to which is given to ``accepted``, in a thread of ``background``. Raises OSError, OverflowError."""
+    server = Server(socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET))
+    background.start(server.accept, accepted, name="holdfast-tunnel-accept")
+    return server
 
-    def __init__(self, serve: Callable[[Stream], None], background: Background) -> None:
-        self._serve = serve
-        self._background = background
-        self._socket: socket.socket | None = None
-        self._streams: set[Stream] = set()
+
+class Server:
+    """A port that is listened on, with the parts of ``asyncio.Server`` that are used."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.sockets = [listener]
         self._closed = threading.Event()
-        self.address = Address("", 0)
 
-    def start(self, host: str, port: int) -> None:
-        """Listen. Raises ``InvalidArgumentError`` when that is not possible, for example because the port is in use."""
-        try:
-            self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise InvalidArgumentError("invalid_argument", f"cannot listen on {host}:{port}: {why}", hint="choose another port") from None
-        self.address = Address(*self._socket.getsockname()[:2])
-        self._background.start(self._accept, self._socket, name="holdfast-tunnel-accept")
-
-    def _accept(self, listener: socket.socket) -> None:
+    def accept(self, accepted: Callable[[Stream], None]) -> None:
+        """Accept connections until it is closed."""
         while True:
             try:
-                connection, _ = listener.accept()
+                connection, _ = self.sockets[0].accept()
             except OSError:
                 if self._closed.wait(PAUSE_S):
                     return
@@ -159,27 +151,14 @@ class Listener:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as asyncio does for the other API
             stream = Stream(connection)
             try:
-                self._background.start(self._one, stream, name="holdfast-tunnel")
+                accepted(stream)
             except RuntimeError:
                 stream.close()  # no thread was to spare
 
-    def _one(self, stream: Stream) -> None:
-        self._streams.add(stream)
-        try:
-            if not self._closed.is_set():  # else ``close`` may not have seen it
-                self._serve(stream)
-        finally:
-            self._streams.discard(stream)
-            stream.close()
-
     def close(self) -> None:
         self._closed.set()
-        listener, self._socket = self._socket, None
-        if listener is not None:
-            try:
-                listener.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            listener.close()
-        for stream in list(self._streams):
-            stream.close()
+        try:
+            self.sockets[0].shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self.sockets[0].close()
