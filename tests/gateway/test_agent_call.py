@@ -403,15 +403,26 @@ async def test_uploads_keep_to_the_agents_credit(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "junk",
-    [b"\xc1", b"\x93\x01", msgpack.packb({"name": {"a": 1}, "size": "x", "mtime": float("nan")}), b"\xdf\xff\xff\xff\xff"],
+    ("junk", "status", "expected"),
+    [
+        (b"\xc1", 503, "agent_unreachable"),
+        (b"\x93\x01", 200, []),
+        (
+            msgpack.packb({"name": {"a": 1}, "size": "x", "mtime": float("nan")}),
+            200,
+            [{"name": "", "type": "file", "size": 0, "modified": None}],
+        ),
+        (b"\xdf\xff\xff\xff\xff", 503, "agent_unreachable"),
+    ],
+    ids=["no msgpack", "incomplete array", "wrong types", "endless map"],
 )
-async def test_an_invalid_listing_gives_a_documented_answer(served: Served, junk: bytes) -> None:
+async def test_an_invalid_listing_gives_a_documented_answer(served: Served, junk: bytes, status: int, expected: Any) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Opened(1, {}), Output(1, 1, junk), Closed(1, {}))
 
     answer = await ask(served, scripted(script), "GET", "/files/list")
-    assert answer.status_code in (200, 503)
+    assert answer.status_code == status
+    assert answer.json()["files" if status == 200 else "code"] == expected
 
 
 async def test_a_file_that_is_too_large_is_refused_while_it_is_read(redis_url: str, tmp_path: Any) -> None:

@@ -205,6 +205,9 @@ async def test_an_acknowledgement_is_not_held_back_for_long(monkeypatch: pytest.
         monkeypatch.setattr(AgentSocket, "send", recorded)
         call = AgentCall(connection)
         call.open("read", {"path": "a"})
+        await asyncio.sleep(0)
+        assert sent == [Open], "nothing is queued with which the acknowledgement could leave"
         connection.message_received(encode_item(Closed(1, {}), 0))
         call.leave()
-        await until_async(lambda: Ack in sent, deadline_s=20, what="the acknowledgement")
+        await until_async(lambda: len(sent) > 1, deadline_s=20, what="another message")
+    assert sent == [Open, Ack], "it did not wait for the next Ping"

@@ -72,20 +72,21 @@ async def test_an_agent_of_another_sandbox_at_the_address_is_refused(served: Ser
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "refused"),
     [
-        b"",
-        b"garbage\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\n",
-        b"HTTP/1.1 101 Switching Protocols\r\nX-Holdfast-Proof: " + b"0" * 64 + b"\r\n\r\n",
-        b"HTTP/1.1 101 x\r\nno colon\r\n\r\n",
-        b"A" * 40_000,
+        (b"", (503, "agent_unreachable")),
+        (b"garbage\r\n\r\n", (503, "agent_unreachable")),
+        (b"HTTP/1.1 200 OK\r\n\r\n", (503, "agent_unreachable")),
+        (b"HTTP/1.1 101 Switching Protocols\r\nX-Holdfast-Proof: " + b"0" * 64 + b"\r\n\r\n", (502, "agent_identity")),
+        (b"HTTP/1.1 101 x\r\nno colon\r\n\r\n", (503, "agent_unreachable")),
+        (b"A" * 40_000, (503, "agent_unreachable")),
     ],
+    ids=["empty", "no HTTP", "no upgrade", "wrong proof", "malformed header", "endless head"],
 )
-async def test_a_hostile_upgrade_is_refused(served: Served, answer: bytes) -> None:
+async def test_a_hostile_upgrade_is_refused(served: Served, answer: bytes, refused: tuple[int, str]) -> None:
     async with ScriptedAgent(echo, answer=answer) as agent:
         await served.place("sb-1", agent.endpoint)
-        assert (await refusal(served))[0] in (502, 503)
+        assert (await refusal(served))[:2] == refused
 
 
 @pytest.mark.parametrize("proof", ["", "0" * 64, "é"])

@@ -180,10 +180,38 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
     return int(head.split()[1]), json.loads(await reader.readexactly(size))
 
 
-async def test_the_server_answers_in_one_write(served: Served) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+class RecordingTransport:
+    """A transport that notes each write: a client cannot tell one write of two pieces from two writes in succession."""
+
+    def __init__(self, transport: asyncio.Transport, writes: list[bytes]) -> None:
+        self._transport = transport
+        self._writes = writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._writes.append(data)
+        self._transport.write(data)
+
+    def writelines(self, pieces: tuple[bytes, ...]) -> None:
+        self._writes.append(b"".join(pieces))
+        self._transport.writelines(pieces)
+
+
+async def test_the_server_answers_in_one_write(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[bytes] = []
+    made = BoundedHttpProtocol.connection_made
+    monkeypatch.setattr(
+        BoundedHttpProtocol,
+        "connection_made",
+        lambda self, transport: made(self, RecordingTransport(transport, writes)),  # type: ignore[arg-type]
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
     async with asyncio.timeout(60):
         for _ in range(2):  # pipelined ones too
             assert await _answer(reader) == (200, {"status": "healthy"})
     writer.transport.abort()
+    assert len(writes) == 2
+    assert all(write.startswith(b"HTTP/1.1 200 ") and write.endswith(b"}") for write in writes)
