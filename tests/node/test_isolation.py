@@ -158,7 +158,9 @@ async def test_the_store_and_the_sandboxes_are_closed_to_other_users(shared: Nod
 async def test_no_descriptor_of_the_agent_leads_out_of_the_sandbox(client: NodeClient) -> None:
     box = await client.create("fds")
     config = await ask(box["endpoint"], "config")
-    for name, target in (await ask(box["endpoint"], "fds")).items():
+    descriptors = await ask(box["endpoint"], "fds")
+    assert str(config["command_namespace_fd"]) in descriptors
+    for name, target in descriptors.items():
         allowed = target.startswith(("socket:", "pipe:", "anon_inode:", "/dev/null", "/proc/")) or int(name) in {
             config["command_namespace_fd"],
             *config.get("cgroup_join_fds", ()),

@@ -220,14 +220,15 @@ def test_a_starting_node_finds_its_run_directory_unlocked(tmp_path: Path, monkey
     for config in (starting, sweeping):
         recovery.make_directories(config)
     os.symlink(starting.data_dir, f"{starting.run_dir}/data")  # of its last run
-    is_gone, refused = recovery._is_gone, []
+    is_gone, starts = recovery._is_gone, []
 
     def start_now(path: str) -> bool:
         if path == starting.data_dir:
             try:
                 os.close(recovery.claim_run_dir(starting) or -1)
+                starts.append("started")
             except HoldfastError as error:
-                refused.append(error.message)
+                starts.append(error.message)
         return is_gone(path)
 
     monkeypatch.setattr(recovery, "_is_gone", start_now)
@@ -236,7 +237,7 @@ def test_a_starting_node_finds_its_run_directory_unlocked(tmp_path: Path, monkey
     finally:
         for config in (starting, sweeping):
             recovery.remove_run_dir(config)
-    assert refused == []
+    assert starts == ["started"]
 
 
 @requires("root", "memory file system")

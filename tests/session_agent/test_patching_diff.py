@@ -6,11 +6,13 @@ import difflib
 from contextlib import suppress
 
 import pytest
+from holdfast_wire.records import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from session_agent.agent.files import unified_diff
 from session_agent.agent.files.diff_parser import parse
-from session_agent.agent.files.unified_diff import FilePatch, PatchError, apply, prefix_depth
+from session_agent.agent.files.unified_diff import FilePatch, Hunk, PatchError, apply, prefix_depth
 
 LINE = st.sampled_from([b"a", b"b", b"c", b"", b"  x", b"-- ", b"++ b", b"@@ -1 +1 @@", b"\r", b"d\r", b"\\ No", b"diff --git a/x b/x"])
 TEXT = st.lists(LINE, max_size=30)
@@ -56,7 +58,21 @@ def test_a_shifted_file_gives_the_right_result_or_an_error(old: list[bytes], new
         result, _ = apply(parse_one(diff), shift + first)
     except PatchError:
         return
-    assert len(result) - len(shift + first) == len(second) - len(first)
+    assert is_result_of(lines_of(shift + first), parse_one(diff).hunks, lines_of(result))
+
+
+def is_result_of(lines: list[bytes], hunks: list[Hunk], result: list[bytes]) -> bool:
+    """Whether ``result`` is ``lines`` with the hunks applied in order, at any places where they match."""
+    if not hunks:
+        return result == lines
+    old, new = list(hunks[0].old), list(hunks[0].new)
+    for at in range(len(lines) - len(old) + 1):
+        if lines[:at] != result[:at]:
+            return False
+        fits = lines[at : at + len(old)] == old and result[at : at + len(new)] == new
+        if fits and is_result_of(lines[at + len(old) :], hunks[1:], result[at + len(new) :]):
+            return True
+    return False
 
 
 @given(st.binary(max_size=400))
@@ -221,8 +237,25 @@ def test_prefixes(names: bytes, depth: int) -> None:
     assert prefix_depth(parse(names + HUNK)) == depth
 
 
-def test_hostile_repetition_is_linear() -> None:
-    lines = b"x\n" * 50_000
-    hunk = b"@@ -1,20001 +1,20001 @@\n" + b" x\n" * 20_000 + b"-y\n+z\n"
-    with pytest.raises(PatchError):
-        apply(parse_one(HEAD + hunk), lines)
+class CountedLine(bytes):
+    """A line that counts how often one is compared."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedLine.comparisons += 1
+        return super().__eq__(other)
+
+    __hash__ = bytes.__hash__
+
+
+def test_hostile_repetition_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_file, in_hunk = 50_000, 20_000
+    split = unified_diff._lines
+    monkeypatch.setattr(unified_diff, "_lines", lambda data: [CountedLine(line) for line in split(data)])
+    monkeypatch.setattr(CountedLine, "comparisons", 0)
+    patch = parse_one(HEAD + f"@@ -1,{in_hunk + 1} +1,{in_hunk + 1} @@\n".encode() + b" x\n" * in_hunk + b"-y\n+z\n")
+    patch.hunks = [replace(hunk, old=tuple(map(CountedLine, hunk.old)), new=tuple(map(CountedLine, hunk.new))) for hunk in patch.hunks]
+    with pytest.raises(PatchError, match="expects 'y"):
+        apply(patch, b"x\n" * in_file)
+    assert 0 < CountedLine.comparisons < 10 * (in_file + in_hunk)

@@ -237,6 +237,7 @@ async def test_stdin_pipes_and_a_shell_of_that_name_without_a_terminal_are_refus
         assert (await without.channel.fact(Opened)).info["tty"] is True
         bad = await sandbox.open("shell", {"tty": True, "rows": 0}).end()
         assert isinstance(bad, Failed)
+        assert bad.error["code"] == "invalid_argument"
 
 
 async def test_no_descriptor_stays_open() -> None:
