@@ -53,8 +53,10 @@ def containers(name: str, component: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ALL)
 def test_every_selector_finds_a_workload(name: str) -> None:
     found = labels_by_workload(name)
+    kinds = set()
     for manifest in rendered(name):
         kind, spec = manifest["kind"], manifest.get("spec", {})
+        kinds.add(kind)
         if kind in ("Deployment", "StatefulSet"):
             assert selects(spec["selector"], spec["template"]["metadata"]["labels"])
             assert sum(selects(spec["selector"], labels) for labels in found.values()) == 1, "two workloads would claim the same pods"
@@ -64,6 +66,7 @@ def test_every_selector_finds_a_workload(name: str) -> None:
             assert any(selects({"matchLabels": spec["selector"]}, labels) for labels in found.values()), manifest["metadata"]["name"]
         elif kind == "NetworkPolicy" and manifest["metadata"]["namespace"] == "holdfast":
             assert any(selects(spec["podSelector"], labels) for labels in found.values()), manifest["metadata"]["name"]
+    assert {"Deployment", "PodDisruptionBudget", "Service", "NetworkPolicy"} <= kinds
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -95,10 +98,12 @@ def test_everything_that_a_workload_names_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_secrets_are_those_that_the_deploy_script_creates(name: str) -> None:
-    for _, template in pod_templates(name):
+    mounted, referenced = set(), set()
+    for which, template in pod_templates(name):
         for volume in template["spec"].get("volumes", ()):
             if "secret" in volume:
                 assert volume["secret"]["secretName"] == KEYS
+                mounted.add(which)
             if "configMap" in volume:
                 assert volume["configMap"]["name"] in {one["metadata"]["name"] for one in of_kind(name, "ConfigMap")}
         for container in template["spec"]["containers"]:
@@ -106,6 +111,9 @@ def test_secrets_are_those_that_the_deploy_script_creates(name: str) -> None:
                 if "valueFrom" in variable:
                     reference = variable["valueFrom"]["secretKeyRef"]
                     assert reference["key"] in SECRET_KEYS[reference["name"]]
+                    referenced.add(which)
+    assert len(mounted) == 2, "the gateway and the controller"
+    assert referenced == {which for which, _ in pod_templates(name)}, "every workload needs the password of Redis"
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -114,9 +122,12 @@ def test_a_password_is_defined_before_the_address_that_contains_it(name: str) ->
         for container in containers(name, component):
             names = [variable["name"] for variable in container["env"]]
             url = next(variable for variable in container["env"] if variable["name"] == "HOLDFAST_REDIS_URL")
-            for wanted in re.findall(r"\$\((\w+)\)", url.get("value", "")):
-                assert names.index(wanted) < names.index("HOLDFAST_REDIS_URL")
-            assert ("value" in url) != ("valueFrom" in url)
+            if name == EVERYTHING:  # the whole address of a managed Redis is in the Secret
+                assert "valueFrom" in url
+                assert "value" not in url
+            else:
+                assert re.findall(r"\$\((\w+)\)", url["value"]) == ["HOLDFAST_REDIS_PASSWORD"]
+                assert names.index("HOLDFAST_REDIS_PASSWORD") < names.index("HOLDFAST_REDIS_URL")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -162,27 +173,23 @@ def test_sandboxes_are_isolated_in_both_directions(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_probes_request_paths_that_are_served(name: str) -> None:
     served = {path for path, methods in ROUTES.items() if "GET" in methods}
-    for container in containers(name, "gateway"):
-        probes = [
-            container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe") if probe in container
-        ]
-        assert set(probes) <= served
-        assert container["readinessProbe"]["httpGet"]["path"] != "/readyz", "all replicas would become unready together when Redis fails"
+    (container,) = containers(name, "gateway")
+    probes = [container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe") if probe in container]
+    assert len(probes) == (2 if name == "knative" else 3)
+    assert set(probes) <= served
+    assert container["readinessProbe"]["httpGet"]["path"] != "/readyz", "all replicas would become unready together when Redis fails"
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_drain_fits_into_the_grace_period(name: str) -> None:
     settings = next(one["data"] for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == SETTINGS)
     relay = RelaySettings(drain_s=float(settings["HOLDFAST_DRAIN_S"]))
-    for _, template in pod_templates(name):
-        if template["metadata"]["labels"]["app.kubernetes.io/component"] != "gateway":
-            continue
-        spec = template["spec"]
-        grace = spec.get("terminationGracePeriodSeconds", spec.get("timeoutSeconds"))  # Knative uses its timeout as grace period
-        pause = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        server = server_config(Settings(data_dir=Path(), relay=relay), _UnusedGateway()).timeout_graceful_shutdown  # type: ignore[arg-type]
-        assert server is not None
-        assert grace >= pause + server + 5
+    (spec,) = [one["spec"] for _, one in pod_templates(name) if one["metadata"]["labels"]["app.kubernetes.io/component"] == "gateway"]
+    grace = spec.get("terminationGracePeriodSeconds", spec.get("timeoutSeconds"))  # Knative uses its timeout as grace period
+    pause = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+    server = server_config(Settings(data_dir=Path(), relay=relay), _UnusedGateway()).timeout_graceful_shutdown  # type: ignore[arg-type]
+    assert server is not None
+    assert grace >= pause + server + 5
 
 
 class _UnusedGateway:
@@ -197,8 +204,8 @@ def test_a_rollout_replaces_one_gateway_at_a_time(name: str) -> None:
     deployment = next(one for one in of_kind(name, "Deployment") if one["metadata"]["name"] == "holdfast-gateway")
     # A gateway preempts no sandbox, so on full nodes the gateway that ends makes room for its replacement.
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 1}
-    for one in of_kind(name, "PodDisruptionBudget"):
-        assert one["spec"]["maxUnavailable"] == 1
+    budgets = {one["metadata"]["name"]: one["spec"]["maxUnavailable"] for one in of_kind(name, "PodDisruptionBudget")}
+    assert budgets == {"holdfast-gateway": 1, "holdfast-controller": 1}
 
 
 @pytest_asyncio.fixture
