@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -78,9 +79,11 @@ async def test_a_create_adopts_a_spare_pod(served: Served, runtime: KubernetesRu
 
         await until_async(partial(gone, sandbox), deadline_s=60, what="the deleted sandbox's pod to go")
         sandboxes = await asyncio.gather(*(client.create_sandbox("host", cpu=1, memory="256Mi") for _ in range(6)))
-        assert [(await one.exec("echo up")).stdout for one in sandboxes] == ["up\n"] * 6, (
-            "at least two were adopted, the others were created"
-        )
+        assert [(await one.exec("echo up")).stdout for one in sandboxes] == ["up\n"] * 6
+        claims = re.findall(r'holdfast_pool_claims_total{outcome="(\w+)"} (\d+)', served.gateway.metrics.render())
+        counts = {outcome: int(count) for outcome, count in claims}
+        assert counts["warm"] >= 3, "the first one, and both of the refilled pool"
+        assert sum(counts.values()) == 7
         await asyncio.gather(*(one.delete() for one in sandboxes))
         await until_async(partial(gone, *sandboxes), deadline_s=60, what="the pods of the deleted sandboxes to go")
         await until_filled(served, runtime)

@@ -27,9 +27,7 @@ def test_no_result_while_the_process_runs(stack: Stack, link: Link) -> None:
         def still_running() -> None:
             with pytest.raises(WaitTimeoutError):
                 process.wait(timeout=0.05)
-            assert (
-                link.sandbox.exec(f"test -p /tmp/{name} && grep -lc {name} /proc/*/cmdline 2>/dev/null | wc -l", timeout=20).stdout != "0\n"
-            )
+            assert link.sandbox.exec(f"test -p /tmp/{name} && kill -0 {process.pid}", timeout=20).exit_code == 0
 
         still_running()
         link.proxy.cut_all()
@@ -60,7 +58,7 @@ def test_no_result_where_none_can_be_known(client: SandboxClient) -> None:
         with pytest.raises(SandboxLostError) as lost:
             process.wait()
         assert lost.value.started is True
-        assert lost.value.received == {1: 6, 2: 0} or lost.value.received == {1: 6}
+        assert lost.value.received == {1: 6, 2: 0}
 
 
 def test_a_signalled_process_has_no_exit_code_0(link: Link) -> None:

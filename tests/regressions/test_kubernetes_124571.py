@@ -42,6 +42,7 @@ def test_streamed_output_is_complete(link: Link) -> None:
             digest.update(chunk.data)
     assert digest.digest() == hashlib.sha256(WHOLE).digest()
     assert stream.result.exit_code == 0
+    assert link.proxy.faults.cuts >= 2
 
 
 def test_output_that_is_kept_in_part_is_marked_as_truncated(link: Link) -> None:
@@ -50,3 +51,4 @@ def test_output_that_is_kept_in_part_is_marked_as_truncated(link: Link) -> None:
     assert result.stdout_bytes == WHOLE[:1_000_000]
     assert result.streams[1].seen == len(WHOLE), "the count includes all output"
     assert result.streams[1].sha256 == hashlib.sha256(WHOLE).hexdigest()
+    assert link.proxy.faults.cuts >= 2

@@ -147,13 +147,10 @@ async def test_directories_are_uploaded_and_downloaded(live: Any, tmp_path: Path
 async def test_links_of_a_hostile_tree_lead_nowhere_outside_the_target(live: Any, tmp_path: Path) -> None:
     await live.exec("mkdir /tmp/h && cd /tmp/h && ln -s /etc/passwd abs && ln -s ../../../x up && echo ok > fine")
     target = tmp_path / "in"
-    try:
-        await live.files.download("/tmp/h", target)
-    except Exception as refused:
-        assert type(refused).__name__ == "ArchiveError"  # noqa: PT017
-    for path in target.rglob("*"):
-        assert path.resolve().is_relative_to(target) or not path.is_symlink()
-    assert not (tmp_path / "x").exists()
+    await live.files.download("/tmp/h", target)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert [path.name for path in target.iterdir()] == ["fine"], "links that lead outside are left out"
+    assert (target / "fine").read_text() == "ok\n"
 
 
 async def test_patches(live: Any) -> None:

@@ -134,7 +134,7 @@ async def test_unread_events_are_bounded_and_the_overflow_is_reported(live: Any)
         assert event is not None
         types.add(event.type)
         count += 1
-    assert count < 300_000
+    assert count < 100_000, "a third of the events that there were"
     await live.exec("touch /tmp/storm/after")
     await until(watch, "/tmp/storm/after")
     await watch.close()
