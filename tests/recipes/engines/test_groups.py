@@ -52,22 +52,22 @@ class Script:
         )
 
 
-async def played(script: Script, prompts: Sequence[str], spares: Sequence[str] = (), **more: int) -> tuple[GroupPlayer, list[object]]:
+async def run_groups(script: Script, prompts: Sequence[str], spares: Sequence[str] = (), **more: int) -> tuple[GroupPlayer, list[object]]:
     player = GroupPlayer(script.recipe(**more), POLICY, iter(spares))
     groups = await player.play(prompts)
     return player, [(group.prompt, group.outcome.kind, group.outcome.positives, group.outcome.generated, group.dropped) for group in groups]
 
 
 async def test_a_group_stops_at_the_stride_that_balances_it() -> None:
-    player, groups = await played(Script(a="++--", b="----++--"), ["a", "b"])
+    player, groups = await run_groups(Script(a="++--", b="----++--"), ["a", "b"])
     assert groups == [("a", Assembly.BALANCED, 2, 4, None), ("b", Assembly.BALANCED, 2, 8, None)]
     assert player.counts["generated"] == 12
 
 
 async def test_rollouts_that_raise_fill_up_and_carry_no_loss() -> None:
-    player, groups = await played(Script(a="+x-x", b="+-x+" + "++++"), ["a"], size=4, budget=4)
+    player, groups = await run_groups(Script(a="+x-x", b="+-x+" + "++++"), ["a"], size=4, budget=4)
     assert groups == [("a", Assembly.TOP, 1, 4, Reason.INFRASTRUCTURE)]
-    player, groups = await played(Script(a="+x--"), ["a"], budget=4)
+    player, groups = await run_groups(Script(a="+x--"), ["a"], budget=4)
     assert groups == [("a", Assembly.TOP, 1, 4, None)]
     outcome = (await GroupPlayer(Script(a="+x--").recipe(budget=4), POLICY).play(["a"]))[0].outcome
     rows = rows_of(outcome)
@@ -77,10 +77,10 @@ async def test_rollouts_that_raise_fill_up_and_carry_no_loss() -> None:
 
 
 async def test_a_spare_prompt_replaces_a_dropped_group() -> None:
-    player, groups = await played(Script(a="++++++++", b="++--", c="----++--"), ["a", "b"], ["c"])
+    player, groups = await run_groups(Script(a="++++++++", b="++--", c="----++--"), ["a", "b"], ["c"])
     assert groups == [("c", Assembly.BALANCED, 2, 8, None), ("b", Assembly.BALANCED, 2, 4, None)]
     assert player.counts["dropped_zero_variance"] == 1
-    _, groups = await played(Script(a="++++++++"), ["a"])
+    _, groups = await run_groups(Script(a="++++++++"), ["a"])
     assert groups == [("a", Assembly.RELAXED, 4, 8, Reason.ZERO_VARIANCE)]
 
 

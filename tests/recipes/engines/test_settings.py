@@ -32,10 +32,10 @@ def test_fields_that_are_not_known_and_groups_that_cannot_be_are_refused() -> No
 
 
 async def test_recipes_by_name_are_opened_once_and_errors_reach_everyone(tmp_path: Path) -> None:
-    first = await recipe_of("tests.recipes.engines.tiny:here")
-    assert await recipe_of("tests.recipes.engines.tiny:here") is first
+    first = await recipe_of("tests.recipes.engines.tiny:recipe_without_sandboxes")
+    assert await recipe_of("tests.recipes.engines.tiny:recipe_without_sandboxes") is first
     await close_shared()
-    assert await recipe_of("tests.recipes.engines.tiny:here") is not first
+    assert await recipe_of("tests.recipes.engines.tiny:recipe_without_sandboxes") is not first
     await close_shared()
     with pytest.raises(ConfigurationError, match="names no recipe"):
         await recipe_of("")

@@ -214,8 +214,8 @@ async def test_questions_that_wait_are_answered_together_and_a_failure_reaches_a
         return [([2], [-0.5]) for _ in requests]
 
     policy._sample = answer  # type: ignore[method-assign]
-    asked = [policy.generate((1, 4), seed=number, max_new_tokens=3, stop={2}) for number in range(5)]
-    assert {each.ids for each in await asyncio.gather(*asked)} == {(2,)}
+    generations = [policy.generate((1, 4), seed=number, max_new_tokens=3, stop={2}) for number in range(5)]
+    assert {each.ids for each in await asyncio.gather(*generations)} == {(2,)}
     assert calls == [5]
     failed = await asyncio.gather(*(policy.generate((1,), seed=1, max_new_tokens=3, stop={2}) for _ in range(2)), return_exceptions=True)
     assert [str(each) for each in failed] == ["out of memory"] * 2

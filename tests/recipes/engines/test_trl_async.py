@@ -43,14 +43,14 @@ def plain_attention(module: Any, query: Any, key: Any, value: Any, mask: Any, **
     out = torch.zeros_like(query).transpose(0, 1)
     starts_q, starts_k = tree["tree_cu_seqlens_q"].tolist(), tree["tree_cu_seqlens_k"].tolist()
     for segment in range(len(starts_q) - 1):
-        asked = slice(starts_q[segment], starts_q[segment + 1])
+        queries = slice(starts_q[segment], starts_q[segment + 1])
         path = tree["tree_kv_index"][starts_k[segment] : starts_k[segment + 1]]
-        count, seen = asked.stop - asked.start, len(path)
+        count, seen = queries.stop - queries.start, len(path)
         causal = torch.ones(count, seen, dtype=torch.bool).tril(seen - count)
         made = torch.nn.functional.scaled_dot_product_attention(
-            query[:, asked], key[:, path], value[:, path], attn_mask=causal, scale=tree.get("scaling")
+            query[:, queries], key[:, path], value[:, path], attn_mask=causal, scale=tree.get("scaling")
         )
-        out[asked] = made.transpose(0, 1)
+        out[queries] = made.transpose(0, 1)
     return out.unsqueeze(0), None
 
 
@@ -88,7 +88,7 @@ class Served:
 
 def test_three_steps_on_real_sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "tree_attention", plain_attention)
-    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *asked: None)  # asks CUDA for a name
+    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *arguments: None)  # asks CUDA for a name
     served = models.model()
     transfer = Transfer(served)
     worker = RolloutWorker(tiny.on_sandboxes(), TrainerPolicy(Served(served)), in_flight=2, buffered=16, most_staleness=2, seed=3)
@@ -201,10 +201,10 @@ def test_dropped_groups_never_reach_the_trainer_and_the_end_is_reported() -> Non
 
 def test_a_full_buffer_holds_the_rollouts_back_and_stop_ends_them() -> None:
     runs = {0: cases.MULTI, 1: cases.FAILED}
-    played = itertools.count()
+    numbers = itertools.count()
 
     def play(prompt: str, number: int) -> Trajectory:
-        next(played)
+        next(numbers)
         return runs[number % 2]
 
     worker = RolloutWorker(recipe(play, size=2), Fixed(), in_flight=2, buffered=2)
@@ -214,7 +214,7 @@ def test_a_full_buffer_holds_the_rollouts_back_and_stop_ends_them() -> None:
     with pytest.raises(WorkerFailedError, match="no group was finished"):
         worker.check_health(-1)
     worker.stop()
-    assert next(played) < 40
+    assert next(numbers) < 40
     assert first.group_id == 1
 
 
@@ -234,7 +234,7 @@ def test_a_recipe_that_cannot_be_opened_is_reported_to_the_trainer() -> None:
 
 
 async def test_the_policy_behind_vllm_sends_ids_and_reads_ids() -> None:
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
     answers: list[Any] = [
         {"choices": [{"token_ids": [7, 2], "logprobs": {"token_logprobs": [-0.5, -0.25]}, "finish_reason": "stop"}]},
         {"choices": [{"token_ids": [7], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": "length"}]},
@@ -243,8 +243,8 @@ async def test_the_policy_behind_vllm_sends_ids_and_reads_ids() -> None:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            body = json.dumps(answers[len(asked) - 1]).encode()
+            requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = json.dumps(answers[len(requests) - 1]).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -269,6 +269,6 @@ async def test_the_policy_behind_vllm_sends_ids_and_reads_ids() -> None:
         server.shutdown()
         server.server_close()
         thread.join()
-    first = asked[0]
+    first = requests[0]
     assert (first["prompt"], first["max_tokens"], first["seed"], first["stop_token_ids"]) == ([1, 4], 8, 9, [2])
     assert (first["return_token_ids"], first["logprobs"], first["temperature"]) == (True, 0, 1.0)

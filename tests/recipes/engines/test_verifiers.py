@@ -23,7 +23,7 @@ PLUGINS = Path(__file__).parents[3] / "infra" / "recipes" / "engines"
 HAND_IN = "touch work; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat work"
 
 
-def said(command: str, number: int) -> dict[str, Any]:
+def tool_call_message(command: str, number: int) -> dict[str, Any]:
     function = {"name": "bash", "arguments": json.dumps({"command": command})}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": f"c{number}", "type": "function", "function": function}]}
 
@@ -38,9 +38,9 @@ class Model:
         turns = [message for message in body["messages"] if message["role"] == "assistant"]
         if not turns:
             self.begun += 1
-            return said(f"echo {self.letters[(self.begun - 1) % len(self.letters)]} >> work; echo ok", 0)
+            return tool_call_message(f"echo {self.letters[(self.begun - 1) % len(self.letters)]} >> work; echo ok", 0)
         first = turns[0]["tool_calls"][0]["function"]["arguments"]
-        return said("echo ok" if "never" in first else HAND_IN, len(turns))
+        return tool_call_message("echo ok" if "never" in first else HAND_IN, len(turns))
 
 
 @pytest.fixture
@@ -56,7 +56,9 @@ async def closed() -> AsyncIterator[None]:
     await close_shared()
 
 
-def settings(url: str, folder: Path, *, recipe: str = "there", rollouts: int = 2, tasks: tuple[str, ...] = ("t0", "t1")) -> EvalConfig:
+def settings(
+    url: str, folder: Path, *, recipe: str = "recipe_on_sandboxes", rollouts: int = 2, tasks: tuple[str, ...] = ("t0", "t1")
+) -> EvalConfig:
     return EvalConfig.model_validate(
         {
             "env": {
@@ -98,7 +100,7 @@ async def test_its_own_evaluation_plays_tasks_in_real_sandboxes(tmp_path: Path) 
 
 @pytest.mark.usefixtures("plugins")
 async def test_a_truncated_rollout_is_scored_and_named_by_its_budget(tmp_path: Path) -> None:
-    (trace,) = await evaluated(Model("never a"), tmp_path, recipe="here", rollouts=1, tasks=("t0",))
+    (trace,) = await evaluated(Model("never a"), tmp_path, recipe="recipe_without_sandboxes", rollouts=1, tasks=("t0",))
     assert (trace.ok, trace.is_truncated, trace.stop_condition) == (True, True, "max_turns")
     assert (trace.reward, trace.num_turns) == (1.0, 3)
 

@@ -65,11 +65,11 @@ class Server:
 
     def __init__(self, *turns: list[int], stop_reason: str = "completed", logprobs: bool = True) -> None:
         self.turns = itertools.cycle(turns or ([tiny.IDS["a"], tiny.IDS[tiny.END]],))
-        self.asked: list[tuple[str, list[int], dict[str, Any]]] = []
+        self.requests: list[tuple[str, list[int], dict[str, Any]]] = []
         self.stop_reason, self.logprobs = stop_reason, logprobs
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **given: Any) -> TokenOutput:
-        self.asked.append((request_id, list(prompt_ids), dict(sampling_params)))
+        self.requests.append((request_id, list(prompt_ids), dict(sampling_params)))
         ids = next(self.turns)
         return TokenOutput(
             token_ids=ids,
@@ -97,12 +97,13 @@ async def closed() -> AsyncIterator[None]:
     await close_shared()
 
 
-@pytest.mark.parametrize("recipe", ["tests.recipes.engines.tiny:here", "tests.recipes.engines.tiny:there"])
+@pytest.mark.parametrize("recipe", ["recipe_without_sandboxes", "recipe_on_sandboxes"])
 async def test_a_rollout_of_the_real_agent_loop(recipe: str) -> None:
-    """``there`` plays it in a real sandbox, and grades it in a second one."""
+    """``recipe_on_sandboxes`` runs it in a real sandbox, and grades it in a second one."""
     letter, done, end = tiny.IDS["a"], tiny.IDS["done"], tiny.IDS[tiny.END]
     server = Server([letter, end], [done, end])
-    output = await loop(server, recipe).run({"temperature": 1.0}, raw_prompt=[], extra_info={"task_id": "t0"})
+    agent_loop = loop(server, f"tests.recipes.engines.tiny:{recipe}")
+    output = await agent_loop.run({"temperature": 1.0}, raw_prompt=[], extra_info={"task_id": "t0"})
     assert isinstance(output, AgentLoopOutput)
     assert output.prompt_ids == [tiny.IDS[tiny.START], letter]
     answered = [tiny.IDS[">"], tiny.IDS["ok"], end]
@@ -111,10 +112,10 @@ async def test_a_rollout_of_the_real_agent_loop(recipe: str) -> None:
     assert output.response_logprobs == [-0.5, -0.5, 0.0, 0.0, 0.0, -0.5, -0.5]
     assert (output.reward_score, output.num_turns) == (1.0, 5)
     assert output.extra_fields["max_global_steps"] == 5
-    (first, *_), (second, *_) = server.asked
+    (first, *_), (second, *_) = server.requests
     assert first == second
-    assert server.asked[1][1] == output.prompt_ids + output.response_ids[:5]
-    assert server.asked[0][2]["stop_token_ids"] == [end]
+    assert server.requests[1][1] == output.prompt_ids + output.response_ids[:5]
+    assert server.requests[0][2]["stop_token_ids"] == [end]
     fields = output.as_dict()
     assert fields["rm_scores"].tolist() == [0, 0, 0, 0, 0, 0, 1.0]
 

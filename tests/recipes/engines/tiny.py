@@ -119,7 +119,7 @@ class LetterJob:
 def rollouts(job: Callable[[str], Job[Any]], *, sandboxes: int = 6, chat: bool = False) -> Callable[[Any], Rollout[str]]:
     capacity = Capacity(sandboxes)
 
-    def of(policy: Any) -> Rollout[str]:
+    def rollout_with(policy: Any) -> Rollout[str]:
         def conversation() -> Conversation[Any]:
             return ChatConversation(policy) if chat else TokenConversation(policy, Words(), FORMAT)
 
@@ -128,7 +128,7 @@ def rollouts(job: Callable[[str], Job[Any]], *, sandboxes: int = 6, chat: bool =
         play: Any = managed(cast(Any, job), settings)  # jobs of task ids here
         return cast(Rollout[str], play)
 
-    return of
+    return rollout_with
 
 
 @contextlib.asynccontextmanager
@@ -208,12 +208,12 @@ async def without_sandboxes(size: int = 2) -> AsyncIterator[Recipe]:
     )
 
 
-def here(tokenizer: object) -> contextlib.AbstractAsyncContextManager[Recipe]:
+def recipe_without_sandboxes(tokenizer: object) -> contextlib.AbstractAsyncContextManager[Recipe]:
     """For engines that name a recipe by its import path."""
     return without_sandboxes()
 
 
-def there(tokenizer: object) -> contextlib.AbstractAsyncContextManager[Recipe]:
+def recipe_on_sandboxes(tokenizer: object) -> contextlib.AbstractAsyncContextManager[Recipe]:
     return on_sandboxes(size=2)
 
 

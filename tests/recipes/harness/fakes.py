@@ -61,12 +61,12 @@ class FakeChat:
     def __init__(self, *turns: Behaviour | dict[str, Any], cost_usd: float = 0.0, tokens: int = 10) -> None:
         self.turns = list(turns)
         self.seeds: list[int | None] = []
-        self.asked: list[tuple[Message, ...]] = []
+        self.requests: list[tuple[Message, ...]] = []
         self._cost_usd, self._tokens = cost_usd, tokens
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Tool], *, seed: int | None, max_new_tokens: int) -> Reply:
         self.seeds.append(seed)
-        self.asked.append(tuple(messages))
+        self.requests.append(tuple(messages))
         turn = self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
         message = turn if isinstance(turn, dict) else await behave(turn)
         if not isinstance(message, dict):

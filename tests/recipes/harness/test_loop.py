@@ -20,13 +20,13 @@ from holdfast_recipes.policy.scripted import ScriptedTokens, call, written
 from holdfast_recipes.policy.tokenizer import ByteTokenizer
 
 from tests.recipes.harness.fakes import SUBMIT, FakeChat, FakeToolset
-from tests.recipes.harness.virtual import now, play
+from tests.recipes.harness.virtual import now, run_virtual
 
 FIRST = [{"role": "user", "content": "Repair it."}]
 
 
 def episode(chat: FakeChat, toolset: FakeToolset, limits: Limits = MINI, seed: int | None = 7) -> Episode:
-    return play(run(ChatConversation(chat), toolset, FIRST, limits, seed=seed))
+    return run_virtual(run(ChatConversation(chat), toolset, FIRST, limits, seed=seed))
 
 
 def limited(**rollout: object) -> Limits:
@@ -206,14 +206,14 @@ def test_cancelling_a_rollout_is_not_swallowed() -> None:
             await task
         return now() == 5
 
-    assert play(scene())
+    assert run_virtual(scene())
 
 
 def tokens_of(*turns: str, limits: Limits = MINI) -> tuple[Episode, ByteTokenizer]:
     tokenizer = ByteTokenizer()
     policy = ScriptedTokens(turns, tokenizer, tokenizer.special("<|im_end|>"), version=3)
     toolset = FakeToolset({"ls": "a.py", "submit": SUBMIT})
-    return play(run(TokenConversation(policy, tokenizer), toolset, FIRST, limits, seed=1)), tokenizer
+    return run_virtual(run(TokenConversation(policy, tokenizer), toolset, FIRST, limits, seed=1)), tokenizer
 
 
 def test_held_ids_are_those_of_the_template_with_loss_on_what_was_sampled() -> None:
@@ -260,7 +260,7 @@ def test_a_turn_that_had_no_room_gets_an_end_without_loss() -> None:
     tokenizer = ByteTokenizer()
     policy = ScriptedTokens(["x" * 500, written("bash", command="submit")], tokenizer, tokenizer.special("<|im_end|>"))
     conversation = TokenConversation(policy, tokenizer)
-    done = play(run(conversation, FakeToolset({"submit": SUBMIT}), FIRST, MINI, turn_tokens=100))
+    done = run_virtual(run(conversation, FakeToolset({"submit": SUBMIT}), FIRST, MINI, turn_tokens=100))
     assert done.tokens is not None
     assert done.turns[0].text == "x" * 100
     assert "cut off at its limit" in done.messages[2]["content"]

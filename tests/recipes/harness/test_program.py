@@ -39,16 +39,16 @@ def shell(script: str) -> Program:
     return Program("shell", ("sh", "-c", script), {"URL": "${url}", "KEY": "${key}"})
 
 
-def scripted(say: Callable[[str], str]) -> ScriptedTokens:
-    return ScriptedTokens(lambda prompt, seed: say(prompt), TOKENIZER, TOKENIZER.special("<|im_end|>"))
+def scripted(answer: Callable[[str], str]) -> ScriptedTokens:
+    return ScriptedTokens(lambda prompt, seed: answer(prompt), TOKENIZER, TOKENIZER.special("<|im_end|>"))
 
 
-def asked(prompt: str) -> str:
+def task_of(prompt: str) -> str:
     """The task of the history that a prompt holds."""
     return prompt.split("<|im_start|>user\n")[1].split("<|im_end|>", maxsplit=1)[0]
 
 
-def within(seconds: float | None = 100, steps: int | None = 50, tokens: int | None = None) -> Limits:
+def limits_of(seconds: float | None = 100, steps: int | None = 50, tokens: int | None = None) -> Limits:
     layers = {**MINI.layers, Layer.INFERENCE: Limit(30, 2, (0,))}
     return Limits(layers, RolloutLimits(steps=steps, wall_s=seconds, tokens=tokens))
 
@@ -73,7 +73,7 @@ async def proxy() -> AsyncIterator[Proxy]:
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 async def test_a_run_with_its_patch_and_samples(sandbox: AsyncSandbox, proxy: Proxy, dialect: str) -> None:
     policy = scripted(lambda prompt: "done" if "<tool_response>" in prompt else FIX)
-    run = await run_program(agent(dialect), sandbox, proxy, policy, "fix $a.txt", limits=within(), rollout_id="r", seed=3)
+    run = await run_program(agent(dialect), sandbox, proxy, policy, "fix $a.txt", limits=limits_of(), rollout_id="r", seed=3)
     assert (run.end.status, run.end.blame, run.end.reason, run.exit_code) == (Status.COMPLETED, None, "", 0), run
     assert run.output == "said: done\n"
     assert run.patch is not None
@@ -93,8 +93,8 @@ async def test_a_run_with_its_patch_and_samples(sandbox: AsyncSandbox, proxy: Pr
 async def test_sub_agents_and_compaction_are_branches(sandbox: AsyncSandbox, proxy: Proxy) -> None:
     """Pairs recorded = calls made; each response in exactly one loss."""
 
-    def say(prompt: str) -> str:
-        task, turns = asked(prompt), prompt.count("<|im_start|>assistant") - 1
+    def answer(prompt: str) -> str:
+        task, turns = task_of(prompt), prompt.count("<|im_start|>assistant") - 1
         if task == "helper":
             return "helped" if turns else written("bash", command="echo in the helper")
         if task.startswith("So far"):
@@ -102,7 +102,7 @@ async def test_sub_agents_and_compaction_are_branches(sandbox: AsyncSandbox, pro
         plan = [written("bash", command="echo one"), written("agent", command="helper"), written("bash", command="echo two")]
         return plan[turns]
 
-    run = await run_program(agent("messages", COMPACT="6"), sandbox, proxy, scripted(say), "main task", limits=within())
+    run = await run_program(agent("messages", COMPACT="6"), sandbox, proxy, scripted(answer), "main task", limits=limits_of())
     assert run.end.status is Status.COMPLETED, run
     assert len(run.pairs) == len(run.calls) == 7
     main, helper, compacted = run.samples
@@ -114,20 +114,20 @@ async def test_sub_agents_and_compaction_are_branches(sandbox: AsyncSandbox, pro
 async def test_a_commit_of_the_program_is_part_of_its_patch(sandbox: AsyncSandbox, proxy: Proxy) -> None:
     work = written("bash", command="echo fixed > a.txt; git commit -qam work; rm -rf .git/hooks")
     policy = scripted(lambda prompt: "done" if "<tool_response>" in prompt else work)
-    run = await run_program(agent(), sandbox, proxy, policy, "x", limits=within())
+    run = await run_program(agent(), sandbox, proxy, policy, "x", limits=limits_of())
     assert run.patch is not None
     assert "+fixed" in run.patch
 
 
 ENDS: list[tuple[str, Program, Limits, tuple[Status, Blame | None, str]]] = [
-    ("exit", shell("exit 7"), within(), (Status.ABORTED, Blame.ENVIRONMENT, "no_call")),
-    ("quiet", shell("true"), within(), (Status.ABORTED, Blame.ENVIRONMENT, "no_call")),
-    ("missing", Program("none", ("/no/such/program",)), within(), (Status.ABORTED, Blame.ENVIRONMENT, "program_not_found")),
-    ("clock", shell("sleep 100"), within(2), (Status.TIMEOUT, Blame.POLICY, "wall_clock")),
-    ("steps", agent(), within(steps=3), (Status.TRUNCATED, None, "steps")),
-    ("stubborn", shell("python3 ~/agent.py; while :; do sleep 1; done"), within(steps=1), (Status.TRUNCATED, None, "steps")),
-    ("tokens", agent(), within(tokens=2200), (Status.TRUNCATED, None, "tokens")),
-    ("relay", shell("pkill -9 -f '[R]EADY'; sleep 100"), within(), (Status.ABORTED, Blame.WORKLOAD, "relay_ended")),
+    ("exit", shell("exit 7"), limits_of(), (Status.ABORTED, Blame.ENVIRONMENT, "no_call")),
+    ("quiet", shell("true"), limits_of(), (Status.ABORTED, Blame.ENVIRONMENT, "no_call")),
+    ("missing", Program("none", ("/no/such/program",)), limits_of(), (Status.ABORTED, Blame.ENVIRONMENT, "program_not_found")),
+    ("clock", shell("sleep 100"), limits_of(2), (Status.TIMEOUT, Blame.POLICY, "wall_clock")),
+    ("steps", agent(), limits_of(steps=3), (Status.TRUNCATED, None, "steps")),
+    ("stubborn", shell("python3 ~/agent.py; while :; do sleep 1; done"), limits_of(steps=1), (Status.TRUNCATED, None, "steps")),
+    ("tokens", agent(), limits_of(tokens=2200), (Status.TRUNCATED, None, "tokens")),
+    ("relay", shell("pkill -9 -f '[R]EADY'; sleep 100"), limits_of(), (Status.ABORTED, Blame.WORKLOAD, "relay_ended")),
 ]
 
 
@@ -156,13 +156,13 @@ async def test_an_image_without_python(stack: Stack, proxy: Proxy, tmp_path: Pat
     async with AsyncSandboxClient(stack.url, stack.key) as client:
         await client.images.import_(tmp_path, "without-python")
         async with await client.create_sandbox("without-python") as bare:
-            run = await run_program(shell("true"), bare, proxy, scripted(lambda prompt: "x"), "x", limits=within())
+            run = await run_program(shell("true"), bare, proxy, scripted(lambda prompt: "x"), "x", limits=limits_of())
     assert (run.end.status, run.end.blame, run.end.reason) == (Status.ABORTED, Blame.ENVIRONMENT, "no_python"), run
 
 
 async def test_a_program_that_fails_after_its_work(sandbox: AsyncSandbox, proxy: Proxy) -> None:
     program = Program("fails", ("sh", "-c", "python3 ~/agent.py chat $URL $KEY x; exit 9"), shell("").env, {"agent.py": AGENT})
-    run = await run_program(program, sandbox, proxy, scripted(lambda prompt: "done"), "x", limits=within())
+    run = await run_program(program, sandbox, proxy, scripted(lambda prompt: "done"), "x", limits=limits_of())
     assert (run.end.status, run.end.blame, run.end.reason, run.exit_code) == (Status.COMPLETED, Blame.WORKLOAD, "exit_9", 9)
 
 
@@ -170,10 +170,10 @@ class Failing:
     name = "failing"
 
     def __init__(self, error: Exception, times: int) -> None:
-        self.error, self.left, self.asked = error, times, 0
+        self.error, self.left, self.requests = error, times, 0
 
     async def generate(self, prompt_ids: Any, *, seed: int | None, max_new_tokens: int, stop: Any) -> Generation:
-        self.asked += 1
+        self.requests += 1
         if self.left:
             self.left -= 1
             raise self.error
@@ -182,7 +182,7 @@ class Failing:
 
 
 @pytest.mark.parametrize(
-    ("error", "times", "asked", "expected"),
+    ("error", "times", "requests", "expected"),
     [
         (PolicyUnavailableError("x"), 1, 2, (Status.COMPLETED, None, "")),
         (PolicyUnavailableError("x"), 9, 2, (Status.ABORTED, Blame.INFRASTRUCTURE, "policy_unavailable")),
@@ -191,26 +191,26 @@ class Failing:
     ],
 )
 async def test_a_policy_that_does_not_answer(
-    sandbox: AsyncSandbox, proxy: Proxy, error: Exception, times: int, asked: int, expected: tuple[Status, Blame | None, str]
+    sandbox: AsyncSandbox, proxy: Proxy, error: Exception, times: int, requests: int, expected: tuple[Status, Blame | None, str]
 ) -> None:
     policy = Failing(error, times)
-    run = await run_program(agent(), sandbox, proxy, policy, "x", limits=within())
+    run = await run_program(agent(), sandbox, proxy, policy, "x", limits=limits_of())
     assert (run.end.status, run.end.blame, run.end.reason) == expected, run
-    assert policy.asked == asked
+    assert policy.requests == requests
 
 
 async def test_a_policy_that_hangs_is_unavailable() -> None:
     class Hanging(Failing):
         async def generate(self, *words: Any, **more: Any) -> Generation:
-            self.asked += 1
+            self.requests += 1
             await asyncio.Event().wait()
             raise AssertionError
 
     policy = Hanging(ValueError(), 0)
-    limits = replace(within(), layers={**MINI.layers, Layer.INFERENCE: Limit(0.01, 3, (0,))})
+    limits = replace(limits_of(), layers={**MINI.layers, Layer.INFERENCE: Limit(0.01, 3, (0,))})
     with pytest.raises(PolicyUnavailableError, match="inference_timeout"):
         await PatientPolicy(policy, limits).generate((1,), seed=None, max_new_tokens=1, stop=())
-    assert policy.asked == 3
+    assert policy.requests == 3
 
 
 async def test_a_deleted_sandbox_is_an_infrastructure_failure(sandbox: AsyncSandbox, proxy: Proxy) -> None:
@@ -220,12 +220,12 @@ async def test_a_deleted_sandbox_is_an_infrastructure_failure(sandbox: AsyncSand
 
     started = asyncio.Event()
 
-    def say(prompt: str) -> str:
+    def answer(prompt: str) -> str:
         started.set()
         return written("bash", command="sleep 50")
 
     other = asyncio.ensure_future(delete())
-    run: ProgramRun = await run_program(agent(), sandbox, proxy, scripted(say), "x", limits=within())
+    run: ProgramRun = await run_program(agent(), sandbox, proxy, scripted(answer), "x", limits=limits_of())
     await other
     assert (run.end.status, run.end.blame) == (Status.ABORTED, Blame.INFRASTRUCTURE), run
     assert len(run.calls) == 1
@@ -234,11 +234,11 @@ async def test_a_deleted_sandbox_is_an_infrastructure_failure(sandbox: AsyncSand
 async def test_cancelling_a_run_ends_its_program(sandbox: AsyncSandbox, proxy: Proxy) -> None:
     started = asyncio.Event()
 
-    def say(prompt: str) -> str:
+    def answer(prompt: str) -> str:
         started.set()
         return written("bash", command="sleep 54321")
 
-    running = asyncio.ensure_future(run_program(agent(), sandbox, proxy, scripted(say), "x", limits=within()))
+    running = asyncio.ensure_future(run_program(agent(), sandbox, proxy, scripted(answer), "x", limits=limits_of()))
     await started.wait()
     while not (await sandbox.exec("pgrep -f 'sleep 5432[1]'")).ok:
         pass

@@ -84,10 +84,10 @@ def endless(name: str, history: str, turn: int) -> str:
     return shell(name, "echo again")
 
 
-async def play(
+async def run_real(
     sandbox: AsyncSandbox,
     name: str,
-    say: Callable[[str, str, int], str],
+    answer: Callable[[str, str, int], str],
     capsys: pytest.CaptureFixture[str],
     steps: int = 40,
     config: str = "",
@@ -96,7 +96,7 @@ async def play(
         if "<tools>" not in prompt:  # a title, or a summary of what was done so far
             return "A title"
         history = prompt[prompt.index("<|im_end|>") :]
-        return say(name, history, history.count("<|im_start|>assistant") - 1)
+        return answer(name, history, history.count("<|im_start|>assistant") - 1)
 
     program = PROGRAMS[name]
     program = replace(program, files={path: config + text for path, text in program.files.items()})
@@ -107,7 +107,7 @@ async def play(
     policy = ScriptedTokens(script, TOKENIZER, TOKENIZER.special("<|im_end|>"))
     async with Proxy(TOKENIZER) as proxy:
         run = await run_program(at(program, place), sandbox, proxy, policy, "Fix a.txt", limits=limits)
-    report(capsys, f"{name} {program.version} {say.__name__}", run)
+    report(capsys, f"{name} {program.version} {answer.__name__}", run)
     assert {call.dialect for call in run.calls} == {DIALECTS[name]}, run
     return run
 
@@ -127,7 +127,7 @@ def report(capsys: pytest.CaptureFixture[str], what: str, run: ProgramRun) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_small_task(sandbox: AsyncSandbox, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run = await play(sandbox, name, fixing, capsys)
+    run = await run_real(sandbox, name, fixing, capsys)
     assert (run.end, run.exit_code) == (End(Status.COMPLETED), 0), run
     assert run.patch is not None
     assert run.patch.endswith("-broken\n+fixed\n")
@@ -139,7 +139,7 @@ async def test_a_small_task(sandbox: AsyncSandbox, name: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_sub_agent_is_a_branch(sandbox: AsyncSandbox, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run = await play(sandbox, name, delegating, capsys)
+    run = await run_real(sandbox, name, delegating, capsys)
     assert (run.end, run.exit_code) == (End(Status.COMPLETED), 0), run
     helpers = [sample for sample in run.samples if TOKENIZER.decode(sample.ids).rstrip().endswith("hello from the helper<|im_end|>")]
     assert len(helpers) == 1
@@ -149,7 +149,7 @@ async def test_a_sub_agent_is_a_branch(sandbox: AsyncSandbox, name: str, capsys:
 
 async def test_a_compaction_is_a_branch(sandbox: AsyncSandbox, capsys: pytest.CaptureFixture[str]) -> None:
     """codex with room for its own prompt and little more."""
-    run = await play(sandbox, "codex", filling, capsys, config="model_auto_compact_token_limit = 42000\n")
+    run = await run_real(sandbox, "codex", filling, capsys, config="model_auto_compact_token_limit = 42000\n")
     assert run.end == End(Status.COMPLETED), run
     before, summary, after = run.samples
     assert [*before.calls, *summary.calls, *after.calls] == list(range(len(run.calls)))
@@ -159,7 +159,7 @@ async def test_a_compaction_is_a_branch(sandbox: AsyncSandbox, capsys: pytest.Ca
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_limit_of_steps_ends_it(sandbox: AsyncSandbox, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run = await play(sandbox, name, endless, capsys, steps=3)
+    run = await run_real(sandbox, name, endless, capsys, steps=3)
     assert (run.end.status, run.end.reason) == (Status.TRUNCATED, "steps"), run
     assert len(run.calls) == 3
     assert run.seconds < 60
@@ -181,7 +181,7 @@ def mini_script(prompt: str, seed: int | None) -> str:
     return "no call here" if turn == 2 and "Tool call error" not in prompt else plan[turn]
 
 
-async def play_mini(sandbox: AsyncSandbox, script: Callable[[str, int | None], str], rollout: RolloutLimits) -> ProgramRun:
+async def run_real_mini(sandbox: AsyncSandbox, script: Callable[[str, int | None], str], rollout: RolloutLimits) -> ProgramRun:
     policy = ScriptedTokens(script, TOKENIZER, TOKENIZER.special("<|im_end|>"))
     async with Proxy(TOKENIZER) as proxy:
         layers = {**MINI.layers, Layer.OBSERVATION: Limit(5)}
@@ -189,7 +189,7 @@ async def play_mini(sandbox: AsyncSandbox, script: Callable[[str, int | None], s
 
 
 async def test_mini_swe_agent(sandbox: AsyncSandbox, capsys: pytest.CaptureFixture[str]) -> None:
-    run = await play_mini(sandbox, mini_script, RolloutLimits(tokens=None))
+    run = await run_real_mini(sandbox, mini_script, RolloutLimits(tokens=None))
     report(capsys, "mini-swe-agent 2.4.6 task", run)
     assert (run.end, run.exit_code) == (End(Status.COMPLETED, None, "submitted"), 0), run
     assert run.patch is not None
@@ -219,7 +219,7 @@ async def test_ends_of_mini_swe_agent(
     def script(prompt: str, seed: int | None) -> str:
         return "never a call" if end.reason == "format" else written("bash", command="echo again")
 
-    run = await play_mini(sandbox, script, rollout)
+    run = await run_real_mini(sandbox, script, rollout)
     report(capsys, f"mini-swe-agent 2.4.6 {end.reason}", run)
     assert run.end == end, run
     assert len(run.calls) == calls

@@ -101,17 +101,17 @@ def settings(*commands: str, limits: Limits = MINI, **more: Any) -> Settings:
     return Settings(lambda: ChatConversation(ScriptedChat(script)), limits, Capacity(), **more)
 
 
-def played(job: FakeJob, shared: Settings | None = None, seed: int = 1) -> tuple[Trajectory, Counter[str], float]:
+def run_rollout(job: FakeJob, shared: Settings | None = None, seed: int = 1) -> tuple[Trajectory, Counter[str], float]:
     async def scene() -> tuple[Trajectory, Counter[str], float]:
         mine = shared or settings()
         return await play(job, mine, seed=seed), mine.counts.events, virtual.now()
 
-    return virtual.play(scene())
+    return virtual.run_virtual(scene())
 
 
 def test_a_rollout_with_its_reward() -> None:
     job = FakeJob()
-    done, events, seconds = played(job)
+    done, events, seconds = run_rollout(job)
     assert (done.status, done.reward, done.reason, done.blame) == (Status.COMPLETED, 1.0, "submitted", None)
     assert (done.task_id, done.policy.name, done.harness.name, done.sandbox.id) == ("task-1", "scripted", "fake", "sb-0")
     assert done.verdict == Verdict((1, 1), (2, 2))
@@ -126,7 +126,7 @@ def test_a_rollout_with_its_reward() -> None:
 @pytest.mark.parametrize(("takes_s", "status"), [(899.0, Status.COMPLETED), (901.0, Status.ABORTED)])
 def test_creation_times_out_at_its_limit_and_not_before(takes_s: float, status: Status) -> None:
     job = FakeJob(create=[takes_s])
-    done, events, seconds = played(job)
+    done, events, seconds = run_rollout(job)
     assert done.status is status
     if status is Status.ABORTED:
         assert (done.blame, done.reason, done.reward) == (Blame.INFRASTRUCTURE, "creation_timeout", None)
@@ -138,20 +138,20 @@ def test_creation_times_out_at_its_limit_and_not_before(takes_s: float, status: 
 
 def test_creation_is_tried_again_where_that_can_help() -> None:
     job = FakeJob(create=[ImagePullError("image_pull_failed", "no route"), QuotaError("quota", "full"), ""])
-    assert played(job)[0].status is Status.COMPLETED
+    assert run_rollout(job)[0].status is Status.COMPLETED
     assert len(job.given) == 3
     job = FakeJob(create=[ImageNotFoundError("image_not_found", "no such image")])
-    done, _, _ = played(job)
+    done, _, _ = run_rollout(job)
     assert (done.status, done.blame, len(job.given)) == (Status.ABORTED, Blame.INFRASTRUCTURE, 1)
 
 
 def test_a_sandbox_whose_start_state_failed_is_deleted() -> None:
     job = FakeJob(opening=LOST)
-    done, _, _ = played(job)
+    done, _, _ = run_rollout(job)
     assert (done.status, done.reason) == (Status.ABORTED, "node-lost")
     assert [sandbox.deleted for sandbox in job.sandboxes] == [1, 1, 1]
     job = FakeJob(opening=FaultError(Layer.CREATION, Blame.ENVIRONMENT, "start_state"))
-    done, _, _ = played(job)
+    done, _, _ = run_rollout(job)
     assert (done.blame, done.reason, [sandbox.deleted for sandbox in job.sandboxes]) == (Blame.ENVIRONMENT, "start_state", [1])
 
 
@@ -164,7 +164,7 @@ def test_out_of_memory_gives_the_second_sandbox_twice_as_much() -> None:
         return SUBMIT
 
     job = FakeJob({"submit": once})
-    done, events, _ = played(job)
+    done, events, _ = run_rollout(job)
     assert job.given == [Resources(2, 8), Resources(3, 16)]
     assert (done.status, done.reward, done.sandbox.escalated) == (Status.COMPLETED, 1.0, True)
     assert [sandbox.deleted for sandbox in job.sandboxes] == [1, 1]
@@ -173,19 +173,19 @@ def test_out_of_memory_gives_the_second_sandbox_twice_as_much() -> None:
 
 def test_memory_has_a_maximum() -> None:
     job = FakeJob({"submit": OOM})
-    done, events, _ = played(job)
+    done, events, _ = run_rollout(job)
     assert [given.memory_gib for given in job.given] == [8, 16, 32]
     assert job.oom_ends == [True, True, False]
     assert (done.status, done.blame, done.reason, done.reward) == (Status.ABORTED, Blame.WORKLOAD, "oom", None)
     assert events["escalated"] == 2
     job = FakeJob({"submit": LOST})
-    played(job)
+    run_rollout(job)
     assert len(job.given) == 1
 
 
 def test_an_unknown_outcome_aborts_and_nothing_runs_again() -> None:
     job = FakeJob({"break": OutcomeUnknownError("outcome_unknown", "who knows")})
-    done, events, _ = played(job, settings("break", "submit"))
+    done, events, _ = run_rollout(job, settings("break", "submit"))
     assert (done.status, done.blame, done.reward) == (Status.ABORTED, Blame.INFRASTRUCTURE, None)
     assert job.toolsets[0].ran == ["break"]
     assert job.graded == []
@@ -195,7 +195,7 @@ def test_an_unknown_outcome_aborts_and_nothing_runs_again() -> None:
 @pytest.mark.parametrize("delete", [ServiceUnavailableError("unavailable", "later"), 1e6])
 def test_a_failed_shutdown_loses_no_reward(delete: Behaviour) -> None:
     job = FakeJob(delete=delete)
-    done, events, seconds = played(job)
+    done, events, seconds = run_rollout(job)
     assert done.reward == 1.0
     assert job.sandboxes[0].deleted == 2
     assert events == {"left_to_lease": 1}
@@ -205,16 +205,16 @@ def test_a_failed_shutdown_loses_no_reward(delete: Behaviour) -> None:
 
 def test_a_sandbox_that_is_gone_already_needs_no_second_try() -> None:
     job = FakeJob(delete=SandboxNotFoundError("sandbox_not_found", "gone"))
-    assert played(job)[1] == {}
+    assert run_rollout(job)[1] == {}
     assert job.sandboxes[0].deleted == 1
 
 
 def test_grading_gets_a_second_try_if_infrastructure_failed() -> None:
     lost = Graded(None, None, Blame.INFRASTRUCTURE, "node-lost")
     job = FakeJob(grade=[lost, Graded(-1.0)])
-    assert played(job)[0].reward == -1.0
+    assert run_rollout(job)[0].reward == -1.0
     job = FakeJob(grade=[lost])
-    done, events, _ = played(job)
+    done, events, _ = run_rollout(job)
     assert (done.status, done.reward, done.blame, done.reason) == (Status.COMPLETED, None, Blame.INFRASTRUCTURE, "node-lost")
     assert len(job.graded) == 2
     assert events == {"ungraded_node-lost": 1}
@@ -227,7 +227,7 @@ def test_the_reward_times_out_at_its_limit_and_not_before(takes_s: float, reward
         return Graded(1.0)
 
     job = FakeJob(grade=[slow])
-    done, _, _ = played(job)
+    done, _, _ = run_rollout(job)
     assert done.reward == reward
     assert len(job.graded) == (1 if reward else 2)
 
@@ -235,22 +235,22 @@ def test_the_reward_times_out_at_its_limit_and_not_before(takes_s: float, reward
 def test_what_is_cut_off_by_its_budget_is_graded_and_what_ran_out_of_time_is_not() -> None:
     tight = replace(MINI, rollout=RolloutLimits(steps=1))
     job = FakeJob()
-    done, _, _ = played(job, settings("ls", "ls", limits=tight))
+    done, _, _ = run_rollout(job, settings("ls", "ls", limits=tight))
     assert (done.status, done.reward) == (Status.TRUNCATED, 1.0)
     job = FakeJob({"slow": 1e4})
-    done, _, _ = played(job, settings("slow", limits=replace(MINI, rollout=RolloutLimits(wall_s=50))))
+    done, _, _ = run_rollout(job, settings("slow", limits=replace(MINI, rollout=RolloutLimits(wall_s=50))))
     assert (done.status, done.reward, job.graded) == (Status.TIMEOUT, None, [])
 
 
 def test_format_errors_have_the_reward_that_the_limits_give() -> None:
     shared = Settings(lambda: ChatConversation(ScriptedChat(["no call"] * 9)), BROWSER, Capacity())
     job = FakeJob()
-    done, _, _ = played(job, shared)
+    done, _, _ = run_rollout(job, shared)
     assert (done.status, done.reason, done.reward, job.graded) == (Status.COMPLETED, "format", -1.0, [])
 
 
 def test_a_sandbox_that_is_lost_before_its_work_was_read() -> None:
-    done, _, _ = played(FakeJob(collect=LOST))
+    done, _, _ = run_rollout(FakeJob(collect=LOST))
     assert (done.status, done.blame, done.reward) == (Status.ABORTED, Blame.INFRASTRUCTURE, None)
 
 
@@ -260,7 +260,7 @@ def test_one_of_sixteen_is_lost_and_the_others_have_rewards() -> None:
         jobs = [FakeJob({"ls": LOST} if index == 5 else {}) for index in range(16)]
         return list(await asyncio.gather(*(play(job, mine, seed=seed) for seed, job in enumerate(jobs)))), mine.counts.events
 
-    trajectories, events = virtual.play(scene())
+    trajectories, events = virtual.run_virtual(scene())
     assert [done.reward for done in trajectories].count(1.0) == 15
     assert events == {"aborted_infrastructure_node-lost": 1}
 
@@ -280,7 +280,7 @@ def test_no_more_sandboxes_at_a_time_than_the_capacity() -> None:
 
         await asyncio.gather(*(play(FakeJob({"submit": work}), mine, seed=seed) for seed in range(12)))
 
-    virtual.play(scene())
+    virtual.run_virtual(scene())
     assert most == 3
 
 
@@ -295,12 +295,12 @@ def test_a_cancelled_rollout_deletes_its_sandbox() -> None:
         assert virtual.now() == pytest.approx(103, abs=0.1)
         return job
 
-    job = virtual.play(scene())
+    job = virtual.run_virtual(scene())
     assert (job.sandboxes[0].deleted, job.toolsets[0].closed) == (1, 1)
 
 
 def test_seconds_are_counted_by_layer() -> None:
     counts = Counts()
     job = FakeJob({"submit": 5.0, "done": SUBMIT}, create=[7.0], delete=2.0)
-    played(job, settings("submit", "done", counts=counts))
+    run_rollout(job, settings("submit", "done", counts=counts))
     assert {name: round(value) for name, value in counts.seconds.items()} == {"creation": 7, "loop": 5, "shutdown": 2, "reward": 0}

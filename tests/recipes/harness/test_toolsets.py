@@ -108,72 +108,72 @@ async def test_a_rollout_with_a_real_sandbox(sandbox: AsyncSandbox) -> None:
 # The living shell -------------------------------------------------------------------------------------------------
 
 
-class Hand:
+class ToolCaller:
     """Calls the tools of one editor toolset."""
 
     def __init__(self, sandbox: AsyncSandbox, **more: Any) -> None:
         self.tools = EditorToolset(sandbox, **more)
 
-    async def do(self, name: str, timeout_s: float = 20, **arguments: Any) -> Observation:
+    async def call(self, name: str, timeout_s: float = 20, **arguments: Any) -> Observation:
         return (await self.tools.run(ToolCall(name, arguments, "c1"), timeout_s=timeout_s)).observation
 
     async def terminal(self, command: str, timeout_s: float = 20, **more: Any) -> Observation:
-        return await self.do("terminal", timeout_s, command=command, **more)
+        return await self.call("terminal", timeout_s, command=command, **more)
 
     async def edit(self, command: str, path: str, **more: Any) -> str:
-        return (await self.do("file_editor", command=command, path=path, **more)).text
+        return (await self.call("file_editor", command=command, path=path, **more)).text
 
 
 async def test_the_shell_lives_from_call_to_call(sandbox: AsyncSandbox) -> None:
-    hand = Hand(sandbox)
-    await hand.terminal("cd /tmp; A=1; f() { echo f says $1; }")
-    seen = await hand.terminal("pwd; f $A; false")
+    caller = ToolCaller(sandbox)
+    await caller.terminal("cd /tmp; A=1; f() { echo f says $1; }")
+    seen = await caller.terminal("pwd; f $A; false")
     assert (seen.text, seen.exit_code) == ("/tmp\nf says 1\n\n[exit code 1, in /tmp]", 1)
-    assert "[a new shell was started]\n/testbed" in (await hand.terminal("pwd", reset=True)).text
-    await hand.tools.close()
+    assert "[a new shell was started]\n/testbed" in (await caller.terminal("pwd", reset=True)).text
+    await caller.tools.close()
 
 
 async def test_a_command_goes_on_until_it_is_interrupted(sandbox: AsyncSandbox) -> None:
-    hand = Hand(sandbox)
-    seen = await hand.terminal("echo begun; sleep 1000", timeout=0.5)
+    caller = ToolCaller(sandbox)
+    seen = await caller.terminal("echo begun; sleep 1000", timeout=0.5)
     assert (seen.exit_code, seen.cause) == (None, "running")
     assert seen.text.startswith("begun\n")
-    assert "still runs" in (await hand.terminal("echo other")).text
-    assert (await hand.terminal("", timeout=0.1)).cause == "running"
-    assert (await hand.terminal("C-c", is_input=True)).exit_code == 130
-    assert (await hand.terminal("echo after")).text == "after\n\n[exit code 0, in /testbed]"
-    assert "no command is running" in (await hand.terminal("")).text
-    assert "no command is running" in (await hand.terminal("x", is_input=True)).text
-    await hand.tools.close()
+    assert "still runs" in (await caller.terminal("echo other")).text
+    assert (await caller.terminal("", timeout=0.1)).cause == "running"
+    assert (await caller.terminal("C-c", is_input=True)).exit_code == 130
+    assert (await caller.terminal("echo after")).text == "after\n\n[exit code 0, in /testbed]"
+    assert "no command is running" in (await caller.terminal("")).text
+    assert "no command is running" in (await caller.terminal("x", is_input=True)).text
+    await caller.tools.close()
 
 
 async def test_a_command_takes_input(sandbox: AsyncSandbox) -> None:
-    hand = Hand(sandbox)
-    assert (await hand.terminal("read -p 'name? ' name; echo hello $name", timeout=0.5)).cause == "running"
-    assert (await hand.terminal("world", is_input=True)).text == "hello world\n\n[exit code 0, in /testbed]"
-    assert (await hand.terminal("echo $name")).text.startswith("world\n")
-    await hand.tools.close()
+    caller = ToolCaller(sandbox)
+    assert (await caller.terminal("read -p 'name? ' name; echo hello $name", timeout=0.5)).cause == "running"
+    assert (await caller.terminal("world", is_input=True)).text == "hello world\n\n[exit code 0, in /testbed]"
+    assert (await caller.terminal("echo $name")).text.startswith("world\n")
+    await caller.tools.close()
 
 
 async def test_silence_is_reported_and_the_limit_holds(sandbox: AsyncSandbox) -> None:
-    hand = Hand(sandbox, quiet_s=0.4)
-    assert (await hand.terminal("sleep 30")).cause == "running"
-    assert (await hand.terminal("C-c", is_input=True)).exit_code == 130
-    assert (await hand.terminal("while :; do echo x; sleep 0.1; done", timeout_s=1.0)).cause == "running"
-    await hand.tools.close()
+    caller = ToolCaller(sandbox, quiet_s=0.4)
+    assert (await caller.terminal("sleep 30")).cause == "running"
+    assert (await caller.terminal("C-c", is_input=True)).exit_code == 130
+    assert (await caller.terminal("while :; do echo x; sleep 0.1; done", timeout_s=1.0)).cause == "running"
+    await caller.tools.close()
 
 
 async def test_a_shell_that_exited_is_started_again(sandbox: AsyncSandbox) -> None:
-    hand = Hand(sandbox)
-    await hand.terminal("cd /tmp")
-    assert "started again" in (await hand.terminal("exit 3")).text
-    assert (await hand.terminal("pwd")).text.startswith("/tmp\n")
-    await hand.tools.close()
+    caller = ToolCaller(sandbox)
+    await caller.terminal("cd /tmp")
+    assert "started again" in (await caller.terminal("exit 3")).text
+    assert (await caller.terminal("pwd")).text.startswith("/tmp\n")
+    await caller.tools.close()
 
 
 async def test_a_shell_that_is_lost_is_answered_and_another_one_made(sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    hand = Hand(sandbox)
-    await hand.terminal("cd /tmp")
+    caller = ToolCaller(sandbox)
+    await caller.terminal("cd /tmp")
     real = AsyncShell.stream
 
     class Lost:
@@ -184,50 +184,50 @@ async def test_a_shell_that_is_lost_is_answered_and_another_one_made(sandbox: As
             raise ShellLostError("shell_lost", "the shell is gone")
 
     monkeypatch.setattr(AsyncShell, "stream", lambda *_: Lost())
-    assert (await hand.terminal("pwd")).text == "Error: the shell is gone"
+    assert (await caller.terminal("pwd")).text == "Error: the shell is gone"
     monkeypatch.setattr(AsyncShell, "stream", real)
-    assert (await hand.terminal("pwd")).text.startswith("/testbed\n")
-    await hand.tools.close()
+    assert (await caller.terminal("pwd")).text.startswith("/testbed\n")
+    await caller.tools.close()
 
 
 async def test_the_file_editor_on_real_files(sandbox: AsyncSandbox) -> None:
-    hand = Hand(sandbox)
+    caller = ToolCaller(sandbox)
     path = "/testbed/package/a.py"
-    assert await hand.edit("create", path, file_text="one\ntwo\nthree\n") == "The file was created."
-    assert (await hand.edit("create", path, file_text="")).startswith("Error: the file exists")
-    assert "2\ttwo" in await hand.edit("view", path, view_range=[2, 2])
-    assert "TWO" in await hand.edit("str_replace", path, old_str="two", new_str="TWO")
-    assert "zero" in await hand.edit("insert", path, insert_line=0, new_str="zero\n")
+    assert await caller.edit("create", path, file_text="one\ntwo\nthree\n") == "The file was created."
+    assert (await caller.edit("create", path, file_text="")).startswith("Error: the file exists")
+    assert "2\ttwo" in await caller.edit("view", path, view_range=[2, 2])
+    assert "TWO" in await caller.edit("str_replace", path, old_str="two", new_str="TWO")
+    assert "zero" in await caller.edit("insert", path, insert_line=0, new_str="zero\n")
     assert await sandbox.files.read_text(path) == "zero\none\nTWO\nthree\n"
-    await hand.edit("undo_edit", path)
+    await caller.edit("undo_edit", path)
     assert await sandbox.files.read_text(path) == "one\nTWO\nthree\n"
-    await hand.edit("undo_edit", path)
+    await caller.edit("undo_edit", path)
     assert await sandbox.files.read_text(path) == "one\ntwo\nthree\n"
-    assert (await hand.edit("undo_edit", path)).startswith("Error: ")
-    assert (await hand.edit("str_replace", path, old_str="e", new_str="E")).startswith("Error: old_str occurs")
-    assert await hand.edit("view", "/testbed") == "/testbed\n/testbed/package/\n/testbed/package/a.py"
-    assert await hand.edit("view", "a.py") == "Error: a.py is no absolute path; did you mean /testbed/a.py?"
-    assert await hand.edit("view", "/testbed/none") == "Error: there is no file /testbed/none."
-    assert await hand.edit("str_replace", "/testbed", old_str="a") == "Error: /testbed is a directory."
+    assert (await caller.edit("undo_edit", path)).startswith("Error: ")
+    assert (await caller.edit("str_replace", path, old_str="e", new_str="E")).startswith("Error: old_str occurs")
+    assert await caller.edit("view", "/testbed") == "/testbed\n/testbed/package/\n/testbed/package/a.py"
+    assert await caller.edit("view", "a.py") == "Error: a.py is no absolute path; did you mean /testbed/a.py?"
+    assert await caller.edit("view", "/testbed/none") == "Error: there is no file /testbed/none."
+    assert await caller.edit("str_replace", "/testbed", old_str="a") == "Error: /testbed is a directory."
 
 
 async def test_the_file_editor_keeps_bytes_and_modes(sandbox: AsyncSandbox) -> None:
-    hand = Hand(sandbox)
+    caller = ToolCaller(sandbox)
     await sandbox.files.write("/testbed/latin", b"caf\xe9\r\ntwo\r\n", mode=0o755)
-    assert "\ufffd" in await hand.edit("view", "/testbed/latin")
-    await hand.edit("str_replace", "/testbed/latin", old_str="two", new_str="2")
+    assert "\ufffd" in await caller.edit("view", "/testbed/latin")
+    await caller.edit("str_replace", "/testbed/latin", old_str="two", new_str="2")
     assert await sandbox.files.read("/testbed/latin") == b"caf\xe9\r\n2\r\n"
     assert (await sandbox.files.stat("/testbed/latin")).mode & 0o777 == 0o755
     await sandbox.files.write("/testbed/binary", b"\0\1")
-    assert await hand.edit("view", "/testbed/binary") == "Error: /testbed/binary is no text file."
+    assert await caller.edit("view", "/testbed/binary") == "Error: /testbed/binary is no text file."
 
 
 async def test_the_other_tools(sandbox: AsyncSandbox) -> None:
-    hand = Hand(sandbox)
-    assert (await hand.do("task_tracker", command="view")).text == "There are no tasks."
+    caller = ToolCaller(sandbox)
+    assert (await caller.call("task_tracker", command="view")).text == "There are no tasks."
     tasks = [{"title": "look", "status": "done"}, {"title": "repair", "notes": "a.py"}]
-    assert (await hand.do("task_tracker", command="plan", task_list=tasks)).text == "1. [x] look\n2. [ ] repair (a.py)"
-    assert (await hand.do("task_tracker", command="plan")).text.startswith("Error: ")
-    assert (await hand.do("think", thought="hm")).text == "The thought was noted."
-    result = await hand.tools.run(ToolCall("finish", {"message": "done"}), timeout_s=1)
+    assert (await caller.call("task_tracker", command="plan", task_list=tasks)).text == "1. [x] look\n2. [ ] repair (a.py)"
+    assert (await caller.call("task_tracker", command="plan")).text.startswith("Error: ")
+    assert (await caller.call("think", thought="hm")).text == "The thought was noted."
+    result = await caller.tools.run(ToolCall("finish", {"message": "done"}), timeout_s=1)
     assert (result.final, result.submission) == (True, None)

@@ -33,7 +33,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._skipping.skipped_s
 
 
-def play(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_virtual(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in virtual time, which starts at 0."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(coroutine)

@@ -89,7 +89,7 @@ def test_a_bug_is_found_viewed_repaired_and_submitted(box: Box) -> None:
     word, *places = box("g 01").split()
     assert word == "AT"
     seen = {place: box(f"v {place}") for place in places}
-    wrong = next(place for place, said in seen.items() if said == "SEE `-")
+    wrong = next(place for place, text in seen.items() if text == "SEE `-")
     assert box(f"e `+ {wrong}") == "OK"
     assert box(f"v {wrong}") == "SEE `+"
     assert box("t") == "PASS"
@@ -112,7 +112,7 @@ def test_a_fix_that_is_taken_back_leaves_the_bug(box: Box) -> None:
 def test_operators_of_another_length_move_no_other_place(box: Box) -> None:
     _, *places = box("g 00").split()
     texts = {place: box(f"v {place}") for place in places}
-    comparison = next(place for place, said in texts.items() if said == "SEE `is")
+    comparison = next(place for place, text in texts.items() if text == "SEE `is")
     assert box(f"e `isnot {comparison}") == "OK"
     assert "if best is not None or value < best" in (box.folder / MODULE).read_text()
     assert {place: box(f"v {place}") for place in places if place != comparison} == {p: t for p, t in texts.items() if p != comparison}
@@ -183,23 +183,23 @@ def test_lines_that_are_no_command_are_errors(text: str) -> None:
     assert not parsed.calls
 
 
-def _says(*lines: str) -> tuple[str, ...]:
+def _next_command(*lines: str) -> tuple[str, ...]:
     ids = job.Words().encode(language.START + "".join(f" {line}\n" for line in lines))
     return RepairTeacher(wander=0.0).next(ids, random.Random(0))
 
 
 def test_the_teacher_goes_on_from_what_it_saw() -> None:
-    assert _says() == ("t",)
-    assert _says("t", "> FAIL 03") == ("g", "03")
-    assert _says("t", "> FAIL 03", "g 03", "> AT 07") == ("v", "07")
+    assert _next_command() == ("t",)
+    assert _next_command("t", "> FAIL 03") == ("g", "03")
+    assert _next_command("t", "> FAIL 03", "g 03", "> AT 07") == ("v", "07")
     seen = ("t", "> FAIL 03", "g 03", "> AT 07", "v 07", "> SEE `<=")
-    assert _says(*seen) == ("e", "`<", "07")
-    assert _says(*seen, "e `< 07", "> OK") == ("t",)
-    assert _says(*seen, "e `< 07", "> OK", "t", "> PASS") == ("s",)
-    assert _says(*seen, "e `< 07", "> OK", "t", "> FAIL 03") == ("e", "`<=", "07")  # taken back
-    assert _says(*seen, "e `< 07", "> OK", "t", "> FAIL 03", "e `<= 07", "> OK") == ("s",)  # no place is left
-    assert _says("l 04", "> OK", "t", "> FAIL 03") == ("g", "03")
-    assert _says("t", "> ERR") == ("s",) or _says("t", "> ERR") == ("t",)
+    assert _next_command(*seen) == ("e", "`<", "07")
+    assert _next_command(*seen, "e `< 07", "> OK") == ("t",)
+    assert _next_command(*seen, "e `< 07", "> OK", "t", "> PASS") == ("s",)
+    assert _next_command(*seen, "e `< 07", "> OK", "t", "> FAIL 03") == ("e", "`<=", "07")  # taken back
+    assert _next_command(*seen, "e `< 07", "> OK", "t", "> FAIL 03", "e `<= 07", "> OK") == ("s",)  # no place is left
+    assert _next_command("l 04", "> OK", "t", "> FAIL 03") == ("g", "03")
+    assert _next_command("t", "> ERR") == ("s",)
     for operator, guesses in GUESSES.items():
         assert {operator, *guesses} <= set(language.OPERATORS)
 

@@ -50,8 +50,8 @@ def test_a_world_has_no_fixed_point_and_candidates_with_the_fix() -> None:
 
 def test_the_whole_way_to_a_fix() -> None:
     twin = Twin(BUG, WORLD)
-    said = [twin.step(line.split()) for line in ("t", "g 12", "v 07")]
-    assert said == [("FAIL", "12"), ("AT", "07"), ("SEE", language.operator(OPERATORS[2]))]
+    answers = [twin.step(line.split()) for line in ("t", "g 12", "v 07")]
+    assert answers == [("FAIL", "12"), ("AT", "07"), ("SEE", language.operator(OPERATORS[2]))]
     assert twin.step(("e", RIGHT, "07")) == ("OK",)
     assert twin.step(("t",)) == ("PASS",)
     assert twin.solved

@@ -194,29 +194,29 @@ async def test_milestones_of_a_repair() -> None:
 async def test_monte_carlo_is_the_share_of_continuations_and_the_known_end() -> None:
     wins = {0: 1, 1: 2, 2: 0}
 
-    async def go_on(run: Trajectory, state: int, number: int) -> bool | None:
+    async def all_solve(run: Trajectory, state: int, number: int) -> bool | None:
         return number < wins[state]
 
-    estimate = await MonteCarlo(go_on, 4).estimate(made(turns=3))
+    estimate = await MonteCarlo(all_solve, 4).estimate(made(turns=3))
     assert estimate.values == (0.25, 0.5, 0.0, 0.0)
-    resolved = await MonteCarlo(go_on, 4).estimate(made(turns=3, resolved=True))
+    resolved = await MonteCarlo(all_solve, 4).estimate(made(turns=3, resolved=True))
     assert resolved.values == (0.25, 0.5, 0.0, 1.0)
-    wide = await MonteCarlo(go_on, 4, stride=2).estimate(made(turns=3))
+    wide = await MonteCarlo(all_solve, 4, stride=2).estimate(made(turns=3))
     assert wide.values == pytest.approx((0.25, 0.125, 0.0, 0.0))
 
 
 async def test_monte_carlo_leaves_out_infrastructure_failures() -> None:
-    async def half(run: Trajectory, state: int, number: int) -> bool | None:
+    async def half_solve(run: Trajectory, state: int, number: int) -> bool | None:
         return None if state == 1 or number % 2 else True
 
-    estimate = await MonteCarlo(half, 4).estimate(made(turns=3))
+    estimate = await MonteCarlo(half_solve, 4).estimate(made(turns=3))
     assert estimate.values == (1.0, 1.0, 1.0, 0.0)
     assert len(estimate.refused) == 8
 
-    async def none(run: Trajectory, state: int, number: int) -> bool | None:
+    async def none_solves(run: Trajectory, state: int, number: int) -> bool | None:
         return None
 
-    failed = await MonteCarlo(none, 2).estimate(made(turns=2))
+    failed = await MonteCarlo(none_solves, 2).estimate(made(turns=2))
     assert (failed.values, failed.reason, failed.passing) == (None, "no_continuations", True)
     with pytest.raises(ValueError, match="k=0"):
-        MonteCarlo(none, 0)
+        MonteCarlo(none_solves, 0)

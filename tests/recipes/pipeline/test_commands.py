@@ -118,8 +118,8 @@ def test_annotated_by_the_model_that_made_the_runs(tasks: Path, tmp_path: Path, 
         counts = run_json("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", *policy)
         assert counts["counts"] == {"annotated": 2}
         assert [body["model"] for body in served.requests][-1] == "m"
-        asked = served.requests[-1]["messages"][1]["content"]
-        assert "tests/test_calc.py::test_add" in asked
+        prompt = served.requests[-1]["messages"][1]["content"]
+        assert "tests/test_calc.py::test_add" in prompt
         manifest = run_json("curate", tmp_path / "v.jsonl", "--out", tmp_path / "set", "--tokenizer", "bytes")
         assert (manifest["unresolved"], manifest["credited_turns"], manifest["turns_of_unresolved"]) == (2, 2, 6)
         served.statuses += [503] * 100

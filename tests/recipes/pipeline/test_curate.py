@@ -29,7 +29,7 @@ def lengths(run: Trajectory) -> int:
     return int(run.reason or 10)
 
 
-def keep(runs: list[Trajectory], **settings: Any) -> tuple[list[Trajectory], dict[str, int]]:
+def curate(runs: list[Trajectory], **settings: Any) -> tuple[list[Trajectory], dict[str, int]]:
     curator = Curator(lengths, Curation(**settings))
     kept = list(curated(runs, curator))
     assert curator.seen == len(runs) == curator.kept + sum(curator.dropped.values())
@@ -50,14 +50,14 @@ def test_filters_in_order_each_run_counted_once() -> None:
         made("ok", resolved=True),
         made("nothing", 0, resolved=True),
     ]
-    kept, dropped = keep(runs)
+    kept, dropped = curate(runs)
     assert [run.trajectory_id for run in kept] == ["ok"]
     assert dropped == {"ungraded": 1, "duplicate": 1, "no_turns": 1, "too_long": 2, "undefined_tool": 1, "unparsable": 2}
     assert list(dropped)[3:6] == ["too_long", "undefined_tool", "unparsable"]
 
 
 def test_a_second_try_is_kept_if_the_first_was_not_graded() -> None:
-    kept, dropped = keep([lost("a"), made("a", resolved=True)])
+    kept, dropped = curate([lost("a"), made("a", resolved=True)])
     assert [run.trajectory_id for run in kept] == ["a"]
     assert dropped["ungraded"] == 1
 
@@ -76,7 +76,7 @@ def test_credit_of_unresolved_runs() -> None:
         made("good", resolved=True, values=(0.1, 0.2, 0.3), value_of="after"),
         annotated("states", [0.2, 0.3, 0.9, 0.0], "before"),
     ]
-    kept, dropped = keep(runs)
+    kept, dropped = curate(runs)
     assert {run.trajectory_id: run.credited for run in kept} == {"rise": (1, 2, 3), "good": None, "states": (0, 1)}
     assert {run.trajectory_id: run.rises for run in kept} == {"rise": ((0, 3),), "good": None, "states": ((0, 2),)}
     assert {name: count for name, count in dropped.items() if count} == {"no_rise": 1, "never_drops,final_not_low": 1, "not_annotated": 1}
@@ -84,21 +84,21 @@ def test_credit_of_unresolved_runs() -> None:
 
 def test_the_settings_of_credit() -> None:
     run = annotated("rise", [0.4, 0.45, 0.44, 0.5, 0.1])
-    assert keep([run])[0][0].credited == (1, 3)
-    assert keep([run], rules=CreditRules(merge_gap=1))[0][0].credited == (1, 2, 3)
-    assert keep([run], rules=CreditRules(closed=True))[0][0].credited == (0, 1, 2, 3)
-    assert keep([run], rules=CreditRules(eps=0.06))[0][0].credited == (3,)
-    assert keep([run], rules=CreditRules(eps=0.07))[1]["no_rise"] == 1
-    assert keep([run], unresolved="drop")[1]["unresolved"] == 1
-    assert keep([run], unresolved="all")[0][0].credited is None
-    assert keep([annotated("up", [0.6, 0.9])], rules=CreditRules(check=False))[0][0].credited == (1,)
+    assert curate([run])[0][0].credited == (1, 3)
+    assert curate([run], rules=CreditRules(merge_gap=1))[0][0].credited == (1, 2, 3)
+    assert curate([run], rules=CreditRules(closed=True))[0][0].credited == (0, 1, 2, 3)
+    assert curate([run], rules=CreditRules(eps=0.06))[0][0].credited == (3,)
+    assert curate([run], rules=CreditRules(eps=0.07))[1]["no_rise"] == 1
+    assert curate([run], unresolved="drop")[1]["unresolved"] == 1
+    assert curate([run], unresolved="all")[0][0].credited is None
+    assert curate([annotated("up", [0.6, 0.9])], rules=CreditRules(check=False))[0][0].credited == (1,)
     with pytest.raises(SettingError, match="some"):
         Curation(unresolved="some")  # type: ignore[arg-type]
 
 
 def test_values_of_another_run_are_refused() -> None:
     with pytest.raises(DataError, match="4 values do not fit 3 turns"):
-        keep([made("x", 3, values=(0.4, 0.5, 0.6, 0.1), value_of="after")])
+        curate([made("x", 3, values=(0.4, 0.5, 0.6, 0.1), value_of="after")])
 
 
 def test_ways_of_counting_tokens(tmp_path: Path) -> None:

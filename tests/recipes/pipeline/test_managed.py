@@ -112,6 +112,6 @@ async def test_continued_from_recorded_token_ids(client: AsyncSandboxClient, sma
         return SweJob(task, maker(client, labels=LABELS), archives=small.archives, resources=SMALL)
 
     assert [TOKENIZER.decode(answer.ids) for answer in token_answers(run, 1)] == [written("bash", command="cat calc.py") + "<|im_end|>"]
-    go_on = continued(job, {small.task.task_id: small.task}, settings())
-    assert {await go_on(run, 1, number) for number in range(6)} == {True, False}
-    assert await go_on(run, 2, 0) is False
+    continue_run = continued(job, {small.task.task_id: small.task}, settings())
+    assert {await continue_run(run, 1, number) for number in range(6)} == {True, False}
+    assert await continue_run(run, 2, 0) is False

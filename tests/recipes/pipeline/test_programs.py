@@ -111,7 +111,7 @@ def test_a_program_repairs_tasks(tasks: Path, tmp_path: Path, model: str, collec
 
 
 @pytest.mark.parametrize(
-    ("harness", "policy", "words", "said"),
+    ("harness", "policy", "words", "expected"),
     [
         ("codex", "http://127.0.0.1:9", (), "needs --tokenizer"),
         ("claude-code", "gold", ("--tokenizer", "bytes"), "needs --policy"),
@@ -120,7 +120,7 @@ def test_a_program_repairs_tasks(tasks: Path, tmp_path: Path, model: str, collec
     ],
 )
 def test_what_a_program_needs(
-    tasks: Path, tmp_path: Path, collect: Callable[..., Any], harness: str, policy: str, words: tuple[str, ...], said: str
+    tasks: Path, tmp_path: Path, collect: Callable[..., Any], harness: str, policy: str, words: tuple[str, ...], expected: str
 ) -> None:
     found = collect(tasks, "--out", tmp_path / "run", "--harness", harness, "--policy", policy, *words, *SMALL, status=2)
-    assert re.search(said, json.dumps(found)), found
+    assert re.search(expected, json.dumps(found)), found

@@ -23,11 +23,11 @@ from tests.recipes.pipeline.made import lost, made
 TOKENS = Tokens((5, 6, 7), (0, 1, 1), (0.0, -0.5, -0.25), (), (0,))
 
 
-def good(name: str = "g", **changes: Any) -> Trajectory:
+def solved(name: str = "g", **changes: Any) -> Trajectory:
     return made(name, 1, resolved=True, **{"tokens": TOKENS} | changes)
 
 
-def bad(name: str = "b", **changes: Any) -> Trajectory:
+def unsolved(name: str = "b", **changes: Any) -> Trajectory:
     return made(name, 1, **{"tokens": TOKENS} | changes)
 
 
@@ -64,10 +64,10 @@ class Script:
                 future.set_exception(run)
             else:
                 future.set_result(run)
-            await settled()
+            await until_idle()
 
 
-async def settled() -> None:
+async def until_idle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -89,14 +89,14 @@ async def test_the_trace_of_two_batches() -> None:
     async with manager(script) as running:
         steps = running.steps()
         first = asyncio.ensure_future(following(steps))
-        await settled()
+        await until_idle()
         assert sorted(script.began) == ["A", "A", "B", "B", "C", "C"]
-        await script.end("A", good())
-        await script.end("B", good(), good())
+        await script.end("A", solved())
+        await script.end("B", solved(), solved())
         assert script.began[6:] == ["D", "D"]
-        await script.end("A", bad())
+        await script.end("A", unsolved())
         assert script.began[8:] == ["E", "E"]
-        await script.end("C", bad(), good())
+        await script.end("C", unsolved(), solved())
         step = await first
         assert step is not None
         assert [group.prompt for group in step.batch.groups] == ["A", "C"]
@@ -105,8 +105,8 @@ async def test_the_trace_of_two_batches() -> None:
         assert running.running == 4
         running.published()
         second = asyncio.ensure_future(following(steps))
-        await script.end("D", good(), bad())
-        await script.end("E", good(), bad())
+        await script.end("D", solved(), unsolved())
+        await script.end("E", solved(), unsolved())
         step = await second
         assert step is not None
         assert (step.number, step.version, step.staleness) == (2, 1, {1: 2})
@@ -119,16 +119,16 @@ async def test_a_balanced_group_cancels_the_rest_of_its_prompt() -> None:
     async with manager(script, "AB", **stream) as running:
         steps = running.steps()
         first = asyncio.ensure_future(following(steps))
-        await settled()
+        await until_idle()
         assert script.began == ["A"] * 4
-        await script.end("A", good(), bad())
+        await script.end("A", solved(), unsolved())
         step = await first
-        await settled()
+        await until_idle()
         assert step is not None
         assert script.cancelled == ["A", "A"]
         second = asyncio.ensure_future(following(steps))
-        await settled()
-        await script.end("B", good(), bad())
+        await until_idle()
+        await script.end("B", solved(), unsolved())
         step = await second
         assert step is not None
         assert step.batch.counts["cancelled"] == 2
@@ -139,13 +139,13 @@ async def test_rollouts_that_were_not_started_yet_are_forgotten() -> None:
     stream: dict[str, Any] = {"batch": 1, "balance": lambda: Balance(2, 4, 4, "0.5", "0.5", stream=True), "oversample": 1}
     async with manager(script, "A", concurrency=2, **stream) as running:
         first = asyncio.ensure_future(following(running.steps()))
-        await settled()
-        await script.end("A", good())
+        await until_idle()
+        await script.end("A", solved())
         assert script.began == ["A"] * 3
-        await script.end("A", bad())
+        await script.end("A", unsolved())
         await first
         assert script.began == ["A"] * 3
-        await settled()
+        await until_idle()
         assert (running.running, script.cancelled) == (0, ["A"])
 
 
@@ -153,12 +153,12 @@ async def test_weights_that_move_twice_during_a_rollout() -> None:
     script = Script()
     async with manager(script, "AB", batch=1, oversample=1) as running:
         first = asyncio.ensure_future(following(running.steps()))
-        await settled()
-        await script.end("A", good())
+        await until_idle()
+        await script.end("A", solved())
         running.published()
         running.published()
-        await script.end("A", bad())
-        await script.end("B", good(), bad())
+        await script.end("A", unsolved())
+        await script.end("B", solved(), unsolved())
         step = await first
         assert step is not None
         assert step.batch.groups[0].prompt == "B"
@@ -171,16 +171,16 @@ async def test_a_batch_that_waits_is_never_staler_than_allowed() -> None:
     async with manager(script, "ABC", batch=1, oversample=1) as running:
         steps = running.steps()
         first = asyncio.ensure_future(following(steps))
-        await settled()
-        await script.end("A", good(), bad())
+        await until_idle()
+        await script.end("A", solved(), unsolved())
         assert (await first) is not None
-        await settled()
-        await script.end("B", good(), bad())
+        await until_idle()
+        await script.end("B", solved(), unsolved())
         running.published()
         running.published()
         second = asyncio.ensure_future(following(steps))
-        await settled()
-        await script.end("C", good(), bad())
+        await until_idle()
+        await script.end("C", solved(), unsolved())
         step = await second
         assert step is not None
         assert (step.batch.groups[0].prompt, step.batch.counts["dropped_stale"], step.staleness) == ("C", 1, {0: 1})
@@ -193,11 +193,11 @@ async def test_nothing_more_is_started_while_a_batch_waits_for_the_learner() -> 
     async with RolloutManager(batching, script, step_limit_s=60) as running:
         steps = running.steps()
         first = asyncio.ensure_future(following(steps))
-        await settled()
-        await script.end("P0", good(), bad())
+        await until_idle()
+        await script.end("P0", solved(), unsolved())
         await first
-        await settled()
-        await script.end("P1", good(), bad())
+        await until_idle()
+        await script.end("P1", solved(), unsolved())
         assert running.running == 0
         assert script.began[-1] == "P1"
 
@@ -207,10 +207,10 @@ async def test_what_a_rollout_raises_is_a_failed_rollout() -> None:
     group: dict[str, Any] = {"batch": 1, "balance": lambda: Balance(2, 4, 4, "0.5", "0.5"), "oversample": 1}
     async with manager(script, "A", **group) as running:
         first = asyncio.ensure_future(following(running.steps()))
-        await settled()
+        await until_idle()
         script.open["A"][0][1].layer = Layer.CREATION
         script.open["A"][0][1].seconds["creation"] += 2.5  # type: ignore[assignment]
-        await script.end("A", OSError("no"), lost(), good(sandbox=SandboxNote("s", "", True)), bad())
+        await script.end("A", OSError("no"), lost(), solved(sandbox=SandboxNote("s", "", True)), unsolved())
         step = await first
         assert step is not None
         assert step.events == {"raised_OSError": 1, "infrastructure_node_lost": 1, "escalated": 1}
@@ -225,9 +225,9 @@ async def test_one_of_sixteen_sandboxes_lost_leaves_fifteen_to_train_on() -> Non
     group: dict[str, Any] = {"batch": 2, "balance": lambda: Balance(8, 8, 8, "0.375", "0.625"), "oversample": 1}
     async with manager(script, "AB", **group) as running:
         first = asyncio.ensure_future(following(running.steps()))
-        await settled()
-        await script.end("A", *[good() if n % 2 else bad() for n in range(7)], lost())
-        await script.end("B", *[good() if n % 2 else bad() for n in range(8)])
+        await until_idle()
+        await script.end("A", *[solved() if n % 2 else unsolved() for n in range(7)], lost())
+        await script.end("B", *[solved() if n % 2 else unsolved() for n in range(8)])
         step = await first
     assert step is not None
     made_of = samples(step.batch)
@@ -242,9 +242,9 @@ async def test_numbers_that_are_not_finite_never_reach_the_learner(broken: float
     tokens = replace(TOKENS, logprobs=(0.0, broken, -0.5))
     async with manager(script, "AB", batch=1, oversample=1) as running:
         first = asyncio.ensure_future(following(running.steps()))
-        await settled()
-        await script.end("A", good(tokens=tokens) if broken > 0 else good(reward=broken), bad())
-        await script.end("B", good(), bad())
+        await until_idle()
+        await script.end("A", solved(tokens=tokens) if broken > 0 else solved(reward=broken), unsolved())
+        await script.end("B", solved(), unsolved())
         step = await first
     assert step is not None
     assert (step.events["not_finite"], step.batch.groups[0].prompt) == (1, "B")
@@ -257,9 +257,9 @@ async def test_an_error_of_the_learner_ends_every_rollout() -> None:
         async with manager(script, "ABCD") as running:
             steps = running.steps()
             first = asyncio.ensure_future(following(steps))
-            await settled()
-            await script.end("A", good(), bad())
-            await script.end("B", good(), bad())
+            await until_idle()
+            await script.end("A", solved(), unsolved())
+            await script.end("B", solved(), unsolved())
             await first
             raise ZeroDivisionError
     assert running.running == 0
@@ -275,25 +275,25 @@ async def test_tasks_that_never_ran_a_step_are_ended_too() -> None:
 
 
 async def test_a_step_that_stalls_names_the_layer() -> None:
-    async def stuck(prompt: str, ticket: Ticket) -> Trajectory:
+    async def never_ending(prompt: str, ticket: Ticket) -> Trajectory:
         ticket.layer = Layer.REWARD if prompt == "A" else Layer.OBSERVATION
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with manager(stuck, "AAB", limit_s=0.05) as running:
+    async with manager(never_ending, "AAB", limit_s=0.05) as running:
         with pytest.raises(StallError, match="4 in reward, 2 in observation") as caught:
             await following(running.steps())
     assert caught.value.layer == "reward"
     with pytest.raises(SettingError):
-        manager(stuck, limit_s=0)
+        manager(never_ending, limit_s=0)
 
 
 async def test_a_policy_of_messages_cannot_be_trained_on() -> None:
     script = Script()
     async with manager(script, "A", batch=1, oversample=1) as running:
         first = asyncio.ensure_future(following(running.steps()))
-        await settled()
-        for run in (good(), bad()):
+        await until_idle()
+        for run in (solved(), unsolved()):
             await script.end("A", replace(run, tokens=replace(TOKENS)))
         step = await first
     assert step is not None
@@ -308,9 +308,9 @@ async def test_aborted_rollouts_only_fill_up() -> None:
     group: dict[str, Any] = {"batch": 1, "balance": lambda: Balance(2, 4, 4, "0.5", "0.5"), "oversample": 1}
     async with manager(script, "A", **group) as running:
         first = asyncio.ensure_future(following(running.steps()))
-        await settled()
-        late = bad(status=Status.TIMEOUT, blame=Blame.POLICY, reason="wall_clock", reward=None)
-        await script.end("A", late, late, good(), bad())
+        await until_idle()
+        late = unsolved(status=Status.TIMEOUT, blame=Blame.POLICY, reason="wall_clock", reward=None)
+        await script.end("A", late, late, solved(), unsolved())
         step = await first
     assert step is not None
     assert step.events == {"policy_wall_clock": 2}

@@ -32,12 +32,12 @@ ASK = [{"role": "user", "content": "Häll\udc80o"}]
 @contextlib.contextmanager
 def server(status: int, body: Any, headers: dict[str, str] | None = None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A server that answers every POST alike, and records the requests."""
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append({"path": self.path, "key": self.headers.get("Authorization"), **json.loads(content)})
+            requests.append({"path": self.path, "key": self.headers.get("Authorization"), **json.loads(content)})
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             for name, value in (headers or {}).items():
@@ -53,7 +53,7 @@ def server(status: int, body: Any, headers: dict[str, str] | None = None) -> Ite
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{running.server_address[1]}", asked
+            yield f"http://127.0.0.1:{running.server_address[1]}", requests
         finally:
             running.shutdown()
             thread.join()
@@ -65,13 +65,13 @@ def completion(message: dict[str, Any], finish: str = "stop", **usage: int) -> d
 
 async def test_an_endpoint_is_asked_in_the_standard_form() -> None:
     answer = completion({"content": None, "tool_calls": [{"id": "a"}], "reasoning": "hm"}, prompt_tokens=1000, completion_tokens=100)
-    with server(200, answer) as (url, asked):
+    with server(200, answer) as (url, requests):
         sampling = Sampling(temperature=0.7, top_p=0.9, extra={"top_k": 20})
         async with OpenAIChat(f"{url}/v1/", "m", "secret", sampling=sampling, prices=Prices(1.0, 10.0)) as policy:
             reply = await policy.reply(ASK, [{"type": "function"}], seed=5, max_new_tokens=64)
-    assert asked[0]["path"] == "/v1/chat/completions"
-    assert asked[0]["key"] == "Bearer secret"
-    assert [asked[0][key] for key in ("model", "seed", "max_tokens", "temperature", "top_p", "top_k")] == ["m", 5, 64, 0.7, 0.9, 20]
+    assert requests[0]["path"] == "/v1/chat/completions"
+    assert requests[0]["key"] == "Bearer secret"
+    assert [requests[0][key] for key in ("model", "seed", "max_tokens", "temperature", "top_p", "top_k")] == ["m", 5, 64, 0.7, 0.9, 20]
     assert reply.message == {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
     assert reply.cost_usd == pytest.approx(0.002)
     assert reply.finish is Finish.STOP
@@ -109,16 +109,16 @@ async def test_an_endpoint_that_is_not_there_is_unavailable() -> None:
 
 async def test_token_ids_come_back_with_their_probabilities() -> None:
     meta = {"output_token_logprobs": [[-0.5, 7, None], [-0.25, 9, None]], "finish_reason": {"type": "length"}, "weight_version": "12"}
-    with server(200, {"text": "x", "meta_info": meta}) as (url, asked):
+    with server(200, {"text": "x", "meta_info": meta}) as (url, requests):
         async with SGLang(url) as policy:
             generation = await policy.generate([1, 2], seed=3, max_new_tokens=2, stop={9, 4})
             with pytest.raises(ContextLengthError):
                 await policy.generate([1], seed=None, max_new_tokens=0, stop=())
     assert generation == Generation((7, 9), (-0.5, -0.25), Finish.LENGTH, 12)
-    assert asked[0]["path"] == "/generate"
-    assert asked[0]["input_ids"] == [1, 2]
-    assert asked[0]["sampling_params"]["stop_token_ids"] == [4, 9]
-    assert asked[0]["return_logprob"] is True
+    assert requests[0]["path"] == "/generate"
+    assert requests[0]["input_ids"] == [1, 2]
+    assert requests[0]["sampling_params"]["stop_token_ids"] == [4, 9]
+    assert requests[0]["return_logprob"] is True
 
 
 @pytest.mark.parametrize(

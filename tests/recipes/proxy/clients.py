@@ -34,23 +34,23 @@ class Digits:
 
 
 class Policy:
-    """Answers with ``say(prompt_ids)``; every answer waits until the event ``hold`` is set."""
+    """Answers with ``answer(prompt_ids)``; every answer waits until the event ``hold`` is set."""
 
     name = "scripted"
 
-    def __init__(self, say: Callable[[Sequence[int]], Sequence[int]], *, version: int = 0, held: bool = False) -> None:
+    def __init__(self, answer: Callable[[Sequence[int]], Sequence[int]], *, version: int = 0, held: bool = False) -> None:
         self.hold = asyncio.Event()
         if not held:
             self.hold.set()
-        self.asked: asyncio.Queue[tuple[int, ...]] = asyncio.Queue()
+        self.prompts: asyncio.Queue[tuple[int, ...]] = asyncio.Queue()
         self.seeds: list[int | None] = []
         self.cancelled = asyncio.Event()
         self.fails: list[Exception] = []
         self.version = version
-        self._say = say
+        self._answer = answer
 
     async def generate(self, prompt_ids: Sequence[int], *, seed: int | None, max_new_tokens: int, stop: Collection[int]) -> Generation:
-        self.asked.put_nowait(tuple(prompt_ids))
+        self.prompts.put_nowait(tuple(prompt_ids))
         self.seeds.append(seed)
         try:
             await self.hold.wait()
@@ -59,13 +59,13 @@ class Policy:
             raise
         if self.fails:
             raise self.fails.pop(0)
-        ids = tuple(self._say(prompt_ids))
+        ids = tuple(self._answer(prompt_ids))
         finish = Finish.STOP if len(ids) <= max_new_tokens else Finish.LENGTH
         ids = ids[:max_new_tokens]
         return Generation(ids, tuple(-float(place) for place in range(len(ids))), finish, self.version)
 
 
-def saying(*texts: str, held: bool = False) -> Policy:
+def scripted_policy(*texts: str, held: bool = False) -> Policy:
     """Answers with the texts in turn, each followed by the end token; the last one is repeated."""
     left = list(texts)
     return Policy(lambda _: [*TOKENIZER.encode(left.pop(0) if len(left) > 1 else left[0]), END], held=held)
@@ -109,7 +109,7 @@ def result_of(dialect: Dialect, call_id: str, text: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-def said(dialect: Dialect, answer: Mapping[str, Any]) -> Parsed:
+def parse_answer(dialect: Dialect, answer: Mapping[str, Any]) -> Parsed:
     if dialect == "chat":
         return parse_message(answer["choices"][0]["message"])
     return parse_blocks(answer["content"]) if dialect == "messages" else parse_items(answer["output"])

@@ -21,7 +21,7 @@ from holdfast_recipes.proxy.session import SessionLimits
 
 from tests.support.stack import Stack
 
-from .clients import PATHS, TOKENIZER, body_of, saying
+from .clients import PATHS, TOKENIZER, body_of, scripted_policy
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -76,7 +76,7 @@ def test_the_script_is_plain_python_of_2016() -> None:
 
 async def test_many_requests_at_once_without_a_network(sandbox: AsyncSandbox) -> None:
     async with Proxy(TOKENIZER) as proxy:
-        session = proxy.open(saying("word " * 200))
+        session = proxy.open(scripted_policy("word " * 200))
         async with RelayLink(sandbox, proxy.address) as relay:
             closed = await sandbox.exec(f"python3 -c 'import socket; socket.create_connection({proxy.address}, 3)'", timeout=60)
             assert closed.exit_code != 0  # the server itself is out of reach
@@ -196,14 +196,14 @@ else:
     time.sleep(100)
 """
     async with Proxy(TOKENIZER) as proxy:
-        slow, quick = saying("one", held=True), saying("word " * 1000)
+        slow, quick = scripted_policy("one", held=True), scripted_policy("word " * 1000)
         held, written = proxy.open(slow), proxy.open(quick, limits=SessionLimits(new_tokens=100_000))
         async with RelayLink(sandbox, proxy.address) as relay:
             body = json.dumps(body_of("chat", [{"role": "user", "content": "x"}], stream=True))
             process = await sandbox.start(["python3", "-c", script, str(relay.port), held.key, "waits"], timeout=120)
             await process.write(body)
             await process.close_stdin()
-            await slow.asked.get()
+            await slow.prompts.get()
             await process.kill()
             async with asyncio.timeout(60):
                 await slow.cancelled.wait()
@@ -226,7 +226,7 @@ print("read", flush=True)
 time.sleep(100)
 """
     async with Proxy(TOKENIZER) as proxy:
-        taken, held = proxy.open(saying("word " * 100)), proxy.open(saying("one", held=True))
+        taken, held = proxy.open(scripted_policy("word " * 100)), proxy.open(scripted_policy("one", held=True))
         body = json.dumps(body_of("chat", [{"role": "user", "content": "x"}], stream=True))
         async with RelayLink(sandbox, proxy.address) as relay:
             for session in (held, taken):
@@ -237,7 +237,7 @@ time.sleep(100)
             assert chunk is not None
             assert chunk.text == "read\n"
             policy: Any = held._policy
-            await policy.asked.get()
+            await policy.prompts.get()
         await proxy.settle(taken)
         await proxy.settle(held)
     assert [call.finish for call in taken.calls] == ["stop"]
@@ -329,10 +329,10 @@ async def test_what_comes_out_of_a_sandbox_is_checked(sandbox: AsyncSandbox, wha
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
-    said = HEAD.pack(0, READY, 4) + NUMBER.pack(7) + HOSTILE[what]
+    stream = HEAD.pack(0, READY, 4) + NUMBER.pack(7) + HOSTILE[what]
     python = "/tmp/python"
-    await sandbox.files.write(python, b"#!/bin/sh\ncat /tmp/said\nexec sleep 100\n")
-    await sandbox.files.write("/tmp/said", said)
+    await sandbox.files.write(python, b"#!/bin/sh\ncat /tmp/stream\nexec sleep 100\n")
+    await sandbox.files.write("/tmp/stream", stream)
     await sandbox.exec(["chmod", "+x", python])
     async with serving(hold) as address, RelayLink(sandbox, address, pythons=(python,)) as relay:
         async with asyncio.timeout(60):

@@ -29,9 +29,9 @@ from .clients import (
     body_of,
     events_in,
     headers,
+    parse_answer,
     result_of,
-    said,
-    saying,
+    scripted_policy,
     streamed_text,
     turn_of,
 )
@@ -80,12 +80,12 @@ async def test_equal_messages_are_equal_prompts_over_dialects(proxy: Proxy, http
     prompts = []
     for dialect in DIALECTS:
         turn = written("bash", thought="look", command="ls")
-        session = proxy.open(saying(turn, "done"))
-        asked = [{"role": "system", "content": "Be brief."}, USER]
-        answer = (await ask(http, session, dialect, body_of(dialect, asked, tools=True))).json()
-        call = said(dialect, answer).calls[0]
-        asked += [turn_of(dialect, answer), result_of(dialect, call.id, "a.txt")]
-        assert (await ask(http, session, dialect, body_of(dialect, asked, tools=True))).status_code == 200
+        session = proxy.open(scripted_policy(turn, "done"))
+        messages = [{"role": "system", "content": "Be brief."}, USER]
+        answer = (await ask(http, session, dialect, body_of(dialect, messages, tools=True))).json()
+        call = parse_answer(dialect, answer).calls[0]
+        messages += [turn_of(dialect, answer), result_of(dialect, call.id, "a.txt")]
+        assert (await ask(http, session, dialect, body_of(dialect, messages, tools=True))).status_code == 200
         prompts.append([call.prompt_ids for call in session.calls])
         assert len(session.samples()) == 1
     assert prompts[0] == prompts[1] == prompts[2]
@@ -95,7 +95,7 @@ async def test_equal_messages_are_equal_prompts_over_dialects(proxy: Proxy, http
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_streams_reassemble_to_the_recorded_ids(proxy: Proxy, http: httpx.AsyncClient, dialect: Dialect) -> None:
     text = "Grüße, \u2603! " * 700 + "end"
-    session = proxy.open(saying(text), limits=LONG)
+    session = proxy.open(scripted_policy(text), limits=LONG)
     response = await ask(http, session, dialect, body_of(dialect, [USER], stream=True, max_tokens=100_000))
     assert response.headers["content-type"].startswith("text/event-stream")
     (call,) = session.calls
@@ -126,9 +126,9 @@ async def test_sampled_ids_stand_in_the_next_prompt(dialect: Dialect, thought: b
     async with Proxy(Twofold()) as proxy, httpx.AsyncClient(base_url=proxy.url) as http:
         session = proxy.open(Policy(lambda _: left.pop(0)))
         answer = (await ask(http, session, dialect, body_of(dialect, [USER], tools=True))).json()
-        call = said(dialect, answer).calls[0]
-        asked = [USER, turn_of(dialect, answer, thought=thought), result_of(dialect, call.id, "x")]
-        await ask(http, session, dialect, body_of(dialect, asked, tools=True))
+        call = parse_answer(dialect, answer).calls[0]
+        messages = [USER, turn_of(dialect, answer, thought=thought), result_of(dialect, call.id, "x")]
+        await ask(http, session, dialect, body_of(dialect, messages, tools=True))
     first, second = session.calls
     assert second.prompt_ids[: len(first.ids)] == first.ids
     (sample,) = session.samples()
@@ -148,16 +148,16 @@ async def test_an_answer_given_twice_keeps_its_own_ids_in_each_history() -> None
 
 async def test_thoughts_stay_away_where_the_client_decides() -> None:
     async with Proxy(TOKENIZER) as proxy, httpx.AsyncClient(base_url=proxy.url) as http:
-        session = proxy.open(saying(written("bash", thought="secret", command="ls"), "done"), restore_thoughts=False)
+        session = proxy.open(scripted_policy(written("bash", thought="secret", command="ls"), "done"), restore_thoughts=False)
         answer = (await ask(http, session, "chat", body_of("chat", [USER], tools=True))).json()
-        asked = [USER, turn_of("chat", answer, thought=False), result_of("chat", said("chat", answer).calls[0].id, "x")]
-        await ask(http, session, "chat", body_of("chat", asked, tools=True))
+        messages = [USER, turn_of("chat", answer, thought=False), result_of("chat", parse_answer("chat", answer).calls[0].id, "x")]
+        await ask(http, session, "chat", body_of("chat", messages, tools=True))
     assert "secret" not in TOKENIZER.decode(session.calls[1].prompt_ids)
     assert len(session.samples()) == 2  # what the policy is shown is not what it wrote: a branch
 
 
 async def test_a_thought_that_the_template_drops_makes_a_branch(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("<think>\nhm\n</think>\n\nyes", "no"))
+    session = proxy.open(scripted_policy("<think>\nhm\n</think>\n\nyes", "no"))
     answer = (await ask(http, session, "messages", body_of("messages", [USER]))).json()
     await ask(http, session, "messages", body_of("messages", [USER, turn_of("messages", answer), USER]))
     assert "hm" not in TOKENIZER.decode(session.calls[1].prompt_ids)
@@ -165,23 +165,23 @@ async def test_a_thought_that_the_template_drops_makes_a_branch(proxy: Proxy, ht
 
 
 async def test_models_that_open_the_thought(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("hm\n</think>\n\n" + written("bash", command="ls"), "so\n</think>\n\ndone"), opens_thought=True)
+    session = proxy.open(scripted_policy("hm\n</think>\n\n" + written("bash", command="ls"), "so\n</think>\n\ndone"), opens_thought=True)
     answer = (await ask(http, session, "chat", body_of("chat", [USER], tools=True))).json()
-    assert said("chat", answer).thought == "hm"
-    asked = [USER, turn_of("chat", answer), result_of("chat", said("chat", answer).calls[0].id, "x")]
-    await ask(http, session, "chat", body_of("chat", asked, tools=True))
+    assert parse_answer("chat", answer).thought == "hm"
+    messages = [USER, turn_of("chat", answer), result_of("chat", parse_answer("chat", answer).calls[0].id, "x")]
+    await ask(http, session, "chat", body_of("chat", messages, tools=True))
     assert len(session.samples()) == 1
 
 
 async def test_calls_at_once_are_a_branch_each(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("yes", held=True), seed=7)
+    session = proxy.open(scripted_policy("yes", held=True), seed=7)
     bodies = [body_of("chat", [{"role": "user", "content": f"task {n}"}]) for n in range(20)]
     async with asyncio.TaskGroup() as group:
         for body in bodies:
             group.create_task(ask(http, session, "chat", body))
         policy: Any = session._policy
         for _ in bodies:
-            await policy.asked.get()
+            await policy.prompts.get()
         policy.hold.set()
     samples = session.samples()
     assert len(samples) == len(session.calls) == 20
@@ -194,11 +194,11 @@ async def test_calls_at_once_are_a_branch_each(proxy: Proxy, http: httpx.AsyncCl
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_hanging_up_while_the_policy_writes_leaves_one_cut_record(proxy: Proxy, stream: bool) -> None:
-    policy = saying("yes", held=True)
+    policy = scripted_policy("yes", held=True)
     session = proxy.open(policy)
     async with Socket(proxy) as client:
         await client.send("POST", PATHS["chat"], session.key, body_of("chat", [USER], stream=stream))
-        prompt = await policy.asked.get()
+        prompt = await policy.prompts.get()
         client.writer.close()
         async with asyncio.timeout(60):
             await policy.cancelled.wait()
@@ -210,7 +210,7 @@ async def test_hanging_up_while_the_policy_writes_leaves_one_cut_record(proxy: P
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_hanging_up_in_the_middle_of_a_stream_leaves_one_cut_record(proxy: Proxy, dialect: Dialect) -> None:
-    session = proxy.open(saying("word " * 2_000_000), limits=LONG)
+    session = proxy.open(scripted_policy("word " * 2_000_000), limits=LONG)
     async with Socket(proxy) as client:
         await client.send("POST", PATHS[dialect], session.key, body_of(dialect, [USER], stream=True, max_tokens=20_000_000))
         await client.reader.readuntil(b"data: ")
@@ -225,7 +225,7 @@ async def test_hanging_up_in_the_middle_of_a_stream_leaves_one_cut_record(proxy:
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_an_answer_that_was_dropped_unread_is_cut(proxy: Proxy, dialect: Dialect) -> None:
     """A short answer is written before a client can hang up; it says so by resetting the connection."""
-    session = proxy.open(saying("word " * 5000), limits=LONG)
+    session = proxy.open(scripted_policy("word " * 5000), limits=LONG)
     async with Socket(proxy) as client:
         await client.send("POST", PATHS[dialect], session.key, body_of(dialect, [USER], stream=True, max_tokens=100_000))
         await client.reader.readuntil(b"data: ")
@@ -239,7 +239,7 @@ async def test_an_answer_that_was_dropped_unread_is_cut(proxy: Proxy, dialect: D
 async def test_an_answer_that_was_continued_was_read(proxy: Proxy, http: httpx.AsyncClient) -> None:
     """A reset says that bytes were dropped, perhaps only the last of them: a later prompt that holds the answer says more."""
     text = "word " * 200_000 + "end"
-    session = proxy.open(saying(text, "two"), limits=LONG)
+    session = proxy.open(scripted_policy(text, "two"), limits=LONG)
     async with Socket(proxy) as client:
         await client.send("POST", PATHS["chat"], session.key, body_of("chat", [USER], max_tokens=2_000_000))
         await client.reader.readuntil(b"HTTP/1.1 200")
@@ -252,7 +252,7 @@ async def test_an_answer_that_was_continued_was_read(proxy: Proxy, http: httpx.A
 
 
 async def test_a_closed_connection_after_an_answer_cuts_nothing(proxy: Proxy) -> None:
-    session = proxy.open(saying("one"))
+    session = proxy.open(scripted_policy("one"))
     async with Socket(proxy) as client:
         await client.send("POST", PATHS["chat"], session.key, body_of("chat", [USER], stream=True), Connection="close")
         assert b"[DONE]" in await client.reader.read()
@@ -261,12 +261,12 @@ async def test_a_closed_connection_after_an_answer_cuts_nothing(proxy: Proxy) ->
 
 
 async def test_a_session_that_ends_cuts_what_is_being_written(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    policy = saying("one", held=True)
+    policy = scripted_policy("one", held=True)
     session = proxy.open(policy)
-    asked = asyncio.ensure_future(ask(http, session, "messages", body_of("messages", [USER])))
-    await policy.asked.get()
+    request = asyncio.ensure_future(ask(http, session, "messages", body_of("messages", [USER])))
+    await policy.prompts.get()
     proxy.close_session(session)
-    response = await asked
+    response = await request
     assert (response.status_code, response.json()["error"]["type"]) == (403, "permission_error")
     assert [call.finish for call in session.calls] == ["cut"]
     assert (await ask(http, session, "messages", body_of("messages", [USER]))).status_code == 401
@@ -305,7 +305,7 @@ async def test_a_policy_that_fails_answers_in_the_dialect(
     anthropic: tuple[int, str],
     stream: bool,
 ) -> None:
-    policy = saying("one")
+    policy = scripted_policy("one")
     policy.fails = [error]
     session = proxy.open(policy)
     response = await ask(http, session, dialect, body_of(dialect, [USER], stream=stream))
@@ -320,7 +320,7 @@ async def test_a_policy_that_fails_answers_in_the_dialect(
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_a_policy_that_fails_after_the_stream_began(dialect: Dialect) -> None:
     async with Proxy(TOKENIZER, patience_s=0.01) as proxy, httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
-        policy = saying("one", held=True)
+        policy = scripted_policy("one", held=True)
         policy.fails = [PolicyUnavailableError("busy")]
         session = proxy.open(policy)
         path, key = PATHS[dialect], headers(dialect, session.key)
@@ -345,7 +345,7 @@ async def test_a_policy_that_fails_after_the_stream_began(dialect: Dialect) -> N
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_bad_requests(proxy: Proxy, http: httpx.AsyncClient, dialect: Dialect) -> None:
-    session = proxy.open(saying("one"), limits=SessionLimits(calls=1, context=200))
+    session = proxy.open(scripted_policy("one"), limits=SessionLimits(calls=1, context=200))
     path, key = PATHS[dialect], headers(dialect, session.key)
     stranger = headers(dialect, "hfp-none")
     anthropic = dialect == "messages"
@@ -392,14 +392,14 @@ async def test_invalid_http_is_rejected(proxy: Proxy) -> None:
             client.writer.write(sent)
             client.writer.write_eof()
             answer = await client.reader.read()
-            assert not answer or answer.startswith(b"HTTP/1.1 4")
+            assert answer.partition(b"\r\n")[0] == (b"HTTP/1.1 400 " if sent else b"")
 
 
 # What else clients ask -------------------------------------------------------------------------------------------------
 
 
 async def test_counts_are_those_of_the_prompt(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("one"))
+    session = proxy.open(scripted_policy("one"))
     body = body_of("messages", [USER], tools=True)
     counted = await http.post("/v1/messages/count_tokens?beta=true", headers=headers("messages", session.key), json=body)
     answer = await ask(http, session, "messages", body)
@@ -412,7 +412,7 @@ async def test_counts_are_those_of_the_prompt(proxy: Proxy, http: httpx.AsyncCli
 
 
 async def test_models_and_health(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("one"))
+    session = proxy.open(scripted_policy("one"))
     openai, anthropic = headers("chat", session.key), headers("messages", session.key)
     assert (await http.get("/v1/models", headers=openai)).json()["data"][0]["id"] == "policy"
     assert (await http.get("/v1/models/gpt-x", headers=openai)).json()["id"] == "gpt-x"
@@ -424,7 +424,7 @@ async def test_models_and_health(proxy: Proxy, http: httpx.AsyncClient) -> None:
 
 
 async def test_usage_is_streamed_on_request(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("one"))
+    session = proxy.open(scripted_policy("one"))
     plain = events_in((await ask(http, session, "chat", body_of("chat", [USER], stream=True))).text)
     assert all(event["choices"] for event in plain)
     wanted = body_of("chat", [USER], stream=True, stream_options={"include_usage": True})
@@ -433,7 +433,7 @@ async def test_usage_is_streamed_on_request(proxy: Proxy, http: httpx.AsyncClien
 
 
 async def test_stop_texts_end_the_answer(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("one STOP two HALT three"))
+    session = proxy.open(scripted_policy("one STOP two HALT three"))
     answer = (await ask(http, session, "messages", body_of("messages", [USER], stop_sequences=["HALT", "STOP", ""]))).json()
     assert (answer["content"][0]["text"], answer["stop_reason"], answer["stop_sequence"]) == ("one", "stop_sequence", "STOP")
     assert TOKENIZER.decode(session.calls[0].output_ids) == "one STOP"
@@ -441,14 +441,14 @@ async def test_stop_texts_end_the_answer(proxy: Proxy, http: httpx.AsyncClient) 
 
 
 async def test_a_limit_of_new_tokens(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("abcdef"))
+    session = proxy.open(scripted_policy("abcdef"))
     answer = (await ask(http, session, "chat", body_of("chat", [USER], max_tokens=3))).json()
     assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == ("abc", "length")
     assert [(call.finish, len(call.output_ids)) for call in session.calls] == [("length", 3)]
 
 
 async def test_one_connection_serves_many_requests(proxy: Proxy) -> None:
-    session = proxy.open(saying("one"))
+    session = proxy.open(scripted_policy("one"))
     body = body_of("chat", [USER])
     async with Socket(proxy) as client:
         for _ in range(2):  # pipelined: the second is there before the first is answered
@@ -462,7 +462,7 @@ async def test_one_connection_serves_many_requests(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "chunked", "expect"])
 async def test_bodies_come_in_every_form(proxy: Proxy, http: httpx.AsyncClient, encoding: str) -> None:
-    session = proxy.open(saying("one"))
+    session = proxy.open(scripted_policy("one"))
     plain = json.dumps(body_of("chat", [USER])).encode()
     key = headers("chat", session.key)
     if encoding == "expect":
@@ -487,7 +487,7 @@ async def test_bodies_come_in_every_form(proxy: Proxy, http: httpx.AsyncClient, 
 
 
 async def test_rollouts_do_not_mix(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    sessions: list[Session] = [proxy.open(saying(f"answer {n}"), rollout_id=f"r{n}") for n in range(3)]
+    sessions: list[Session] = [proxy.open(scripted_policy(f"answer {n}"), rollout_id=f"r{n}") for n in range(3)]
     for number, session in enumerate(sessions):
         answer = await ask(http, session, "chat", body_of("chat", [USER]))
         assert answer.json()["choices"][0]["message"]["content"] == f"answer {number}"

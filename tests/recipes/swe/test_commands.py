@@ -43,7 +43,7 @@ def test_tasks_from_a_file_and_the_same_agent_on_both_sides(service: Stack, tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "error"),
     [
         (["nothing"], "no project"),
         (["inflection==9.9"], "pinned at 0.5.1"),
@@ -53,9 +53,9 @@ def test_tasks_from_a_file_and_the_same_agent_on_both_sides(service: Stack, tmp_
         (["--memory", "0"], "above 0"),
     ],
 )
-def test_arguments_that_make_no_tasks_are_refused(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_make_no_tasks_are_refused(words: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutate", *words, "--out", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err
+    assert error in capsys.readouterr().err
 
 
 def test_every_way_of_the_agent_makes_commands(tmp_path: Path) -> None:

@@ -92,11 +92,11 @@ async def test_a_patch_that_eats_all_memory_gets_more_once_and_is_not_resolved(c
     given: list[Resources] = []
     make = maker(client)
 
-    async def noted(task: SweTask, resources: Resources) -> Machine:
+    async def recorded(task: SweTask, resources: Resources) -> Machine:
         given.append(resources)
         return await make(task, resources)
 
-    graded, _ = await SweJob(small.task, noted, archives=small.archives, resources=SMALL).graded(hungry)
+    graded, _ = await SweJob(small.task, recorded, archives=small.archives, resources=SMALL).graded(hungry)
     assert (graded.resolution, graded.reason) == (Resolution.NO, "tests: oom")
     assert [each.memory_gib for each in given] == [0.5, 1.0]
 
@@ -111,16 +111,16 @@ async def test_a_lost_sandbox_is_infrastructure(client: AsyncSandboxClient, smal
         async def delete(self) -> bool:
             return True
 
-    async def lose(task: SweTask, resources: Resources) -> Machine:
+    async def make_lost(task: SweTask, resources: Resources) -> Machine:
         return Lost()
 
-    graded = await SweJob(small.task, lose, archives=small.archives).grade(GOLD)
+    graded = await SweJob(small.task, make_lost, archives=small.archives).grade(GOLD)
     assert (graded.reward, graded.blame, graded.reason) == (None, Blame.INFRASTRUCTURE, "node-lost")
 
-    async def refuse(task: SweTask, resources: Resources) -> Machine:
+    async def make_refused(task: SweTask, resources: Resources) -> Machine:
         raise ImageNotFoundError("image_not_found", "no such image")
 
-    graded = await SweJob(small.task, refuse, archives=small.archives).grade(GOLD)
+    graded = await SweJob(small.task, make_refused, archives=small.archives).grade(GOLD)
     assert (graded.reward, graded.blame) == (None, Blame.INFRASTRUCTURE)
 
 
@@ -128,7 +128,7 @@ async def test_a_sandbox_that_is_deleted_while_tests_run_is_infrastructure(clien
     small = small_task(tmp_path, test_commands=("touch /tmp/begun; sleep 600",))
     make = maker(client)
 
-    async def doomed(task: SweTask, resources: Resources) -> Machine:
+    async def make_and_delete(task: SweTask, resources: Resources) -> Machine:
         sandbox = await make(task, resources)
         await sandbox.exec("(while [ ! -e /tmp/begun ]; do sleep 0.05; done; touch /tmp/seen) >/dev/null 2>&1 &")
         killers.append(asyncio.create_task(kill(sandbox.id)))
@@ -142,7 +142,7 @@ async def test_a_sandbox_that_is_deleted_while_tests_run_is_infrastructure(clien
             await another.get_sandbox(sandbox_id).delete()
 
     killers: list[asyncio.Task[None]] = []
-    graded = await SweJob(small.task, doomed, archives=small.archives, resources=SMALL).grade(GOLD)
+    graded = await SweJob(small.task, make_and_delete, archives=small.archives, resources=SMALL).grade(GOLD)
     await asyncio.gather(*killers)
     assert graded.reward is None
     assert graded.blame is Blame.INFRASTRUCTURE
@@ -277,11 +277,11 @@ async def test_one_of_eight_sandboxes_is_deleted_under_its_rollout(client: Async
     made: list[Machine] = []
     make = maker(client)
 
-    async def noted(task: SweTask, resources: Resources) -> Machine:
+    async def recorded(task: SweTask, resources: Resources) -> Machine:
         made.append(await make(task, resources))
         return made[-1]
 
-    jobs = [SweJob(small.task, noted, archives=small.archives, resources=SMALL) for _ in range(8)]
+    jobs = [SweJob(small.task, recorded, archives=small.archives, resources=SMALL) for _ in range(8)]
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(play(job, settings, seed=seed)) for seed, job in enumerate(jobs)]
         while len(made) < 8:

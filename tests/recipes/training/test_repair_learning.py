@@ -21,7 +21,7 @@ MASK = (0, 1, 1, 0, 0, 0, 1, 1)
 TASKS = cast("list[Task]", ["a", "b", "c"])
 
 
-class Played(Lab):
+class ScriptedLab(Lab):
     """Rollouts of two turns; every second one solves its task."""
 
     def __init__(self, **options: Any) -> None:
@@ -48,7 +48,7 @@ def learned(lab: Lab, updates: int, checkpoint: Path) -> Trained:
 
 def test_a_run_goes_on_after_its_last_update(tmp_path: Path) -> None:
     path = tmp_path / "updates.pt"
-    first, second = Played(faults=Faults(0.5, 1)), Played(faults=Faults(0.5, 1))
+    first, second = ScriptedLab(faults=Faults(0.5, 1)), ScriptedLab(faults=Faults(0.5, 1))
     before = learned(first, 2, path)
     after = learned(second, 5, path)
     assert (len(before.steps), len(after.steps), len(after.managed)) == (2, 5, 5)
@@ -66,8 +66,8 @@ def test_a_run_goes_on_after_its_last_update(tmp_path: Path) -> None:
 
 def test_a_whole_run_trains_nothing_more(tmp_path: Path) -> None:
     path = tmp_path / "updates.pt"
-    before = learned(Played(), 2, path)
-    lab = Played()
+    before = learned(ScriptedLab(), 2, path)
+    lab = ScriptedLab()
     after = learned(lab, 2, path)
     assert (after.steps, lab.seeds, after.optimiser_steps) == (before.steps, [], 4)
     mine, its = after.model.state_dict(), before.model.state_dict()
@@ -76,10 +76,10 @@ def test_a_whole_run_trains_nothing_more(tmp_path: Path) -> None:
 
 def test_finished_rollouts_are_not_played_again(tmp_path: Path) -> None:
     path = tmp_path / "teacher.jsonl"
-    first = asyncio.run(collected(Played(), TASKS, 6, seed=1, kept=path))
+    first = asyncio.run(collected(ScriptedLab(), TASKS, 6, seed=1, kept=path))
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:4]) + '\n{"place": 4, "ru')  # a kill in the middle of a line
-    lab = Played()
+    lab = ScriptedLab()
     again = asyncio.run(collected(lab, TASKS, 6, seed=1, kept=path))
     assert [run.trajectory_id for run in again] == [run.trajectory_id for run in first]
     assert len(lab.seeds) == 2

@@ -48,7 +48,7 @@ def rows(count: int = 24) -> list[Row]:
     return made
 
 
-def same(left: Model, right: Model) -> bool:
+def equal_weights(left: Model, right: Model) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left.state_dict().values(), right.state_dict().values(), strict=True))
 
 
@@ -135,8 +135,8 @@ def test_sft_learns_and_resumes_to_the_bit(tmp_path: Path) -> None:
     run = Sft(resumed, data, ADAM, Schedule(3e-3, 30), batch=8, checkpoint=path)
     assert run.steps_left == 19
     run.run()
-    assert same(straight, resumed)
-    assert same(straight, load_model(path))
+    assert equal_weights(straight, resumed)
+    assert equal_weights(straight, load_model(path))
     assert run.supervised_tokens > 0
     with pytest.raises(ValueError, match="checkpoint"):
         Optimisation(Model(Shape(7, width=16, heads=2)), ADAM, Schedule(3e-3, 30)).load(path)
@@ -228,11 +228,11 @@ async def test_while_a_batch_is_learned_the_next_one_is_made_with_the_weights_be
     used: list[int] = []
     source = Lockstep(batching([5]), bandit, mine.weights(), 1)
 
-    def play_and_note(model: Model, prompts: Sequence[int], seeds: Sequence[int]) -> list[Scored]:
+    def record_version(model: Model, prompts: Sequence[int], seeds: Sequence[int]) -> list[Scored]:
         used.append(source.batching.version)
         return bandit(model, prompts, seeds)
 
-    source.play = play_and_note
+    source.play = record_version
     await train(mine, source, 3, overlap=False)
     assert used[0] == 0
     assert max(used) == 1  # the third batch was made before the second update was published
@@ -257,14 +257,14 @@ async def test_a_batch_with_a_number_that_is_not_finite_is_counted_and_the_run_g
     mine = learner()
     broken = iter([True])
 
-    def spoilt(model: Model, prompts: Sequence[int], seeds: Sequence[int]) -> list[Scored]:
+    def with_one_nan(model: Model, prompts: Sequence[int], seeds: Sequence[int]) -> list[Scored]:
         made = bandit(model, prompts, seeds)
         if next(broken, False):
             bad = Row((1, 5), (0, 1), (0.0, math.nan))
             made = [Scored(rollout.reward, payload=bad) for rollout in made]
         return made
 
-    await train(mine, Lockstep(batching([5]), spoilt, mine.weights(), 1), 4, overlap=False)
+    await train(mine, Lockstep(batching([5]), with_one_nan, mine.weights(), 1), 4, overlap=False)
     assert (mine.version, mine.refused, mine.optimisation.step) == (4, 1, 3)
 
 
@@ -275,7 +275,7 @@ async def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     second = learner(path)
     assert second.version == 3
     assert second.optimisation.step == 3
-    assert same(first.model, second.model)
+    assert equal_weights(first.model, second.model)
 
 
 async def test_overlapping_runs_end_cleanly_when_prompts_end_or_the_source_fails() -> None:

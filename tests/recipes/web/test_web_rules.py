@@ -37,28 +37,28 @@ def test_other_viewports_and_plain_pixels() -> None:
 
 
 def turns(count: int) -> list[dict[str, Any]]:
-    said: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     for turn in range(count):
-        said.append(
+        messages.append(
             {"role": "user", "content": [{"type": "text", "text": f"tab {turn}"}, {"type": "image_url", "image_url": {"url": str(turn)}}]}
         )
-        said.append({"role": "assistant", "content": f"<think>{turn}</think>"})
-    return said
+        messages.append({"role": "assistant", "content": f"<think>{turn}</think>"})
+    return messages
 
 
 def test_only_the_last_screenshots_stay() -> None:
-    said = turns(3)
-    before = copy.deepcopy(said)
-    cut = keep_last_images(said, 1)
-    assert said == before
+    messages = turns(3)
+    before = copy.deepcopy(messages)
+    cut = keep_last_images(messages, 1)
+    assert messages == before
     assert [[part["type"] for part in message["content"]] for message in cut[::2]] == [["text"], ["text"], ["text", "image_url"]]
-    assert [message["content"] for message in cut[1::2]] == [message["content"] for message in said[1::2]]
+    assert [message["content"] for message in cut[1::2]] == [message["content"] for message in messages[1::2]]
     assert [part["text"] for message in cut[::2] for part in message["content"] if part["type"] == "text"] == ["tab 0", "tab 1", "tab 2"]
-    assert keep_last_images(said, 3) == keep_last_images(said, 9) == said
-    assert not any(part["type"] == "image_url" for message in keep_last_images(said, 0)[::2] for part in message["content"])
+    assert keep_last_images(messages, 3) == keep_last_images(messages, 9) == messages
+    assert not any(part["type"] == "image_url" for message in keep_last_images(messages, 0)[::2] for part in message["content"])
     assert keep_last_images([], 1) == []
     with pytest.raises(ValueError, match="negative"):
-        keep_last_images(said, -1)
+        keep_last_images(messages, -1)
 
 
 @pytest.mark.parametrize(
