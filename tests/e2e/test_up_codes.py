@@ -17,7 +17,7 @@ from holdfast_server.errors import UpError
 from holdfast_server.layout import TOP
 from holdfast_wire.errors import TABLE
 
-from tests.e2e.test_up import up
+from tests.e2e.runner import up
 
 _DEADLINE_S = 60.0
 

@@ -1,4 +1,4 @@
-"""An HTTP client that validates every response against the OpenAPI document."""
+"""An HTTP client that validates every response against the OpenAPI document, a create through it, and the code of a refusal."""
 
 from __future__ import annotations
 
@@ -51,3 +51,17 @@ class Checked:
 
     async def __call__(self, method: str, path: str, **more: Any) -> httpx.Response:
         return check(await self.client.request(method, path, **more))
+
+
+async def made(call: Checked, **body: Any) -> dict[str, Any]:
+    answer = await call("POST", "/sandboxes", json={"image": "host", "wait": True, **body})
+    assert answer.status_code == 200, answer.text
+    record: dict[str, Any] = answer.json()
+    return record
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    body = answer.json()
+    assert body["status"] == answer.status_code
+    assert body["detail"]
+    return answer.status_code, body["code"]

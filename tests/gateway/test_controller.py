@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.controller.leadership import Leadership
 from gateway.controller.loop import Controller
@@ -18,7 +16,7 @@ from gateway.model.options import AllowedRange, Egress, Options, Port, Toleratio
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import FencedError, PlacementUnavailableError
 from gateway.placement.store import PlacementStore
-from gateway.settings import ControllerSettings, PlacementSettings
+from gateway.settings import ControllerSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
 from tests.support.pace import Stopwatch
@@ -29,13 +27,6 @@ from tests.support.until import until_async
 pytestmark = requires("redis")
 
 FAST = ControllerSettings(lease_ttl_s=1.0, lease_renew_s=0.05, expiry_interval_s=0.05, reconcile_interval_s=0.05, grace_s=0.2)
-
-
-@pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
-    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
-    yield made
-    await made.aclose()
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from gateway.model.records import Cause, PlannedEnd, Record, SandboxSpec, Tombst
 from gateway.placement import keys
 from gateway.placement.store import PlacementStore
 from gateway.runtimes import base
-from gateway.settings import PlacementSettings
 from tests.gateway.checked import check
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import BOB, MemoryRuntime, Served, serve
@@ -33,13 +32,6 @@ pytestmark = requires("redis")
 
 DELETED = Cause("deleted", "caller", "asked for")
 EVICTED = Cause("evicted", "infrastructure", "the node is drained")
-
-
-@pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
-    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
-    yield made
-    await made.aclose()
 
 
 # The controller ------------------------------------------------------------------------------------------------------

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
-import pytest_asyncio
 import redis
 
 from gateway.model.records import Record, Tombstone
@@ -24,13 +22,6 @@ from tests.support.requires import requires
 from tests.support.until import until_async
 
 pytestmark = requires("redis")
-
-
-@pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
-    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
-    yield made
-    await made.aclose()
 
 
 class TestPlacementStore(PlacementConformance):

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.controller.loop import Controller
 from gateway.controller.pool_refill import PoolRefill, is_spare
@@ -24,7 +23,6 @@ from gateway.placement.errors import FencedError
 from gateway.placement.redis_spares import COLD_START
 from gateway.placement.store import PlacementStore
 from gateway.pools import Pool
-from gateway.settings import PlacementSettings
 from tests.conformance.runtimes import order
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import SECRET, MemoryRuntime
@@ -34,13 +32,6 @@ from tests.support.requires import requires
 from tests.support.until import until_async
 
 pytestmark = requires("redis")
-
-
-@pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
-    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
-    yield made
-    await made.aclose()
 
 
 async def offered(store: PlacementStore, key: str = KEY) -> set[str]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.controller.reconciler import _READS_UNTIL_SCAN, Reconciler, RecordCache
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.keys import shard_of
 from gateway.placement.store import PlacementStore
-from gateway.settings import PlacementSettings
 from tests.gateway.harness import MemoryRuntime
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
@@ -21,13 +18,6 @@ from tests.support.requires import requires
 pytestmark = requires("redis")
 
 OOM, DELETED = Cause("oom", "workload"), Cause("deleted", "caller")
-
-
-@pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
-    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
-    yield made
-    await made.aclose()
 
 
 async def states(store: PlacementStore) -> dict[str, tuple[str, str]]:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from session_agent.node.images.store import ImageStore
 from tests.node.harness import ENTRY, Node, NodeClient
 from tests.node.harness import node as running_node
 
@@ -38,3 +40,12 @@ async def shared(one_node: Node) -> AsyncIterator[Node]:
 @pytest_asyncio.fixture
 async def client(shared: Node) -> NodeClient:
     return await shared.client()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ImageStore:
+    """A separate store of images, with the default limits."""
+    os.makedirs(tmp_path / "images")
+    made = ImageStore(str(tmp_path / "images"), None)
+    made.open()
+    return made

@@ -108,3 +108,25 @@ def docker_archive(path: Path, layers: Sequence[bytes], config: dict[str, Any] |
 def image_layers(spec: ImageSpec) -> list[str]:
     """The layers that came with the image, topmost first: without those that every sandbox has."""
     return [path for path in spec.layers if Path(path).parent.name == "layers"]
+
+
+BASE = tar(
+    [
+        directory("./"), directory("etc"), file("etc/os-release", "ID=test\n"), file("etc/hosts", "not ours"),
+        directory("data", uid=1000, gid=1000), file("data/old", "old", uid=1000, gid=1000), file("data/kept", "kept"),
+        directory("hidden"), file("hidden/a"), file("run.sh", "#!/bin/sh\n", 0o4755),
+        symlink("link", "data/kept"), hard_link("twin", "data/kept"), symlink("dev", "data"), symlink("tmp", "/data"),
+    ]
+)  # fmt: skip
+
+
+TOP = tar(
+    [
+        directory("data", uid=1000, gid=1000), file("data/.wh.old"), file("data/new", "new"),
+        directory("hidden"), file("hidden/.wh..wh..opq"), file("hidden/b", "b"),
+    ]
+)  # fmt: skip
+
+
+CONFIG = {"Env": ["PATH=/opt/bin:/bin", "GREETING=hello=world"], "WorkingDir": "/data", "User": "1000:1000", "Entrypoint": ["/x"]}
+"""Two layers and a configuration; with them the tests of images build most of theirs."""

@@ -14,13 +14,17 @@ from holdfast_recipes.policy.tokenizer import ByteTokenizer
 from holdfast_recipes.proxy.answers import EventReader
 from holdfast_recipes.proxy.branches import Dialect
 from holdfast_recipes.proxy.server import Proxy
-from holdfast_recipes.proxy.session import Session
+from holdfast_recipes.proxy.session import Session, SessionLimits
 
 DIALECTS: list[Dialect] = ["chat", "responses", "messages"]
 PATHS: dict[Dialect, str] = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 TOKENIZER = ByteTokenizer()
 END = TOKENIZER.special("<|im_end|>")
 BASH = {"name": "bash", "description": "Run", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
+
+
+USER = {"role": "user", "content": "hi"}
+LONG = SessionLimits(new_tokens=10_000_000, context=None)
 
 
 class Digits:
