@@ -18,8 +18,9 @@ import pytest
 
 LONG = (
     "session_agent/test_shell_cases", "faults/test_thousand", "kubernetes/test_scale", "e2e/test_timeouts", "wire/test_simulation",
-    "e2e/test_shell_suite", "e2e/test_up", "e2e/test_demo", "session_agent/test_commands", "session_agent/test_commands_trees",
-    "session_agent/test_shutdown", "regressions/test_e2b_1031", "package/", "node/", "faults/", "wire/", "sdk/", "contract/",
+    "e2e/test_shell_suite", "e2e/test_up_end", "e2e/test_up_restarts", "e2e/test_demo", "session_agent/test_commands",
+    "session_agent/test_commands_trees", "session_agent/test_shutdown",
+    "regressions/test_e2b_1031", "package/", "node/", "faults/", "wire/", "sdk/", "contract/",
 )  # fmt: skip
 """Files that start first, the longest first; otherwise the last worker would run them alone. A missing entry only costs time."""
 TOGETHER = ("package/",)
