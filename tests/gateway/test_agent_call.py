@@ -13,7 +13,7 @@ import msgpack
 import pytest
 import pytest_asyncio
 from holdfast_wire.codec import decode, encode, encode_item
-from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
+from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Opened, Output, Ping, Pong, Started, Write
 from holdfast_wire.limits import DATA_BYTES, ITEM_BYTES, WINDOW_BYTES, Timing
 from holdfast_wire.proof import agent_token
 from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, server_frame
@@ -25,22 +25,12 @@ from gateway.agents.dial import Dialled, dial_agent
 from gateway.settings import RelaySettings, RestSettings
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.server import AgentServer, listening_socket
-from tests.gateway.checked import Checked
+from tests.gateway.agent_peer import RESULT, AgentPeer, ask, execute, scripted
 from tests.gateway.harness import Connection, ScriptedAgent, Served, serve
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 
 pytestmark = requires("redis")
-
-RESULT: dict[str, Any] = {
-    "exit_code": 0,
-    "signal": None,
-    "timed_out": False,
-    "cause": None,
-    "duration_s": 0.1,
-    "streams": {},
-    "truncated": False,
-}
 
 
 @pytest_asyncio.fixture
@@ -48,56 +38,6 @@ async def served(redis_url: str, tmp_path: Any) -> AsyncIterator[Served]:
     quick = RelaySettings(dial_timeout_s=0.5)
     async with serve(redis_url, tmp_path, quick, RestSettings(output_bytes=100_000)) as running:
         yield running
-
-
-class AgentPeer:
-    """The agent's side of one call; ``handshake`` handles the greeting and the Open."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.offset = 0
-        self.opened: Open | None = None
-
-    async def handshake(self) -> None:
-        hello, _ = decode(await self.connection.message())
-        assert isinstance(hello, Hello)
-        await self.send_raw(encode(Welcome(hello.version, "e1", 1, False, {}, {})))
-        opened, _ = decode(await self.connection.message())
-        assert isinstance(opened, Open)
-        self.opened = opened
-
-    async def send_raw(self, message: bytes) -> None:
-        await self.connection.send(server_frame(BINARY, message))
-
-    async def send(self, *items: Any) -> None:
-        for item in items:
-            await self.send_raw(encode_item(item, self.offset))
-            self.offset += item.length
-
-    async def receive(self) -> Any:
-        return decode(await self.connection.message())[0]
-
-
-def scripted(script: Callable[[AgentPeer], Awaitable[None]]) -> Callable[[Connection], Awaitable[None]]:
-    async def behave(connection: Connection) -> None:
-        peer = AgentPeer(connection)
-        await peer.handshake()
-        await script(peer)
-        while True:  # ignore further messages until the client closes the connection
-            await connection.message()
-
-    return behave
-
-
-async def ask(served: Served, behave: Callable[[Connection], Awaitable[None]], method: str, path: str, **more: Any) -> Any:
-    async with ScriptedAgent(behave) as agent, served.client() as client:
-        await served.place("sb-1", agent.endpoint)
-        async with asyncio.timeout(15):
-            return await Checked(client)(method, f"/sandboxes/sb-1{path}", **more)
-
-
-async def execute(served: Served, script: Callable[[AgentPeer], Awaitable[None]], **body: Any) -> Any:
-    return await ask(served, scripted(script), "POST", "/exec", json={"command": "true", "wait": True, **body})
 
 
 async def test_a_correct_agent_gives_the_result(served: Served) -> None:

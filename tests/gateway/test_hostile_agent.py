@@ -15,8 +15,8 @@ from holdfast_wire.limits import WINDOW_BYTES
 from websockets.asyncio.client import connect
 
 from gateway.oneoff import operations
+from tests.gateway.agent_peer import RESULT, AgentPeer, ask, execute, scripted
 from tests.gateway.harness import ADA, Connection, ScriptedAgent, Served
-from tests.gateway.test_agent_call import RESULT, AgentPeer, ask, execute, scripted
 from tests.support.requires import requires
 
 pytestmark = requires("redis")

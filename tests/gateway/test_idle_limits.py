@@ -9,8 +9,8 @@ import pytest
 from holdfast_wire.frames import Exited, Started
 
 from gateway.model.records import Record, SandboxSpec
+from tests.gateway.agent_peer import RESULT, AgentPeer, scripted
 from tests.gateway.harness import DEADLINE_S, ScriptedAgent, Served
-from tests.gateway.test_agent_call import RESULT, AgentPeer, scripted
 from tests.support.requires import requires
 from tests.support.until import until_async
 

@@ -23,8 +23,8 @@ from gateway.agents import agent_connection, kept_connections
 from gateway.agents.kept_connections import KeptConnections
 from gateway.model.records import Cause
 from gateway.settings import RelaySettings
+from tests.gateway.agent_peer import RESULT, AgentPeer
 from tests.gateway.harness import SECRET, Connection, ScriptedAgent, Served, serve
-from tests.gateway.test_agent_call import RESULT, AgentPeer
 from tests.support.kube.kubelet import ProcessAgent
 from tests.support.requires import requires
 from tests.support.until import until_async

@@ -7,8 +7,8 @@ import asyncio
 from holdfast_wire.frames import Started
 
 from gateway.model.records import Cause
+from tests.gateway.agent_peer import AgentPeer, execute, scripted
 from tests.gateway.harness import ScriptedAgent, Served
-from tests.gateway.test_agent_call import AgentPeer, execute, scripted
 from tests.support.requires import requires
 
 pytestmark = requires("redis")

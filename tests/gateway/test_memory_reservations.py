@@ -19,8 +19,8 @@ from gateway.http.bounded_protocol import BoundedHttpProtocol
 from gateway.http.request_fields import Fields
 from gateway.memory_reservation import MemoryReservations, RequestReservation
 from gateway.settings import RestSettings
+from tests.gateway.agent_peer import RESULT, AgentPeer, ask, scripted
 from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, serve
-from tests.gateway.test_agent_call import RESULT, AgentPeer, ask, scripted
 from tests.support.requires import requires
 
 pytestmark = requires("redis")
