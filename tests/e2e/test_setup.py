@@ -29,9 +29,10 @@ def setup_with(tmp_path: Path, python: str) -> str:
         (programs / name).chmod(0o755)
     clone = tmp_path / "clone" / "infra" / "scripts"
     clone.mkdir(parents=True)
+    shutil.copy(TOP / "infra/scripts/setup", clone)
     # The script falls back to /usr/bin/python3; this copy looks elsewhere, as on a machine without that file.
-    script = (TOP / "infra" / "scripts" / "setup").read_text().replace("/usr/bin/python3", "/nowhere/python3")
-    (clone / "setup").write_text(script)
+    (clone / "pythons").write_text((TOP / "infra/scripts/pythons").read_text().replace("/usr/bin/python3", "/nowhere/python3"))
+    (clone / "pythons").chmod(0o755)
     result = subprocess.run(
         ["bash", clone / "setup"],
         env={"PATH": os.fspath(programs), "HOME": os.fspath(tmp_path)},
