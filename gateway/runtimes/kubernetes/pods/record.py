@@ -14,7 +14,7 @@ import orjson
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.documents import read_spec, write_spec
-from gateway.model.option_fields import network_map, read_network
+from gateway.model.option_fields import network_map, options_map, read_network, read_options
 from gateway.model.options import Egress
 from gateway.model.records import SandboxSpec
 from gateway.runtimes.kubernetes.names import NETWORK, RECORD
@@ -40,6 +40,7 @@ def read_record(pod_annotations: dict[str, Any]) -> SandboxSpec | None:
     try:
         spec = read_spec(pod_annotations[RECORD])
         egress = read_network(orjson.loads(pod_annotations.get(NETWORK) or "{}"))
+        read_options(options_map(spec.options))
         good = all(isinstance(text, str) for text in spec.labels.values())
     except (KeyError, TypeError, ValueError, AttributeError, HoldfastError):
         return None
