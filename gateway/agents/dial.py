@@ -32,8 +32,11 @@ from holdfast_wire.websocket_frames import accept_key
 
 from gateway.model.records import Record
 
-_ANSWER_BYTES: Final = 64 * 1024
-"""Longest answer: an agent may be hostile."""
+_HEAD_BYTES: Final = 16 * 1024
+_BODY_BYTES: Final = 64 * 1024
+"""Longest head and body of an answer: an agent may be hostile."""
+_HEAD_END: Final = b"\r\n\r\n"
+_SWITCHING: Final = 101
 _IDLE_S: Final = 2.0
 """Time limit of a query for the idle time."""
 _PATIENCE_S: Final = 60.0
@@ -186,42 +189,61 @@ def _seconds(text: str) -> float | None:
 
 
 class _AnswerReader(asyncio.Protocol):
-    """Reads an answer, then stops reading."""
+    """Reads an answer, then stops reading. The head is parsed once, however the agent divides what it sends."""
 
     def __init__(self, answer: asyncio.Future[_Answer]) -> None:
         self.answer = answer
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._head: tuple[int, dict[str, str]] | None = None
+        self._body_at = self._body_bytes = 0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
 
     def data_received(self, data: bytes) -> None:
+        searched = max(0, len(self._buffer) - len(_HEAD_END) + 1)
         self._buffer += data
         if self.answer.done():
             return
         try:
-            answer = _parsed(self._buffer)
+            if self._head is None:
+                self._read_head(searched)
         except ValueError as error:
-            self.answer.set_exception(OSError(f"not an HTTP answer: {error}"))
+            self._fail(f"not an HTTP answer: {error}")
             return
-        if answer is not None:
+        if self._head is not None and len(self._buffer) - self._body_at >= self._body_bytes:
             assert self._transport is not None
             self._transport.pause_reading()
-            self.answer.set_result(answer)
-        elif len(self._buffer) > _ANSWER_BYTES:
-            self.answer.set_exception(OSError("the answer is too long"))
+            self.answer.set_result((*self._head, bytes(self._buffer[self._body_at :])))
+
+    def _read_head(self, searched: int) -> None:
+        """Parse the head once it is whole. Raises ``ValueError``."""
+        end = self._buffer.find(_HEAD_END, searched)
+        if max(end, len(self._buffer) if end < 0 else 0) > _HEAD_BYTES:
+            raise ValueError("its head is too long")
+        if end < 0:
+            return
+        status, headers = _parsed(bytes(self._buffer[:end]))
+        self._body_at = end + len(_HEAD_END)
+        if status != _SWITCHING:  # after that the session follows, and no body
+            self._body_bytes = int(headers.get("content-length", 0))
+        if self._body_bytes > _BODY_BYTES:
+            raise ValueError("its body is too long")
+        self._head = status, headers
+
+    def _fail(self, why: str) -> None:
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self.answer.set_exception(OSError(why))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answer.done():
             self.answer.set_exception(exc if isinstance(exc, OSError) else OSError("the agent closed the connection"))
 
 
-def _parsed(data: bytes) -> _Answer | None:
-    """The answer, None while a part of it is missing. Raises ``ValueError``."""
-    head, end, body = data.partition(b"\r\n\r\n")
-    if not end:
-        return None
+def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
+    """Status and headers. Raises ``ValueError``."""
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     if not version.startswith("HTTP/1."):
@@ -232,4 +254,4 @@ def _parsed(data: bytes) -> _Answer | None:
         if not colon:
             raise ValueError("a header without a colon")
         headers[name.strip().lower()] = value.strip()
-    return (int(rest[:3]), headers, body) if len(body) >= int(headers.get("content-length", 0)) else None
+    return int(rest[:3]), headers
