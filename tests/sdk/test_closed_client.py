@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from holdfast import ClientClosedError, Sandbox
+from holdfast import ClientClosedError, HoldfastError, Sandbox
 
 from tests.sdk.support.fake_agent import FakeAgent
 from tests.sdk.test_rest import Service
@@ -81,6 +81,22 @@ async def test_a_create_interrupted_by_close_leaves_no_sandbox(service: Service,
     with pytest.raises(ClientClosedError):
         await asyncio.wait_for(create, 30)
     assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
+
+
+async def test_a_create_that_fails_after_close_leaves_no_record(service: Service, face: Any) -> None:
+    service.delay_s = 0.5
+    service.answers = [
+        (422, {"code": "image_not_found", "detail": "no such image", "hint": ""}),
+        (200, {**RECORD, "status": "failed", "ready": False}),
+        (200, {"existed": True}),
+    ]
+    client = face.client(service.url, "k")
+    create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
+    await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
+    await client.close()
+    with pytest.raises(HoldfastError):
+        await create
+    assert [line for line, _ in service.requests][-1] == "DELETE /sandboxes/sb"
 
 
 async def test_a_delete_interrupted_by_close_is_sent_again(service: Service, face: Any) -> None:

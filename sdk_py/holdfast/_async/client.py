@@ -267,11 +267,17 @@ class AsyncSandboxClient:
     async def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
         """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
 
-        The create may still be on its way on another connection: it makes nothing then.
+        The create may still be on its way on another connection: it makes nothing then. A client that was closed meanwhile uses a
+        connection of its own.
         """
-        with contextlib.suppress(HoldfastError):
-            if not status or (await self._rest.get(sandbox_id)).status == status:
-                await self._rest.delete(sandbox_id, key)
+        rest = AsyncRest(self._options) if self._rest.closed else self._rest
+        try:
+            with contextlib.suppress(HoldfastError):
+                if not status or (await rest.get(sandbox_id)).status == status:
+                    await rest.delete(sandbox_id, key)
+        finally:
+            if rest is not self._rest:
+                await rest.http.close()
 
     async def __aenter__(self) -> Self:
         self._rest.check_open()

@@ -58,10 +58,10 @@ class AsyncTunnel:
         self._address = Address(*self._server.sockets[0].getsockname()[:2])
 
     def _accept(self, stream: Stream) -> None:
+        self._streams.add(stream)  # not in the task, which ``close`` may cancel before it begins
         self._background.start(self._connected, stream, name="holdfast-tunnel")
 
     async def _connected(self, stream: Stream) -> None:
-        self._streams.add(stream)
         try:
             if not self._closed:  # else ``close`` may not have seen it
                 await self._serve(stream)

@@ -268,11 +268,17 @@ class SandboxClient:
     def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
         """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
 
-        The create may still be on its way on another connection: it makes nothing then.
+        The create may still be on its way on another connection: it makes nothing then. A client that was closed meanwhile uses a
+        connection of its own.
         """
-        with contextlib.suppress(HoldfastError):
-            if not status or (self._rest.get(sandbox_id)).status == status:
-                self._rest.delete(sandbox_id, key)
+        rest = Rest(self._options) if self._rest.closed else self._rest
+        try:
+            with contextlib.suppress(HoldfastError):
+                if not status or (rest.get(sandbox_id)).status == status:
+                    rest.delete(sandbox_id, key)
+        finally:
+            if rest is not self._rest:
+                rest.http.close()
 
     def __enter__(self) -> Self:
         self._rest.check_open()
