@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import shutil
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.agent.files.archive import open_download
+from session_agent.agent.files.archive import _Archive, archive, open_download
+from session_agent.agent.files.safe_path import SafeRoot
 from tests.session_agent.trees_and_tars import DIR, build, download, facts, info, send, tar, upload
 from tests.support.channel import serve
 
@@ -183,3 +185,32 @@ async def test_archive_of_a_repository_by_git(tmp_path: Path) -> None:
     subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@example.org", "commit", "-qm", "m"], **run)  # type: ignore[call-overload]
     made = subprocess.run(["git", "archive", "HEAD"], **run)  # type: ignore[call-overload]
     assert (await (await send(tmp_path / "in", made.stdout)).result())["entries"] == 1
+
+
+def test_a_file_that_becomes_a_directory_does_not_bring_its_siblings(tmp_path: Path) -> None:
+    build(tmp_path / "one")
+    wanted = tmp_path / "one/wanted"
+    wanted.write_text("text")
+    source = archive(str(wanted), ())
+    assert next(source) == {"type": "file"}
+    wanted.unlink()
+    wanted.mkdir()
+    content = b"".join(piece for piece in source if isinstance(piece, bytes))
+    with tarfile.open(fileobj=io.BytesIO(content)) as opened:
+        assert opened.getnames() == ["wanted"]
+
+
+def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
+    for name in ("aside", "tree"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "aside/hidden").write_text("text")
+    with contextlib.closing(SafeRoot(str(tmp_path))) as root:
+        tree = _Archive(root, ("aside",))
+        names = []
+        for piece in tree.members("."):
+            names.append(piece[:100].rstrip(b"\0"))
+            if names[-1].rstrip(b"/") == b"tree":
+                (tmp_path / "tree").rename(tmp_path / "moved")
+                (tmp_path / "tree").symlink_to("aside")
+    assert [name for name in names if b"hidden" in name] == []
+    assert tree.skipped.fields("skipped")["skipped"] == 1

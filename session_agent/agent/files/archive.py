@@ -71,7 +71,7 @@ class _Archive:
     def members(self, top: str) -> Iterator[bytes]:
         """The archive of one file, or of the root and everything below it."""
         is_directory = yield from self._member(top)
-        if not is_directory:
+        if top != "." or not is_directory:  # what was a file may be a directory by now: its content was not asked for
             return
         waiting = [("", iter(self._names("")))]
         while waiting:
@@ -89,7 +89,8 @@ class _Archive:
 
     def _names(self, directory: str) -> list[str]:
         try:
-            with opened(".", os.O_RDONLY | os.O_DIRECTORY, directory=self._root.directory(directory)) as descriptor:
+            parent, name = self._root.parent(directory) if directory else (self._root.directory(""), ".")
+            with opened(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, directory=parent) as descriptor:
                 return sorted(os.listdir(descriptor), key=os.fsencode)
         except OSError:
             self.skipped.add(directory or ".")
