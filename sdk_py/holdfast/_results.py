@@ -348,13 +348,6 @@ _EVENT_FIELDS: Fields = (
     ("type", (str,), "overflow"), ("path", *_TEXT), ("to", *_NO_TEXT), ("directory", (bool,), False), ("raw_path", *_NO_BYTES),
     ("raw_to", *_NO_BYTES),
 )  # fmt: skip
-_PATCH_FIELDS: Fields = (
-    ("success", (bool,), False),
-    ("exit_code", (int,), 1),
-    ("stdout", *_TEXT),
-    ("stderr", *_TEXT),
-    ("files", (list,), []),
-)
 
 
 def read_cause(body: Any) -> Cause | None:
@@ -402,8 +395,9 @@ def read_event(body: Any) -> FileEvent:
 
 def read_patch(body: Mapping[str, Any]) -> PatchResult:
     """What closes a patch channel, or what REST answers to one."""
-    success, exit_code, stdout, stderr, files = take_all(body, _PATCH_FIELDS)
-    return PatchResult(success, exit_code, stdout, stderr, tuple(map(str, files)))
+    stdout, stderr = (take(body, name, str, default="") for name in ("stdout", "stderr"))
+    files = tuple(map(str, take(body, "files", list, default=[])))
+    return PatchResult(take(body, "success", bool, default=False), take(body, "exit_code", int, default=1), stdout, stderr, files)
 
 
 def read_transfer(body: Mapping[str, Any], left_out: int = 0) -> TransferResult:

@@ -66,16 +66,11 @@ def _no_command(words: Sequence[str]) -> UsageError:
 
 
 def _report_usage(why: UsageError, *, as_json: bool) -> None:
-    from holdfast.cli.output import print_note, report_map
+    from holdfast.cli.output import print_note, report
 
-    hint = why.hint or f"{why.program} --help shows its usage"
-    if as_json:
-        report_map({"code": "invalid_argument", "message": str(why), "hint": hint, "usage": why.usage})
-        return
-    print_note(f"{why.program}: {why}")
-    if why.hint:
-        print_note(f"  {why.hint}")
-    if why.usage:
+    hint = why.hint or (f"{why.program} --help shows its usage" if as_json else "")
+    report({"code": "invalid_argument", "message": str(why), "hint": hint, "usage": why.usage}, as_json=as_json, program=why.program)
+    if why.usage and not as_json:
         print_note(f"{why.usage}\n  {why.program} --help for details")
 
 
@@ -128,7 +123,7 @@ def _run(parsed: Arguments) -> int:
     except HoldfastError as why:
         from holdfast.cli.output import report
 
-        report(why, as_json=parsed.json)
+        report(why.to_map(), as_json=parsed.json)
         return EXIT_USAGE if why.kind.sdk_class in _WRONG_ARGUMENTS else EXIT_SERVICE
     except KeyboardInterrupt as why:
         return 128 + int(getattr(why, "number", EXIT_INTERRUPTED - 128))
@@ -141,5 +136,5 @@ def _run(parsed: Arguments) -> int:
 
         message = f"{why.strerror or why}{f': {why.filename}' if why.filename else ''}"
         local = HoldfastError("invalid_argument", message, hint="check the path on this machine, its permissions and the free space")
-        report(local, as_json=parsed.json)
+        report(local.to_map(), as_json=parsed.json)
         return EXIT_USAGE

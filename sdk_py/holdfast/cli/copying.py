@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from holdfast import (
     ArchiveError,
@@ -127,23 +127,14 @@ def _name_of(source: FileEntry, path: str) -> str:
     return last if last not in ("", ".", "..") else posixpath.basename(source.path.rstrip("/"))
 
 
-class _Incoming(io.RawIOBase):
-    """What a transfer sends, as a file to read."""
+class _Incoming:
+    """What a transfer sends, for ``tarfile``, which takes pieces of any size."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
-        self._left = memoryview(b"")
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._left:
-            self._left = memoryview(self._transfer.read())
-        size = min(len(buffer), len(self._left))
-        buffer[:size] = self._left[:size]
-        self._left = self._left[size:]
-        return size
+    def read(self, _size: int) -> bytes:
+        return self._transfer.read()
 
 
 def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
@@ -155,7 +146,7 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
     try:
         with (
             Transfer(sandbox._attached(), "download", {"path": path}) as transfer,
-            tarfile.open(fileobj=io.BufferedReader(_Incoming(transfer), PIECE_BYTES), mode="r|") as packed,
+            tarfile.open(fileobj=cast(Any, _Incoming(transfer)), mode="r|") as packed,
             tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
         ):
             for member in packed:
@@ -217,12 +208,12 @@ def _link_archive(link: Path, name: str) -> Iterator[bytes]:
 
 def _archive_here() -> Any:
     """The archive on standard input, unpacked where it is compressed. Raises ``UsageError`` where it is none."""
-    source = io.BufferedReader(_Input(), PIECE_BYTES)
-    begun = source.peek(tarfile.BLOCKSIZE)
+    source = _Input()
+    begun = source.begun
     for magic, module in _COMPRESSED:
         if begun.startswith(magic):
             return import_module(module).open(source)
-    if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun[: tarfile.BLOCKSIZE])):
+    if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun)):
         raise UsageError(
             "standard input is not a tar archive",
             hint="tar c DIR | holdfast cp - SANDBOX:/path; to write one file: holdfast exec -i SANDBOX sh -c 'cat > /path'",
@@ -230,20 +221,18 @@ def _archive_here() -> Any:
     return source
 
 
-class _Input(io.RawIOBase):
-    """Standard input, in pieces of at least a block."""
+class _Input:
+    """Standard input, whose first block has been read."""
 
-    def readable(self) -> bool:
-        return True
+    def __init__(self) -> None:
+        self._source: Any = sys.stdin.buffer
+        self.begun: bytes = self._source.read(tarfile.BLOCKSIZE)
 
-    def readinto(self, buffer: Any) -> int:
-        view, got = memoryview(buffer), 0
-        while got < min(tarfile.BLOCKSIZE, len(view)):
-            size = sys.stdin.buffer.readinto1(view[got:])  # type: ignore[union-attr]
-            if not size:
-                break
-            got += size
-        return got
+    def read(self, size: int) -> bytes:
+        if not self.begun:
+            return bytes(self._source.read1(size))
+        data, self.begun = self.begun[:size], self.begun[size:]
+        return data
 
 
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:

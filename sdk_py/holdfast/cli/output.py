@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.words import Arguments, UsageError
 
 if TYPE_CHECKING:
-    from holdfast._errors import HoldfastError
     from holdfast._results import CommandResult
 
 _ALLOWED = frozenset("\n\t")
@@ -88,22 +87,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n")
 
 
-def report(why: HoldfastError, *, as_json: bool) -> None:
-    """An error on standard error: its message, then what to do about it; with ``--json`` its map."""
+def report(error: dict[str, Any], *, as_json: bool, program: str = "holdfast") -> None:
+    """An error on standard error, by its map: its message, then what to do about it."""
     if as_json:
-        report_map(why.to_map())
+        import json
+
+        print_note(json.dumps({"error": error}, default=str))
         return
-    print_note(f"holdfast: {why.message}")
-    if why.hint:
-        print_note(f"  {why.hint}")
-
-
-def report_map(error: dict[str, Any]) -> None:
-    """An error as JSON on standard error."""
-    import json
-
-    json.dump({"error": error}, sys.stderr, default=str)
-    sys.stderr.write("\n")
+    print_note(f"{program}: {error['message']}")
+    if error["hint"]:
+        print_note(f"  {error['hint']}")
 
 
 def pairs(words: Sequence[str], what: str, example: str = "RUN=7") -> dict[str, str]:

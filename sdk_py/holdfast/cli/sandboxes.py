@@ -15,7 +15,6 @@ from holdfast_wire.rest import Status
 
 from holdfast import (
     ConflictError,
-    HoldfastError,
     ImageNotFoundError,
     ImagePullError,
     NotFoundError,
@@ -198,7 +197,7 @@ def _removed(client: SandboxClient, ids: Iterable[str], *, as_json: bool, quiet:
     if as_json:
         print_json({"removed": removed, "missing": missing})
     for word in missing if not quiet else ():
-        report(HoldfastError("sandbox_not_found", f"there is no sandbox {word!r}", hint="list yours with `holdfast list`"), as_json=as_json)
+        report(SandboxNotFoundError(f"there is no sandbox {word!r}").to_map(), as_json=as_json)
     return 125 if missing and not quiet else 0
 
 

@@ -18,10 +18,8 @@ from holdfast.cli.words import Arguments
 def up(arguments: Arguments) -> int:
     """``holdfast up``. Returns where it cannot start."""
     if find_spec("holdfast_server") is None:
-        report(
-            UnsupportedError("unsupported", "the server is not installed here", hint="pip install 'holdfast[server]'"),
-            as_json=arguments.json,
-        )
+        missing = UnsupportedError("the server is not installed here", hint="pip install 'holdfast[server]'")
+        report(missing.to_map(), as_json=arguments.json)
         return 2  # as for all that keeps it from starting
     words = [sys.executable, "-m", "holdfast_server"]
     for name in ("port", "data", "procfile", "stop_grace", "with_parent", "no_ready", "json"):

@@ -14,17 +14,6 @@ from holdfast._results import (  # isort: skip
     STDERR, STDOUT, Cause, CommandResult, FileEntry, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
 )  # fmt: skip
 
-_JOB_FIELDS = (
-    ("exit_code", (int,), None),
-    ("stdout", (str,), ""),
-    ("stderr", (str,), ""),
-    ("started_at", (int, float), 0.0),
-    ("completed_at", (int, float), 0.0),
-    ("timed_out", (bool,), False),
-    ("truncated", (bool,), False),
-    ("signal", (str,), None),
-    ("error", (str,), None),
-)
 _STREAM_FIELDS = (("seen", (int,), 0), ("dropped", (int,), 0), ("sha256", (str,), ""))
 
 
@@ -107,21 +96,22 @@ def exec_body(params: dict[str, Any], data: bytes | None, limit: int) -> dict[st
 
 
 def job_result(job: dict[str, Any], command_id: str) -> CommandResult:
-    exit_code, stdout, stderr, started, completed, timed_out, truncated, signal, why = take_all(job, _JOB_FIELDS)
+    exit_code, why = take(job, "exit_code", int), take(job, "error", str)
     if exit_code is None:
         raise error("outcome_unknown", f"the job ended without an exit code: {why or 'no reason given'}", detail={"command_id": command_id})
-    cause = read_cause(job.get("cause"))
+    started, completed = (float(take(job, name, int, float, default=0.0)) for name in ("started_at", "completed_at"))
+    cause, timed_out = read_cause(job.get("cause")), take(job, "timed_out", bool, default=False)
     if cause is None and timed_out:
         cause = Cause("workload", "timeout", why or "the command ran out of time")
     return CommandResult(
         exit_code=exit_code,
-        stdout_bytes=stdout.encode(),
-        stderr_bytes=stderr.encode(),
-        duration_s=max(float(completed) - float(started), 0.0) if started and completed else 0.0,
+        stdout_bytes=take(job, "stdout", str, default="").encode(),
+        stderr_bytes=take(job, "stderr", str, default="").encode(),
+        duration_s=max(completed - started, 0.0) if started and completed else 0.0,
         command_id=command_id,
         timed_out=timed_out,
-        truncated=truncated,
-        signal=signal,
+        truncated=take(job, "truncated", bool, default=False),
+        signal=take(job, "signal", str),
         cause=cause,
         streams=_stream_counts(job.get("streams")),
     )
