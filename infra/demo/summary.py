@@ -36,7 +36,7 @@ def summary(played: Sequence[Played], created_s: float, total_s: float, rest: Re
             _row("  over the session", [turn.wall_s for turn in shared]),
             _row("  over REST", [turn.wall_s for turn in rest.played]),
             f"  over the session {_in_all(shared)} in all, over REST {_in_all(rest.played)},",
-            f"  which said {rest.repeated_bytes} bytes of state again",
+            f"  which sent {rest.repeated_bytes} bytes of state again",
         ]
     return "\n".join(lines)
 
