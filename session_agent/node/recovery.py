@@ -1,8 +1,8 @@
 """Cleaning up after a node that was killed.
 
 Owns the cleanup at start: it removes the cgroups and files of the last run. Processes need none, since every sandbox dies with its node
-(PR_SET_PDEATHSIG), nor do mounts, which are in namespaces that end with their processes. That sandboxes are lost is concluded by whoever
-knew them: ``Events.began_at`` is later than they are.
+(PR_SET_PDEATHSIG), nor do mounts, which are in namespaces that end with their processes. The controller
+concludes that their sandboxes are lost, because ``Events.began_at`` is later than their creation.
 A ``run_dir`` outside of the data directory is locked by its node and has a link to its data directory, so that any later node of the
 machine can remove it when its node is dead and its data directory is gone.
 """
@@ -73,7 +73,7 @@ def claim_run_dir(settings: NodeSettings) -> int | None:
 
 
 def remove_run_dir(settings: NodeSettings) -> None:
-    """Remove ``run_dir`` and the sockets in it, which belong to nobody any more. Raises ``OSError``.
+    """Remove ``run_dir`` and the sockets in it, which no process uses any more. Raises ``OSError``.
 
     Where this ends early, ``sweep_abandoned`` of a later node finds the folder, by its link or by its name.
     """

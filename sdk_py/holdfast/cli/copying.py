@@ -87,7 +87,7 @@ def remote(word: str) -> tuple[str, str] | None:
 
 def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], str | None], where: str = "", mkdir: str = "mkdir -p") -> str:
     """The path that a source gets at ``target``. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
-    ``kind`` tells what is at a path. Raises ``UsageError`` for what docker refuses: what replaces another kind of file, or lies nowhere."""
+    ``kind`` says what is at a path. Raises ``UsageError`` for what docker refuses: what replaces another kind of file, or lies nowhere."""
     name, is_directory, contents = source
     there, place = kind(target), target
     if there == "directory":
