@@ -6,13 +6,11 @@ import subprocess
 
 import pytest
 
-from session_agent.agent.shell.driver import BashDialect, Private, ShDialect
-
-PRIVATE = Private(100, 101, (102, 103))
+from session_agent.agent.shell.driver import BashDialect, ShDialect
 
 
 def test_only_bash_tags_the_processes_of_a_run_itself() -> None:
-    bash, sh = BashDialect("/bin/bash", PRIVATE), ShDialect("/bin/sh", PRIVATE)
+    bash, sh = BashDialect("/bin/bash"), ShDialect("/bin/sh")
     for status in (0, 7):
         with_tag, without = (bash.text(1, b"true", stdin=None, last_status=status, tag=tag) for tag in (5, None))
         assert with_tag == b"\\builtin ulimit -SR 5\n" + without

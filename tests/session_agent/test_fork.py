@@ -7,7 +7,9 @@ import gc
 import os
 import signal
 import struct
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,27 @@ def test_descriptors_get_the_requested_numbers(tasks: int) -> None:
     os.close(reader)
     assert (code, error) == (0, None)
     assert output.split() == [b"placed", b"0", b"1", b"2", b"3", b"8", b"9"]
+
+
+@pytest.mark.parametrize("stub", [True, False], ids=["by a stub", "forked"])
+def test_placed_descriptors_may_exchange_their_numbers(tasks: int, stub: bool) -> None:
+    with ExitStack() as files:
+        one, two = (files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        for file, text in ((one, b"one"), (two, b"two")):
+            file.write(text)
+            file.seek(0)
+        reader, writer = os.pipe()
+        place = {one.fileno(): two.fileno(), two.fileno(): one.fileno()}
+        before = descriptors()
+        command = f"cat /proc/self/fd/{one.fileno()} /proc/self/fd/{two.fileno()}"
+        pid, starting = Forker([tasks] if stub else []).fork(["sh", "-c", command], LAUNCH, Stdio(reader, writer, writer), place=place)
+        if starting is not None:
+            starting.close()
+        assert descriptors() == before
+        os.close(writer)
+        with open(reader, "rb") as output:
+            assert output.read() == b"twoone"
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_low_descriptors_may_be_exchanged(tasks: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -395,3 +396,20 @@ async def test_a_run_whose_input_pipe_cannot_be_made_is_refused_and_the_shell_co
         again = shell.begin("cat | wc -c", command_id="a", stdin="pipe")
         shell.handler.write(b"12345", True)
         assert (await shell.wait(again)).stdout.strip() == b"5"
+
+
+@SHELLS
+@pytest.mark.parametrize("ulimits", [{}, {"core": (0, 0)}], ids=["forked", "by a stub"])
+async def test_a_shell_of_an_agent_with_many_open_descriptors(kind: str, ulimits: dict[str, tuple[int, int]]) -> None:
+    # Its own descriptors had numbers above those of the agent. Some numbers are used by bash itself (255 among them): every run then
+    # ended without output.
+    with ExitStack() as held:
+        for lowest_free in range(225, 240):
+            while (descriptor := os.open(os.devnull, os.O_RDONLY)) < lowest_free:
+                held.callback(os.close, descriptor)
+            held.callback(os.close, descriptor)
+            async with client(env={"PATH": PATH}, ulimits=ulimits) as sandbox:
+                shell = sandbox.shell(shell=kind)
+                await shell.run("cd /usr; X=1")
+                run = await shell.run("pwd; echo $X >&2; ls -x /proc/self/fd; exit 3")
+                assert (run.exit_code, run.stdout, run.stderr) == (3, b"/usr\n0  1  2  3\n", b"1\n")

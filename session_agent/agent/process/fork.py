@@ -29,7 +29,7 @@ _PROGRAM_ERRORS = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR,
 _STUB_REFUSED_ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOENT, errno.ENOEXEC, errno.EINVAL)
 """Errors of exec where the kernel or a security policy forbids executing a memory file."""
 _FIRST_HIGH_FD = 64
-"""Descriptors from this number on do not collide with the numbers that a child is given."""
+"""Temporary copies of descriptors get this number or a higher one, above most of those that a child is given."""
 _SPARE_PIDS = 16
 """Processes that a command must still be able to start in the commands' group; if the group has fewer left it is not joined."""
 _MFD_EXEC = 0x10
@@ -150,9 +150,11 @@ class Forker:
         """
         if not argv[0]:
             raise CannotExecuteError(127, "'': command not found")
+        copies: list[int] = []
         try:
+            place = _without_overlap(place, copies) if place else {}
             if self._stubs:
-                started = self._fork_stub(argv, launch, stdio, tty, place or {})
+                started = self._fork_stub(argv, launch, stdio, tty, place)
                 if started is not None:
                     return started
             if self._namespace is not None:
@@ -161,9 +163,12 @@ class Forker:
                     f"cannot start {argv[0]!r:.200}: this kernel does not execute files in memory",
                     hint="set vm.memfd_noexec to 0 or 1 on the machine",
                 )
-            return _fork_and_wait(argv, launch, stdio, tty, place or {}, ulimits=self._ulimits), None
+            return _fork_and_wait(argv, launch, stdio, tty, place, ulimits=self._ulimits), None
         except (OSError, ValueError) as error:
             raise explain(error, argv[0], launch) from None
+        finally:
+            for descriptor in copies:
+                os.close(descriptor)
 
     def _fork_stub(
         self, argv: Sequence[str], launch: Launch, stdio: Stdio, tty: bool, place: dict[int, int]
@@ -175,7 +180,7 @@ class Forker:
         def relocate(descriptor: int, lowest: int) -> int:
             """The descriptor, or a temporary copy above the numbers that the child is given."""
             if descriptor < lowest:
-                temporary.append(descriptor := fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD))
+                temporary.append(descriptor := fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(lowest, _FIRST_HIGH_FD)))
             return descriptor
 
         try:
@@ -240,6 +245,16 @@ class Forker:
                 raise
             self._memory_flags = os.MFD_CLOEXEC  # before Linux 6.3
             return os.memfd_create("start", self._memory_flags)
+
+
+def _without_overlap(place: dict[int, int], copies: list[int]) -> dict[int, int]:
+    """``place`` with copies of those descriptors whose own number is given to another one, so that the order does not matter."""
+    apart = {}
+    for number, descriptor in place.items():
+        if descriptor in place:
+            copies.append(descriptor := fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(*place, _FIRST_HIGH_FD) + 1))
+        apart[number] = descriptor
+    return apart
 
 
 def _spawn(path: str, argv: Sequence[str], launch: Launch, stdio: Stdio, place: dict[int, int]) -> int:
@@ -315,7 +330,7 @@ def _fork_and_wait(
     """Fork by ``subprocess`` and wait for the exec. ``program`` is what is executed if it is not ``argv[0]``."""
     if place:
         place, stdio = place | {descriptor: descriptor for descriptor in stdio.keep}, replace(stdio, keep=())
-    reserved = _reserve_low_descriptors() if place else []
+    reserved = _reserve(place)
     # only if needed: a preexec_fn makes subprocess use fork instead of the faster vfork
     in_child = functools.partial(_prepare_child, tty, place, ulimits or {}) if tty or place or ulimits else None
     try:
@@ -367,12 +382,10 @@ def _set_close_on_exec(keep: Collection[int]) -> None:
                 pass  # the descriptor of the listing itself, closed by now
 
 
-def _reserve_low_descriptors() -> list[int]:
-    """Occupy the one-digit descriptors, so that Popen's own pipes do not get numbers that ``place`` assigns."""
-    taken = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
-    while taken[-1] < 10:
-        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-    return taken
+def _reserve(numbers: Collection[int]) -> list[int]:
+    """Occupy those of the descriptors ``numbers`` that are free, so that Popen's own pipe gets none of them. Returns what to close."""
+    with open(os.devnull, "rb") as null:
+        return [fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, number) for number in numbers]
 
 
 def explain(error: Exception, program: str, launch: Launch) -> Exception:

@@ -53,10 +53,14 @@ class Private:
         """All four."""
         return (self.out, self.err, *self.files)
 
-    def above(self) -> Private:
-        """Four numbers higher than all of these."""
-        base = max(self.all) + 1
-        return Private(base, base + 1, (base + 2, base + 3))
+
+_BASH_INHERITED = Private(100, 101, (102, 103))
+_BASH_PRIVATE = Private(104, 105, (106, 107))
+"""Numbers that scripts hardly use and bash itself does not: bash puts its own descriptors from 10 on and from 255 down."""
+_SH_PRIVATE = Private(6, 7, (8, 9))
+"""POSIX sh knows descriptors of one digit only."""
+SH_FEED = 5
+"""The descriptor from which a fed shell sources control lines."""
 
 
 class ReportReader:
@@ -118,9 +122,11 @@ class _Dialect(ABC):
     _rescue = b"\\unset -f command printf\n"
     _loaded = b""
 
-    def __init__(self, private: Private, *, tty: bool) -> None:
+    def __init__(self, private: Private, *, inherited: Private, tty: bool) -> None:
         """``tty``: the inherited output descriptors are a terminal, which becomes the shell's controlling terminal."""
         self.private = private
+        self.inherited = inherited
+        """The numbers that the shell is started with for its private descriptors."""
         self.token = os.urandom(8).hex().encode()
         self._input = b" </dev/null"
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
@@ -204,10 +210,9 @@ class BashDialect(_Dialect):
     """In POSIX mode special builtins are found before functions."""
     _loaded = b"\\builtin set +o history +o histexpand\n"
 
-    def __init__(self, path: str, inherited: Private, *, tty: bool = False) -> None:
-        super().__init__(inherited.above(), tty=tty)
+    def __init__(self, path: str, *, tty: bool = False) -> None:
+        super().__init__(_BASH_PRIVATE, inherited=_BASH_INHERITED, tty=tty)
         self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
-        self._inherited = inherited
         self._seen: set[int] = set()
 
     def prepare(self) -> bytes:
@@ -223,7 +228,7 @@ class BashDialect(_Dialect):
         While a group redirects descriptors, bash keeps copies of them from number 10 on, which are close-on-exec; so are duplicates of
         these copies. If a version of bash does this differently, the descriptors are only moved, and commands inherit them.
         """
-        pairs = tuple(zip(self._inherited.all, self.private.all, strict=True))
+        pairs = tuple(zip(self.inherited.all, self.private.all, strict=True))
         moved = b"".join(b" %d<&%d" % (new, 10 + at) for at, (_, new) in enumerate(pairs))
         closed = b"".join(b" %d<&-" % old for old, _ in pairs)
         same = b" && ".join(b"/proc/self/fd/%d -ef /proc/self/fd/%d" % pair for pair in pairs)
@@ -294,23 +299,21 @@ class ShDialect(_Dialect):
     kind = "sh"
     _no_errors = b" 2>/dev/null"
 
-    def __init__(self, path: str, private: Private, feed: int | None = None, *, tty: bool = False) -> None:
-        """``feed``: the descriptor from which a *fed* shell sources control lines; a line on its standard input makes it do so.
+    def __init__(self, path: str, *, fed: bool = False, tty: bool = False) -> None:
+        """A *fed* shell sources control lines from descriptor ``SH_FEED``; a line on its standard input makes it do so.
 
         busybox is fed because its own reading of standard input has two faults: the exit of a child interrupts the read (EINTR), which it
         takes for the end of the input, and applets that run without an exec read the lines that it has read ahead. Sourcing has neither.
         """
         applet = ["sh"] if path.endswith("/busybox") else []
-        super().__init__(private, tty=tty)
+        super().__init__(_SH_PRIVATE, inherited=_SH_PRIVATE, tty=tty)
         self.argv = [path, *applet, "-i"]
-        self._feed = feed
-        hidden = private.all if feed is None else (*private.all, feed)
+        hidden = (*_SH_PRIVATE.all, SH_FEED) if fed else _SH_PRIVATE.all
         self._closed = b"".join(b" %d>&-" % fd for fd in hidden) + b"\n"
 
     def feed_line(self) -> bytes:
         """The line on the standard input of a fed shell. Its report has the status of the error that ended the last run."""
-        assert self._feed is not None
-        return self.report(FED)[:-1] + b"; \\. /proc/self/fd/%d\n" % self._feed
+        return self.report(FED)[:-1] + b"; \\. /proc/self/fd/%d\n" % SH_FEED
 
     def prepare(self) -> bytes:
         """The first control lines. The prompt is kept: it shows that an error has discarded control lines."""

@@ -7,7 +7,6 @@ and state, ``output`` or ``terminal`` the output of runs. ``shell`` decides what
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 from collections.abc import Callable
@@ -20,15 +19,12 @@ from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch, Stdio
 
-from .driver import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect
+from .driver import FED, OPENED, SH_FEED, BashDialect, Dialect, Report, ReportReader, ShDialect
 from .output import RunOutput
 from .state_files import StateFiles
 from .terminal import ShellTerminal
 
 _STATUS_BYTES = 4096
-_PRIVATE_BASE = 100
-_SH_PRIVATE = (6, 7, 8, 9)
-_SH_FEED = 5
 _PROMPT_DELAY_S = 0.005
 """Time for the awaited report to arrive after a prompt, before it is requested again."""
 
@@ -111,23 +107,19 @@ class ShellProcess:
                 if is_busybox(path):
                     feed_read, self._feed = _pipe(passed, kept)
             self._prompts = prompt_read
-            inherited = [_copy_up(fd, passed) for fd in (out, err, *self._files.descriptors)]
-            if self._feed >= 0:
-                inherited.append(_copy_up(control_read, passed))
             if launch.uid is not None:
                 for fd in (out, err, *self._files.descriptors, control_read):
                     os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
             self.dialect: Dialect
             if kind == "bash":
-                self.dialect = BashDialect(path, Private(inherited[0], inherited[1], (inherited[2], inherited[3])), tty=size is not None)
-                stdio = Stdio(control_read, status_write, context.null, tuple(inherited))
-                place = None
+                self.dialect = BashDialect(path, tty=size is not None)
+                stdio = Stdio(control_read, status_write, context.null)
             else:
-                a, b, c, d = _SH_PRIVATE
-                private = Private(a, b, (c, d))
-                self.dialect = ShDialect(path, private, None if self._feed < 0 else _SH_FEED, tty=size is not None)
+                self.dialect = ShDialect(path, fed=self._feed >= 0, tty=size is not None)
                 stdio = Stdio(control_read if self._feed < 0 else feed_read, status_write, prompt_write)
-                place = dict(zip((*_SH_PRIVATE, _SH_FEED), inherited, strict=False))
+            place = dict(zip(self.dialect.inherited.all, (out, err, *self._files.descriptors), strict=True))
+            if self._feed >= 0:
+                place[SH_FEED] = control_read
             self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
             kept.pop_all()
         context.groups.join(self.pid)
@@ -384,10 +376,3 @@ def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
     reads.callback(os.close, reader)
     writes.callback(os.close, writer)
     return reader, writer
-
-
-def _copy_up(fd: int, copies: ExitStack) -> int:
-    """A copy of a descriptor with a number that scripts do not use and that is above common values of ``ulimit -n``."""
-    copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_BASE)
-    copies.callback(os.close, copy)
-    return copy
