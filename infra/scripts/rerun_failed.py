@@ -1,0 +1,39 @@
+"""Runs the tests that failed in the last run of pytest once more, one after another, and fails if one of them fails again.
+
+Owns what continuous integration does about a test that failed while other workers loaded the machine. As with the runner of CPython's own
+tests, a test that passes alone does not fail the run; its first failure stays in the output, and it is listed here as unstable. A run with
+more than a few failures is not repeated. Called by ``.ci/run``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+_TOP = Path(__file__).resolve().parents[2]
+_MOST = 5
+"""With more failures than this the change is at fault, or the machine."""
+
+
+def main(top: Path = _TOP, python: str = sys.executable) -> int:
+    """The exit status: 0 if a few tests had failed and each of them passes now."""
+    try:
+        failed = sorted(json.loads((top / ".pytest_cache/v/cache/lastfailed").read_text()))
+    except FileNotFoundError:
+        failed = []
+    if not failed or len(failed) > _MOST:
+        count = "no failed test is on record" if not failed else f"{len(failed)} tests failed, more than {_MOST}"
+        print(f"not run again: {count}", file=sys.stderr)
+        return 1
+    print(f"\n== {len(failed)} tests failed beside others and run again alone", *failed, sep="\n   ", flush=True)
+    options = ["-q", "-p", "no:xdist", "--last-failed", "--last-failed-no-failures", "none"]
+    code = subprocess.run([python, "-m", "pytest", *options], cwd=top, check=False).returncode
+    if code == 0:
+        print("\n== unstable: failed beside others, passed alone; find out why", *failed, sep="\n   ", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
