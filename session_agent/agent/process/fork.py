@@ -330,10 +330,11 @@ def _fork_and_wait(
     """Fork by ``subprocess`` and wait for the exec. ``program`` is what is executed if it is not ``argv[0]``."""
     if place:
         place, stdio = place | {descriptor: descriptor for descriptor in stdio.keep}, replace(stdio, keep=())
-    reserved = _reserve(place)
+    reserved: list[int] = []
     # only if needed: a preexec_fn makes subprocess use fork instead of the faster vfork
     in_child = functools.partial(_prepare_child, tty, place, ulimits or {}) if tty or place or ulimits else None
     try:
+        _reserve(place, reserved)
         process = subprocess.Popen(
             argv,
             executable=program,
@@ -382,10 +383,11 @@ def _set_close_on_exec(keep: Collection[int]) -> None:
                 pass  # the descriptor of the listing itself, closed by now
 
 
-def _reserve(numbers: Collection[int]) -> list[int]:
-    """Occupy those of the descriptors ``numbers`` that are free, so that Popen's own pipe gets none of them. Returns what to close."""
+def _reserve(numbers: Collection[int], reserved: list[int]) -> None:
+    """Occupy those of the descriptors ``numbers`` that are free, so that Popen's own pipe gets none of them."""
     with open(os.devnull, "rb") as null:
-        return [fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, number) for number in numbers]
+        for number in numbers:
+            reserved.append(fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, number))  # noqa: PERF401 - what was opened before an error is closed
 
 
 def explain(error: Exception, program: str, launch: Launch) -> Exception:
