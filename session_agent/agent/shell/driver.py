@@ -54,9 +54,11 @@ class Private:
         return (self.out, self.err, *self.files)
 
 
-_BASH_INHERITED = Private(100, 101, (102, 103))
-_BASH_PRIVATE = Private(104, 105, (106, 107))
-"""Numbers that scripts hardly use and bash itself does not: bash puts its own descriptors from 10 on and from 255 down."""
+_BASH_FIRST = 100
+"""Eight numbers from this one on are hardly used by scripts, and not by bash: it puts its own descriptors from 10 on and from 255 down."""
+_BASH_FIRST_OF_FEW = 20
+"""The same where a process may open fewer than ``_FEW`` descriptors: bash puts its own from the highest possible number down."""
+_FEW = 128
 _SH_PRIVATE = Private(6, 7, (8, 9))
 """POSIX sh knows descriptors of one digit only."""
 SH_FEED = 5
@@ -210,8 +212,11 @@ class BashDialect(_Dialect):
     """In POSIX mode special builtins are found before functions."""
     _loaded = b"\\builtin set +o history +o histexpand\n"
 
-    def __init__(self, path: str, *, tty: bool = False) -> None:
-        super().__init__(_BASH_PRIVATE, inherited=_BASH_INHERITED, tty=tty)
+    def __init__(self, path: str, *, nofile: int = _FEW, tty: bool = False) -> None:
+        """``nofile``: how many descriptors a process may open, -1 for no limit."""
+        first = _BASH_FIRST_OF_FEW if 0 <= nofile < _FEW else _BASH_FIRST
+        inherited, private = (Private(one, one + 1, (one + 2, one + 3)) for one in (first, first + 4))
+        super().__init__(private, inherited=inherited, tty=tty)
         self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
         self._seen: set[int] = set()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -112,7 +113,8 @@ class ShellProcess:
                     os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
             self.dialect: Dialect
             if kind == "bash":
-                self.dialect = BashDialect(path, tty=size is not None)
+                nofile = context.settings.ulimits.get("nofile", resource.getrlimit(resource.RLIMIT_NOFILE))[0]
+                self.dialect = BashDialect(path, nofile=nofile, tty=size is not None)
                 stdio = Stdio(control_read, status_write, context.null)
             else:
                 self.dialect = ShDialect(path, fed=self._feed >= 0, tty=size is not None)
