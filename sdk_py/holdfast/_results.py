@@ -236,7 +236,7 @@ class TransferResult:
     entries: int = 1
     """Files and directories; 1 for a file."""
     sha256: str | None = None
-    """SHA-256 (hex) of a file."""
+    """SHA-256 (hex) of a file as the sandbox has it."""
     skipped: int = 0
     """Entries of a directory that were left out: special files, what could not be read, links that lead out."""
     changed: int = 0

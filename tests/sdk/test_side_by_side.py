@@ -1,23 +1,44 @@
-"""Concurrent copies between this machine and the sandbox, and a copy that is cancelled while the disk is slow."""
+"""Copies between this machine and the sandbox: concurrent ones, a cancelled one, and content that arrived changed."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import threading
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast import AsyncSandboxClient
+from holdfast import AsyncSandboxClient, ChecksumError
 from holdfast_wire.frames import Closed, Open, Opened, Output
 
 from tests.sdk.support.fake_agent import FakeAgent, HeldSession
 from tests.support.until import until
 
 CONTENT = b"x" * 1000
+
+
+@pytest.mark.parametrize("wrong", [{"crc32": 7}, {"size": 999}])
+async def test_a_file_that_differs_from_what_the_agent_counted_is_an_error(sandbox: Any, agent: FakeAgent, wrong: dict[str, int]) -> None:
+    changed = dict(wrong)
+
+    def transfer(held: HeldSession, opened: Open) -> None:
+        for fact in (
+            Opened(opened.channel, {}),
+            Output(opened.channel, 1, CONTENT),
+            Output(opened.channel, 1, b""),
+            Closed(opened.channel, {"size": len(CONTENT), "crc32": zlib.crc32(CONTENT), "sha256": "0" * 64, **changed}),
+        ):
+            held.session.send(fact)
+
+    agent.transfer = transfer
+    with pytest.raises(ChecksumError, match="1000 bytes were transferred, and their checksum differs there"):
+        await sandbox.files.read("/a")
+    changed.clear()
+    assert await sandbox.files.read("/a") == CONTENT
 
 
 async def test_two_downloads_to_one_file_both_succeed(sandbox: Any, agent: FakeAgent, tmp_path: Path) -> None:

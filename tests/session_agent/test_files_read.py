@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import socket
+import zlib
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ async def test_content_and_digest(tmp_path: Path) -> None:
     assert info["size"] == len(data)
     assert info["mode"] == 0o640
     assert info["mtime"] == os.stat(tmp_path / "a").st_mtime
-    assert await channel.result() == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert await channel.result() == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "crc32": zlib.crc32(data)}
     assert channel.output == data
 
 
@@ -43,7 +44,7 @@ async def test_ranges(tmp_path: Path, offset: int, length: int | None) -> None:
 async def test_empty(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     channel = read(tmp_path, "a")
-    assert await channel.result() == {"size": 0, "sha256": hashlib.sha256().hexdigest()}
+    assert await channel.result() == {"size": 0, "sha256": hashlib.sha256().hexdigest(), "crc32": 0}
 
 
 async def test_reader_that_stops_holds_a_bounded_amount(tmp_path: Path) -> None:

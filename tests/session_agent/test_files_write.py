@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def names(directory: Path) -> list[str]:
 async def test_new_file(tmp_path: Path) -> None:
     data = os.urandom(3_000_001)
     digest = hashlib.sha256(data).hexdigest()
-    assert await put(tmp_path, "a", data, sha256=digest, size=len(data)) == {"size": len(data), "sha256": digest}
+    assert await put(tmp_path, "a", data, sha256=digest, size=len(data)) == {"size": len(data), "sha256": digest, "crc32": zlib.crc32(data)}
     assert (tmp_path / "a").read_bytes() == data
     assert os.stat(tmp_path / "a").st_mode & 0o7777 == 0o644
     assert names(tmp_path) == ["a"]
@@ -120,7 +121,7 @@ async def test_nothing_is_left_of_a_transfer_that_stops(tmp_path: Path, how: str
     assert (tmp_path / "a").read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("params", [{"sha256": "0" * 64}, {"size": 4}, {"size": 2}])
+@pytest.mark.parametrize("params", [{"sha256": "0" * 64}, {"crc32": 7}, {"size": 4}, {"size": 2}])
 async def test_wrong_checksum_leaves_the_target_alone(tmp_path: Path, params: dict[str, object]) -> None:
     (tmp_path / "a").write_bytes(b"old")
     channel = write(tmp_path, "a", **params)
@@ -130,13 +131,14 @@ async def test_wrong_checksum_leaves_the_target_alone(tmp_path: Path, params: di
     assert names(tmp_path) == ["a"]
 
 
+@pytest.mark.parametrize("by", ["sha256", "crc32"])
 @pytest.mark.parametrize("atomic", [True, False])
-async def test_resume_at_an_offset(tmp_path: Path, atomic: bool) -> None:
+async def test_resume_at_an_offset(tmp_path: Path, atomic: bool, by: str) -> None:
     whole = os.urandom(400_000)
     (tmp_path / "a").write_bytes(whole[:250_000] + b"junk" * 100)
-    digest = hashlib.sha256(whole).hexdigest()
-    result = await put(tmp_path, "a", whole[250_000:], offset=250_000, sha256=digest, atomic=atomic)
-    assert result == {"size": 400_000, "sha256": digest}
+    sums = {"sha256": hashlib.sha256(whole).hexdigest(), "crc32": zlib.crc32(whole)}
+    result = await put(tmp_path, "a", whole[250_000:], offset=250_000, atomic=atomic, **{by: sums[by]})
+    assert result == {"size": 400_000, **sums}
     assert (tmp_path / "a").read_bytes() == whole
     assert names(tmp_path) == ["a"]
 
@@ -157,9 +159,10 @@ async def test_append_writes_at_the_end_of_the_file_at_that_time(tmp_path: Path)
     with (tmp_path / "log").open("ab") as other:
         other.write(b"two\n")
     await channel.write(b"three\n", eof=True)
-    assert "sha256" not in await channel.result()
+    assert await channel.result() == {"size": 10}
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\nthree\n"
     assert (await write(tmp_path, "log", append=True, size=3).error())["code"] == "invalid_argument"
+    assert (await write(tmp_path, "log", append=True, crc32=3).error())["code"] == "invalid_argument"
 
 
 async def test_resume_beyond_the_end_is_refused(tmp_path: Path) -> None:
@@ -272,8 +275,9 @@ async def test_mounted_file_is_written_through(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "params",
-    [{"mode": "755"}, {"mode": 0o10000}, {"offset": -1}, {"sha256": "abc"}, {"sha256": 5}, {"parents": 1}, {"size": -1}, {"atomic": "no"}],
-)
+    [{"mode": "755"}, {"mode": 0o10000}, {"offset": -1}, {"sha256": "abc"}, {"sha256": 5}, {"crc32": 1 << 32}, {"crc32": "0"},
+     {"parents": 1}, {"size": -1}, {"atomic": "no"}],
+)  # fmt: skip
 async def test_invalid_parameters_are_refused(tmp_path: Path, params: dict[str, object]) -> None:
     assert (await write(tmp_path, "a", **params).error())["code"] == "invalid_argument"
     assert names(tmp_path) == []

@@ -1,15 +1,15 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """Files of a sandbox: read, write, list and move them, in memory or streamed, single or as trees.
 
-Owns the public ``sandbox.files``. Contents are checked against the agent's SHA-256 on every transfer; big files and trees pass
+Owns the public ``sandbox.files``. The content of a file is checked by its CRC-32 on every transfer; big files and trees pass
 through with bounded memory. Paths are absolute, or relative to the sandbox's working directory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
+from binascii import crc32
 from collections.abc import Iterator, Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
@@ -130,7 +130,7 @@ class Files:
         params = given(path=path_of(path), mode=mode, user=user)
         params |= {"parents": parents, "atomic": atomic}
         if whole is not None:
-            params |= {"size": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
+            params |= {"size": len(whole), "crc32": crc32(whole)}
         return self._send(params, whole, None if whole is not None else data)  # type: ignore[arg-type]
 
     def append(self, path: RemotePath, data: bytes | str, *, user: str | int | None = None) -> TransferResult:
@@ -155,7 +155,7 @@ class Files:
             result = transfer.closed()
         if "append" not in params:
             seen.check(result)
-        return TransferResult(seen.size, 1, take(result, "sha256", str))
+        return TransferResult(seen.size, 1, seen.sha256)
 
     # Names ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from binascii import crc32
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
@@ -28,7 +29,7 @@ _PRETENDED_BYTES = 2**40  # a file without blocks that reports a larger size is 
 
 
 def open_read(context: AgentContext, channel: Channel) -> Handler:
-    """``read {path, offset?, length?, user?}``: Opened{size, mode, mtime}, the bytes, Closed{size, sha256} of what was sent."""
+    """``read {path, offset?, length?, user?}``: Opened{size, mode, mtime}, the bytes, Closed{size, sha256, crc32} of what was sent."""
     params = channel.params
     path = absolute(context.workdir, path_param(params))
     source = _file(path, integer(params, "offset", 0), integer(params, "length", None))
@@ -49,7 +50,7 @@ def _file(path: str, offset: int, length: int | None) -> Source:
             left = rest if length is None else min(length, rest)
             end = offset + left
         yield {"size": state.st_size, "mode": stat.S_IMODE(state.st_mode), "mtime": state.st_mtime}
-        digest, sent = Sha256(), 0
+        digest, checksum, sent = Sha256(), 0, 0
         while left is None or left > 0:
             try:
                 data = os.read(file, DATA_BYTES if left is None else min(DATA_BYTES, left))
@@ -60,11 +61,12 @@ def _file(path: str, offset: int, length: int | None) -> Source:
                     raise HoldfastError("io_error", f"{shown(path)} was truncated while it was being read", hint="read it again")
                 break
             digest.update(data)
+            checksum = crc32(data, checksum)
             sent += len(data)
             if left is not None:
                 left -= len(data)
             yield data
-        return {"size": sent, "sha256": digest.hexdigest()}
+        return {"size": sent, "sha256": digest.hexdigest(), "crc32": checksum}
 
 
 def _admit(path: str, state: os.stat_result, length: int | None) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+from binascii import crc32
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -35,7 +36,7 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def open_write(context: AgentContext, channel: Channel) -> Handler:
-    """``write {path, mode?, offset?, size?, sha256?, parents?, atomic?, append?, user?}``: Opened{}, Closed{size, sha256} of the file."""
+    """``write {path, mode?, offset?, size?, sha256?, crc32?, parents?, atomic?, append?, user?}``: Opened, Closed{size, sha256, crc32}."""
     path = absolute(context.workdir, path_param(channel.params))
     actor, owner = acting(context, channel.params)
     return Incoming(channel, _file(path, channel.params, actor, owner), path, actor)
@@ -72,9 +73,9 @@ def _file(path: str, params: dict[str, Any], actor: User | None, owner: Owner) -
 class _Target:
     """The file that is written: a temporary one that will replace the target, or the target itself.
 
-    ``offset`` keeps that many bytes of the existing file and replaces the rest. ``size`` and ``sha256`` are checked for the whole resulting
-    file; if a write in place at an offset has no ``sha256``, the kept bytes are not read and the result has no digest. ``append`` writes in
-    place with O_APPEND, so that other writers lose nothing; ``offset`` is then ignored.
+    ``offset`` keeps that many bytes of the existing file and replaces the rest. ``size``, ``sha256`` and ``crc32`` are checked for the
+    whole resulting file; if a write in place at an offset has neither checksum, the kept bytes are not read and the result has none.
+    ``append`` writes in place with O_APPEND, so that other writers lose nothing; ``offset`` is then ignored.
     """
 
     def __init__(self, path: str, params: dict[str, Any], owner: Owner, writer: int | None) -> None:
@@ -93,14 +94,17 @@ class _Target:
         self._wanted_sha256 = sha256.lower() if sha256 is not None else None
         if sha256 is not None and (len(sha256) != 64 or not _HEX.issuperset(sha256.lower())):
             raise HoldfastError("invalid_argument", "sha256 must be 64 hexadecimal digits")
-        if self._append and (sha256 is not None or self._wanted_size is not None):
-            raise HoldfastError("invalid_argument", "size and sha256 cannot be given with append: others may append at the same time")
+        self._wanted_crc32 = integer(params, "crc32", None, most=0xFFFFFFFF)
+        self._is_checked = sha256 is not None or self._wanted_crc32 is not None
+        if self._append and (self._is_checked or self._wanted_size is not None):
+            raise HoldfastError("invalid_argument", "no size or checksum can be given with append: others may append at the same time")
         self._directory = -1
         self._name = ""
         self._temporary = ""
         self._file = -1
         self._size = 0
         self._sha256 = Sha256()
+        self._crc32 = 0
         self._digested = True
 
     def write(self, data: bytes) -> None:
@@ -109,8 +113,7 @@ class _Target:
         if wanted is not None and self._size + len(data) > wanted:
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: more than the announced {wanted} bytes arrived")
         write_all(self._file, data)
-        self._sha256.update(data)
-        self._size += len(data)
+        self._count(data)
 
     def commit(self) -> Info:
         """Check the content and put it into place; returns the fields of ``Closed``."""
@@ -119,8 +122,11 @@ class _Target:
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: {self._size} bytes arrived, {self._wanted_size} were announced")
         if self._wanted_sha256 not in (None, digest):
             raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: the bytes hash to {digest}, not to {self._wanted_sha256}")
+        if self._wanted_crc32 not in (None, self._crc32):
+            expected = f"{self._crc32:08x}, not {self._wanted_crc32:08x}"
+            raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: the bytes have the CRC-32 {expected}")
         self._put_in_place()
-        return {"size": self._size, "sha256": digest} if self._digested else {"size": self._size}
+        return {"size": self._size, "sha256": digest, "crc32": self._crc32} if self._digested else {"size": self._size}
 
     def close(self) -> None:
         """Remove the temporary file, and close the descriptors."""
@@ -194,7 +200,7 @@ class _Target:
             raise HoldfastError("not_a_file", f"{shown(self._path)} is a FIFO or a socket", hint="write to it with a command")
         if self._offset:
             self._file = os.open(self._name, _IN_PLACE | os.O_NOFOLLOW, dir_fd=self._directory)
-            if self._wanted_sha256 is not None:
+            if self._is_checked:
                 self._keep(self._file, -1)
             else:
                 self._size = os.fstat(self._file).st_size
@@ -223,9 +229,13 @@ class _Target:
             self._check_offset(bool(data))
             if target >= 0:
                 write_all(target, data)
-            self._sha256.update(data)
-            self._size += len(data)
+            self._count(data)
             left -= len(data)
+
+    def _count(self, data: bytes) -> None:
+        self._sha256.update(data)
+        self._crc32 = crc32(data, self._crc32)
+        self._size += len(data)
 
     def _check_offset(self, is_within: bool) -> None:
         if not is_within:
