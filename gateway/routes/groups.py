@@ -34,7 +34,7 @@ async def heartbeat(request: Request) -> Response:
         raise HoldfastError("invalid_argument", "ttl_s must be a number of seconds")
     lease = fields.text("lease", "", most=_LEASE_CHARACTERS) or ""
     outcome, group = await gateway.store.group_beat(owner, name, ttl_s, lease)
-    settle(outcome, group)
+    raise_if_refused(outcome, group)
     return json_response({**_describe(group), "lease": group.lease})
 
 
@@ -70,7 +70,7 @@ def group_name(name: str) -> str:
     return name
 
 
-def settle(outcome: GroupStatus, group: Group) -> None:
+def raise_if_refused(outcome: GroupStatus, group: Group) -> None:
     """Raises the error of a refused heartbeat or joining."""
     if outcome == "freeing":
         raise HoldfastError("group_freeing", f"{group.count} sandboxes of the previous group {group.name!r} are still being deleted")

@@ -32,7 +32,7 @@ from gateway.placement.store import derived_id
 from gateway.runtimes.base import RuntimeUnavailableError
 from gateway.service import Gateway, keyed, live, named, reachable
 
-from .groups import group_name, settle
+from .groups import group_name, raise_if_refused
 
 _PAGE_LOOKS = 10
 """Most store pages that one filtered listing reads."""
@@ -122,7 +122,7 @@ async def _reserve(
     try:
         if spec.group:
             outcome, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
-            settle(outcome, group)
+            raise_if_refused(outcome, group)
             spec = replace(spec, group_ttl_s=group.ttl_s)
         created = await gateway.store.create(
             spec,
