@@ -132,7 +132,7 @@ def _new_id() -> str:
     return f"j{int(time.time() * 1000):012x}{secrets.token_hex(8)}"
 
 
-def _made_at(command_id: str) -> float | None:
+def _created_at(command_id: str) -> float | None:
     """The time in an id of ``_new_id``; None for one derived from an idempotency key."""
     try:
         return int(command_id[1:13], 16) / 1000 if command_id[0] == "j" else None
@@ -147,7 +147,7 @@ def _fingerprint(record: Record, body: dict[str, Any]) -> bytes:
 
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:
     result = outcome.result or {}
-    created_at = _made_at(command_id) or outcome.started_at or record.created_at
+    created_at = _created_at(command_id) or outcome.started_at or record.created_at
     started_at = max(created_at, outcome.started_at or 0.0)  # the latter is by the sandbox's clock
     exit_code = validation.exit_code(result.get("exit_code"))
     status = "running" if outcome.status != "ended" else "succeeded" if exit_code == 0 else "failed"

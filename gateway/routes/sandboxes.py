@@ -69,7 +69,7 @@ async def create(request: Request) -> Response:
             work = create_sandbox(gateway, record.spec, env, place, queued=record.begun_at is None, forget=wait)
             creation = gateway.background.start(work, f"creation of {spec.sandbox_id}")
             gateway.creations[made] = creation
-            creation.add_done_callback(lambda _: _made(gateway, made, place))
+            creation.add_done_callback(lambda _: _creation_ended(gateway, made, place))
             started = True
     finally:
         if not started:
@@ -109,7 +109,7 @@ def _key(request: Request, header: str) -> str | None:
     return key
 
 
-def _made(gateway: Gateway, made: tuple[str, str], place: QueuePlace) -> None:
+def _creation_ended(gateway: Gateway, made: tuple[str, str], place: QueuePlace) -> None:
     gateway.creations.pop(made, None)
     place.leave()  # also when the task was cancelled before it began
 
