@@ -152,7 +152,7 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
     try:
         pod = await api.post(pods, node_probe_pod(name, settings, volume))
     except ApiError as error:
-        if error.passing:
+        if error.is_temporary:
             raise
         refused = volume and error.status in (400, 422) and "volume" in error.text
         return False if refused else None, f"the API server refused the probe: {error.text[:_MESSAGE]}"

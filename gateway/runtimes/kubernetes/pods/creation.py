@@ -215,7 +215,7 @@ class PodCreation:
                         if found.record is None or found.record.incarnation != incarnation:
                             raise HoldfastError("sandbox_exists", f"another sandbox already has the name {name}") from None
                         return found, False
-                elif not error.passing:
+                elif not error.is_temporary:
                     raise refused(error) from None
                 elif error.status >= 500 and clock() - began >= (_NO_ANSWER_S if isinstance(error, ApiUnreachableError) else _AWAY_S):
                     raise
@@ -230,7 +230,7 @@ class PodCreation:
         try:
             answer = await self._api.call("POST", self._pods, {"dryRun": "All"}, body=manifest)
         except ApiError as error:
-            if error.status == 409 or error.passing:
+            if error.status == 409 or error.is_temporary:
                 return  # the pod exists already, or creating it will report the error
             raise refused(error) from None
         if not _as_private(answer, manifest):
@@ -241,7 +241,7 @@ class PodCreation:
         try:
             return read_pod(await self._api.get(f"{self._pods}/{name}"))
         except ApiError as error:
-            if error.status == 404 or error.passing:
+            if error.status == 404 or error.is_temporary:
                 return None
             raise
 
@@ -250,7 +250,7 @@ class PodCreation:
         try:
             again = read_pod(await self._api.get(f"{self._pods}/{facts.name}"))
         except ApiError as error:
-            if error.passing:
+            if error.is_temporary:
                 return facts
             if error.status == 404:
                 raise _deleted() from error
