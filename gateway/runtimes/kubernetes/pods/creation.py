@@ -197,7 +197,7 @@ class PodCreation:
         """The pod, and whether this replica's watch covers it. Waits while a previous pod of that name terminates."""
         name = manifest["metadata"]["name"]
         if manifest["spec"].get("hostUsers") is False:
-            await self._has_user_namespaces(manifest)
+            await self._check_user_namespaces(manifest)
         clock = asyncio.get_running_loop().time
         began = clock()
         while True:
@@ -222,7 +222,7 @@ class PodCreation:
                 # A temporary error, or no answer at all: creating by name is safe to repeat.
                 await asyncio.sleep(error.retry_after_s or _RETRY_S)
 
-    async def _has_user_namespaces(self, manifest: dict[str, Any]) -> None:
+    async def _check_user_namespaces(self, manifest: dict[str, Any]) -> None:
         """Check whether the server knows user namespaces: one that does not drops the field silently, and root would be the node's root."""
         clock = asyncio.get_running_loop().time
         if clock() < self._has_users_until:

@@ -114,7 +114,7 @@ def needs_users(text: str) -> bool:
     return bool(_USERS.search(text))
 
 
-def no_users(text: str) -> Failure | None:
+def user_namespace_failure(text: str) -> Failure | None:
     """The failure of a pod whose user namespace its node cannot create, from a warning; None for any other warning."""
     if not needs_users(text):
         return None
@@ -129,7 +129,7 @@ def refined(failure: Failure, own_users: bool, by_volume: bool) -> Failure:
     message = failure.cause.message
     if by_volume and _NO_BUNDLE.search(message) and "exec format error" not in message:
         return Failure(failure.code, failure.cause, lasting=False, kind="bundle")
-    return (no_users(message) if own_users else None) or failure
+    return (user_namespace_failure(message) if own_users else None) or failure
 
 
 def missing_object(text: str) -> Failure | None:

@@ -15,7 +15,7 @@ from typing import Any
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
-from .failures import Failure, event_failure, no_users
+from .failures import Failure, event_failure, user_namespace_failure
 from .status import PodStatus
 
 log = logging.getLogger("gateway.kubernetes")
@@ -66,7 +66,7 @@ def read_warning(event: dict[str, Any]) -> Warned | None:
 
 def failure_of(facts: PodStatus, reason: str, message: str) -> Failure | None:
     """What a kubelet's warning about this pod means for its create."""
-    failure = no_users(message) if facts.own_users and reason == _NO_SANDBOX else None
+    failure = user_namespace_failure(message) if facts.own_users and reason == _NO_SANDBOX else None
     return failure or event_failure(reason, message, facts.record.image if facts.record is not None else "", facts.created_at)
 
 
