@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.base import WentAway
 from gateway.runtimes.kubernetes.cluster import injection, node_probes
-from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, find_out, version_of
+from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, detect, version_of
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, all_ready, order
 from tests.kubernetes.conftest import QUICK, settings_for
@@ -52,7 +52,7 @@ async def test_the_choice_by_server_version_and_node_runtimes(
     api.minor, api.image_volumes = minor, gate
     for number, text in enumerate(runtimes):
         node(api, text, f"node-{number + 2}")
-    found = await find_out(runtime.api, runtime.settings)
+    found = await detect(runtime.api, runtime.settings)
     assert (found.way, bool(found.why)) == (way, way == "init"), found
     assert api.pods.names() == [], "no pod is really created"
 
@@ -60,8 +60,8 @@ async def test_the_choice_by_server_version_and_node_runtimes(
 async def test_only_nodes_of_sandboxes_count(runtime: KubernetesRuntime, api: FakeApi) -> None:
     node(api, "containerd://1.7.0", pool="system")
     node(api, "containerd://2.2.0", "node-10")
-    assert (await find_out(runtime.api, replace(runtime.settings, node_selector=(("pool", "sandboxes"),)))).way == "image"
-    assert (await find_out(runtime.api, runtime.settings)).way == "init"
+    assert (await detect(runtime.api, replace(runtime.settings, node_selector=(("pool", "sandboxes"),)))).way == "image"
+    assert (await detect(runtime.api, runtime.settings)).way == "init"
 
 
 NO_NODES = RefusedError(403, "Forbidden", "nodes is forbidden: cannot list resource")
@@ -78,7 +78,7 @@ async def test_where_nodes_may_not_be_read_a_probe_pod_decides(
         with Canaries(api, volume=volume).run():
             await node_probes.probe(runtime.api, runtime.settings)
     api.refuse = [("list nodes", NO_NODES)]
-    found = await find_out(runtime.api, runtime.settings)
+    found = await detect(runtime.api, runtime.settings)
     assert (found.way, found.sure) == ("image" if volume else "init", volume is not None)
     assert ("did not find the bundle" in found.why) is (volume is False)
 
@@ -99,7 +99,7 @@ async def test_a_probe_does_not_override_a_node_with_an_old_runtime(runtime: Kub
     node(api, "containerd://2.1.9")
     with Canaries(api).run():
         await node_probes.probe(runtime.api, runtime.settings)
-    assert (await find_out(runtime.api, runtime.settings)).way == "init"
+    assert (await detect(runtime.api, runtime.settings)).way == "init"
 
 
 @pytest.mark.parametrize(("why", "shown"), [(NO_LOADER, "ld.so"), (NOT_ID_MAPPED, "idmap mounts")])
@@ -172,7 +172,7 @@ async def test_a_probe_says_that_the_image_volume_is_what_fails(runtime: Kuberne
 
 async def test_an_exceeded_quota_does_not_count_as_missing_image_volumes(runtime: KubernetesRuntime, api: FakeApi) -> None:
     api.quota_pods = 0
-    assert (await find_out(runtime.api, runtime.settings)).way == "image"
+    assert (await detect(runtime.api, runtime.settings)).way == "image"
 
 
 async def test_the_choice_is_made_once_for_all_creates(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
 
 
 async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
-    way, found = settings.bundle_injection, await injection.find_out(api, settings)
+    way, found = settings.bundle_injection, await injection.detect(api, settings)
     if way == "image" and found.way == "init":
         return _bad(f"as an image volume, but {found.why}", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
     how = "an image volume" if "image" in (way, found.way if way == "auto" else "") else "an init container"

@@ -63,7 +63,7 @@ class InjectionChoice:
         clock = asyncio.get_running_loop().time
         async with self._lock:
             if self._found is None or clock() >= self._good_until:
-                self._found = await find_out(self._api, self._settings)
+                self._found = await detect(self._api, self._settings)
                 self._good_until = clock() + (_GOOD_FOR_S if self._found.sure else _UNSURE_FOR_S)
             return self._found.way
 
@@ -78,7 +78,7 @@ class InjectionChoice:
         return True
 
 
-async def find_out(api: Api, settings: KubernetesSettings) -> Found:
+async def detect(api: Api, settings: KubernetesSettings) -> Found:
     """Raises ``ApiError`` where the server does not answer as expected."""
     version = version_of(await api.get("/version"))
     if version < _FIRST:
