@@ -37,6 +37,6 @@ async def network(request: Request) -> Response:
     gateway, owner, sandbox_id = named(request)
     egress = read_network(await read_json(request, 256 * 1024))
     record = await gateway.ready(owner, sandbox_id)
-    await gateway.runtime.allow(sandbox_id, record.incarnation, egress)
+    await gateway.runtime.set_egress(sandbox_id, record.incarnation, egress)
     entry = await gateway.store.mark_egress(sandbox_id, record.incarnation, egress)
     return json_response(describe(gateway, live(await gateway.owned(entry, owner, sandbox_id))))

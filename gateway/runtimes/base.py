@@ -156,7 +156,7 @@ class Runtime(Protocol):
         """
         ...
 
-    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         """Change what a running sandbox may reach, only if it is that incarnation.
 
         Raises ``unsupported`` where that cannot be enforced, ``sandbox_not_found``.

@@ -93,7 +93,7 @@ class LocalRuntime:
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
         raise HoldfastError("sandbox_not_found", "this runtime does not share its spares")
 
-    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         found = [one for one in await self.get(sandbox_id) if one.incarnation == incarnation]
         if not found:
             raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")

@@ -116,9 +116,9 @@ class RuntimeConformance:
         await runtime.create(request, CREATE_S)
         for sandbox_id, incarnation in (("sb-1", "0" * 16), ("sb-2", request.spec.incarnation)):
             with pytest.raises(HoldfastError) as caught:
-                await runtime.allow(sandbox_id, incarnation, Egress())
+                await runtime.set_egress(sandbox_id, incarnation, Egress())
             assert caught.value.code == "sandbox_not_found"
-        await runtime.allow("sb-1", request.spec.incarnation, Egress())
+        await runtime.set_egress("sb-1", request.spec.incarnation, Egress())
         await runtime.delete("sb-1")
 
     async def test_ping_stats_spares_and_doctor_answer(self, runtime: Runtime) -> None:

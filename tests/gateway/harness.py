@@ -84,7 +84,7 @@ class MemoryRuntime:
         self._make(order.spec)
         return self.endpoint
 
-    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         if sandbox_id not in self.present or self.present[sandbox_id].incarnation != incarnation:
             raise HoldfastError("sandbox_not_found", "there is no such sandbox")
         self.allowed[sandbox_id] = egress

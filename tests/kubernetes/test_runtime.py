@@ -48,15 +48,15 @@ async def test_the_allowance_of_a_running_sandbox_changes(runtime: KubernetesRun
     request = order("sb-1")
     await runtime.create(request, CREATE_S)
     for egress in (LISTED, INTERNET, Egress(), LISTED):
-        await runtime.allow("sb-1", request.spec.incarnation, egress)
+        await runtime.set_egress("sb-1", request.spec.incarnation, egress)
         assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == egress_key(egress, runtime.settings)
         (present,) = await runtime.list_all()
         assert present.spec.egress == egress
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-none", request.spec.incarnation, LISTED)
+        await runtime.set_egress("sb-none", request.spec.incarnation, LISTED)
     assert caught.value.code == "sandbox_not_found"
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-1", request.spec.incarnation, Egress("listed", domains=("pypi.org",)))
+        await runtime.set_egress("sb-1", request.spec.incarnation, Egress("listed", domains=("pypi.org",)))
     assert caught.value.code == "unsupported"
     (present,) = await runtime.list_all()
     assert present.spec.egress == LISTED
@@ -68,7 +68,7 @@ async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRunti
 
     async def refused(incarnation: str) -> None:
         with pytest.raises(HoldfastError) as caught:
-            await runtime.allow("sb-1", incarnation, INTERNET)
+            await runtime.set_egress("sb-1", incarnation, INTERNET)
         assert caught.value.code == "sandbox_not_found"
 
     await refused("f" * 16)
@@ -230,7 +230,7 @@ async def test_exactly_one_of_many_requests_adopts_a_spare(runtime: KubernetesRu
     with pytest.raises(HoldfastError):
         await dial_agent(made, spare.token, 5.0)
     assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
-    await runtime.allow(winner.spec.sandbox_id, winner.spec.incarnation, INTERNET)  # the sandbox is found although its pod has another name
+    await runtime.set_egress(winner.spec.sandbox_id, winner.spec.incarnation, INTERNET)  # the sandbox is found although its pod has another name
     assert await runtime.delete(winner.spec.sandbox_id, winner.spec.incarnation)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod's end")
 
