@@ -27,7 +27,7 @@ from gateway.oneoff import operations, validation
 from gateway.oneoff.operations import Outcome
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.orchard.terminal import login_shell
-from gateway.service import gateway_of, keyed, named_ready
+from gateway.service import gateway_of, authenticated, ready_sandbox
 
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""
@@ -37,7 +37,7 @@ _NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in
 
 async def execute(request: Request) -> Response:
     """``POST /sandboxes/{id}/exec``."""
-    gateway, record = await named_ready(request)
+    gateway, record = await ready_sandbox(request)
     with in_use(gateway, record):
         body = await read_json(request, gateway.settings.rest.body_bytes)
         fields = Fields(body)
@@ -82,7 +82,7 @@ async def wait_job(request: Request) -> Response:
 
 
 async def _look(request: Request, wait_s: float | None) -> Response:
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     job_id = request.path_params["job_id"]
     sandbox_id, dot, command_id = job_id.rpartition(".")
     missing = HoldfastError("command_not_found", f"there is no job {job_id[:200]!r}")

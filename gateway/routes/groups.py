@@ -16,7 +16,7 @@ from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.model.records import Cause, Group, GroupStatus, Record
 from gateway.placement.errors import RebuildingError
-from gateway.service import Gateway, keyed
+from gateway.service import Gateway, authenticated
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 24 * 3600.0
@@ -26,7 +26,7 @@ _DELETED = Cause("deleted", "caller", "its group was deleted")
 
 async def heartbeat(request: Request) -> Response:
     """``POST /groups/{name}/heartbeat`` ``{ttl_s, lease}``: without ``lease`` it begins the group, or becomes another holder."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     name = group_name(request.path_params["name"])
     fields = Fields(await read_json(request, 64 * 1024))
     ttl_s = fields.seconds("ttl_s", most=_TTL_MOST_S)
@@ -40,7 +40,7 @@ async def heartbeat(request: Request) -> Response:
 
 async def read(request: Request) -> Response:
     """``GET /groups/{name}``: its sandboxes, and which of them are about to leave."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     group = await gateway.store.group(owner, group_name(request.path_params["name"]))
     if group is None:
         raise await _not_found(gateway, request.path_params["name"])
@@ -56,7 +56,7 @@ async def read(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """``DELETE /groups/{name}``: its sandboxes are deleted within moments; may be repeated."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     group = await gateway.store.group_end(owner, group_name(request.path_params["name"]), _DELETED)
     if group is None:
         raise await _not_found(gateway, request.path_params["name"])

@@ -30,7 +30,7 @@ from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import derived_id
 from gateway.runtimes.base import RuntimeUnavailableError
-from gateway.service import Gateway, keyed, live, named, reachable
+from gateway.service import Gateway, authenticated, live, sandbox_request, reachable
 
 from .groups import group_name, raise_if_refused
 
@@ -47,7 +47,7 @@ _RETRIES = 1000
 
 async def create(request: Request) -> Response:
     """``POST /sandboxes``."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     body = await read_json(request, 1024 * 1024)
     fields = Fields(body)
     key = _key(request, "Idempotency-Key")
@@ -140,20 +140,20 @@ async def _reserve(
 
 async def read(request: Request) -> Response:
     """``GET /sandboxes/{id}``: a failed sandbox answers with its cause; one that has ended is 410."""
-    gateway, owner, sandbox_id = named(request)
+    gateway, owner, sandbox_id = sandbox_request(request)
     return json_response(describe(gateway, await gateway.record(owner, sandbox_id)))
 
 
 async def wait(request: Request) -> Response:
     """``GET /sandboxes/{id}/wait?timeout=``: answers when it is ready or has failed, 408 when neither in time."""
-    gateway, owner, sandbox_id = named(request)
+    gateway, owner, sandbox_id = sandbox_request(request)
     timeout_s = Fields(dict(request.query_params)).seconds("timeout") or gateway.settings.rest.ready_timeout_s
     return json_response(describe(gateway, await wait_until_settled(gateway, owner, sandbox_id, timeout_s)))
 
 
 async def list_owned(request: Request) -> Response:
     """``GET /sandboxes?label=k=v&limit=&cursor=``."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     query = request.query_params
     limit = Fields(dict(query)).integer("limit", 100, least=1, most=1000)
     wanted = []
@@ -180,7 +180,7 @@ async def heartbeat(request: Request) -> Response:
 
     ``{"used": false}`` does not reset its idle time: automatic heartbeats show that the client lives, not that the sandbox is used.
     """
-    gateway, owner, sandbox_id = named(request)
+    gateway, owner, sandbox_id = sandbox_request(request)
     used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
     record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
     if record.status == "failed":
@@ -195,7 +195,7 @@ async def delete(request: Request) -> Response:
     ``X-Holdfast-Cancelled-Create`` is the key of a create that its client has cancelled: only what that create made is deleted, and it is
     refused if it arrives later.
     """
-    gateway, owner, sandbox_id = named(request)
+    gateway, owner, sandbox_id = sandbox_request(request)
     cause, key = Cause("deleted", "caller", "it was deleted"), _key(request, "X-Holdfast-Cancelled-Create")
     entry = await gateway.store.delete(sandbox_id, cause, owner=owner, cancelled_key=key)
     entry = await gateway.owned(entry, owner, sandbox_id)
