@@ -23,7 +23,7 @@ from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.service import Gateway
 
-from .validation import fact_error, is_short, moment
+from .validation import fact_error, is_truncated, moment
 
 _CALL_S = 30.0
 """Time limit of a request that is not a command."""
@@ -261,4 +261,4 @@ def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
         streams = fact.result.get("streams")
         if isinstance(streams, dict):
             for stream, kept in outcome.output.items():
-                outcome.truncated |= is_short(streams.get(stream), len(kept))
+                outcome.truncated |= is_truncated(streams.get(stream), len(kept))

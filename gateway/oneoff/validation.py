@@ -62,7 +62,7 @@ def _plain(detail: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def is_short(reported: object, kept_bytes: int) -> bool:
+def is_truncated(reported: object, kept_bytes: int) -> bool:
     """Whether a stream's account in a result counts more bytes than were received."""
     return isinstance(reported, list) and bool(reported) and isinstance(reported[0], int) and reported[0] > kept_bytes
 

@@ -81,7 +81,7 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class WentAway:
+class SandboxEnded:
     """A sandbox ended, on request or not."""
 
     sandbox_id: str
@@ -100,7 +100,7 @@ class EndAnnounced:
     """Seconds since the epoch."""
 
 
-Event = Synced | EndAnnounced | WentAway
+Event = Synced | EndAnnounced | SandboxEnded
 
 
 @dataclass(frozen=True, slots=True)

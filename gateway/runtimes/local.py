@@ -23,7 +23,7 @@ from gateway.model.labels import SPEC_LABEL
 from gateway.model.options import Egress, Options
 from gateway.model.records import Cause, SandboxSpec
 
-from .base import CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, WentAway
+from .base import CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, SandboxEnded
 
 _T = TypeVar("_T")
 _LINE_BYTES = 64 * 1024 * 1024
@@ -217,7 +217,7 @@ def _event(body: dict[str, Any]) -> Event | None:
             began = event.get("began_at")
             return Synced(_statuses(event), float(began) if isinstance(began, int | float) and began > 0 else None)
         case "gone" | "failed":
-            return WentAway(_text(event, "sandbox_id"), _text(event, "incarnation"), _cause(event))
+            return SandboxEnded(_text(event, "sandbox_id"), _text(event, "incarnation"), _cause(event))
     return None
 
 

@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
 from gateway.model.records import SandboxSpec
-from gateway.runtimes.base import CreateRequest, Event, Runtime, Synced, WentAway
+from gateway.runtimes.base import CreateRequest, Event, Runtime, Synced, SandboxEnded
 from tests.support.until import until_async
 
 DEADLINE_S = 60.0
@@ -99,7 +99,7 @@ class RuntimeConformance:
         synced = await next_of(events, Synced)
         assert [present.sandbox_id for present in synced.sandboxes] == ["sb-1"]
         await runtime.delete("sb-1")
-        gone = await next_of(events, WentAway, "sb-1")
+        gone = await next_of(events, SandboxEnded, "sb-1")
         assert gone.cause.reason == "deleted"
         await events.aclose()  # type: ignore[attr-defined]
 

@@ -33,7 +33,7 @@ from gateway.auth import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
-from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced, WentAway
+from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced, SandboxEnded
 from gateway.service import Gateway
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 
@@ -103,7 +103,7 @@ class MemoryRuntime:
         """The sandbox fails by itself."""
         present = self.present[sandbox_id]
         self.present[sandbox_id] = replace(present, state="failed", cause=cause)
-        self._publish(WentAway(sandbox_id, present.incarnation, cause))
+        self._publish(SandboxEnded(sandbox_id, present.incarnation, cause))
 
     def restart(self) -> None:
         """Behave as a node that was killed and restarted: all sandboxes are gone, and the watch reports it."""
@@ -118,7 +118,7 @@ class MemoryRuntime:
         self.deleted.append(sandbox_id)
         present = self.present.pop(sandbox_id, None)
         if present is not None:
-            self._publish(WentAway(sandbox_id, present.incarnation, Cause("deleted", "caller")))
+            self._publish(SandboxEnded(sandbox_id, present.incarnation, Cause("deleted", "caller")))
         return present is not None
 
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:

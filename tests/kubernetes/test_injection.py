@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.base import WentAway
+from gateway.runtimes.base import SandboxEnded
 from gateway.runtimes.kubernetes.cluster import injection, node_probes
 from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, detect, version_of
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -121,7 +121,7 @@ async def test_a_pod_without_its_bundle_is_created_again(
     assert api.pods.get("hf-sb-1")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"
     assert api.requests["create pods"] == 2
     await all_ready(runtime)
-    assert not [one for one in events if isinstance(one, WentAway)]
+    assert not [one for one in events if isinstance(one, SandboxEnded)]
     following.cancel()
     await runtime.create(order("sb-2"), CREATE_S)
     other = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)

@@ -12,7 +12,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import AllowedRange, Egress
-from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Synced, SandboxEnded
 from gateway.runtimes.kubernetes.api.client import ApiError
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -170,7 +170,7 @@ async def test_running_isolated_sandboxes_end_after_two_leaks(runtime: Kubernete
     reported: set[tuple[str, str]] = set()
     async with asyncio.timeout(60):
         async for event in events:
-            if isinstance(event, EndAnnounced | WentAway):
+            if isinstance(event, EndAnnounced | SandboxEnded):
                 assert (event.cause.reason, event.cause.fault) == ("isolation", "infrastructure")
                 reported.add((type(event).__name__, event.sandbox_id))
             if len(reported) == 4:

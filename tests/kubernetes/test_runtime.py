@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial_agent
 from gateway.model.options import AllowedRange, Egress
-from gateway.runtimes.base import EndAnnounced, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, Synced, SandboxEnded
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
 from gateway.runtimes.kubernetes.network import egress_key
@@ -158,7 +158,7 @@ async def test_an_eviction_is_announced_and_its_end_reported(runtime: Kubernetes
     assert (leaving.cause.reason, leaving.cause.fault) == ("evicted", "infrastructure")
     api.pods.delete("hf-sb-1", {})
     kubelet.agents[made.partition("#")[2]].kill() if made.partition("#")[2] in kubelet.agents else None
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert (gone.incarnation, gone.cause.reason, gone.cause.fault) == (request.spec.incarnation, "evicted", "infrastructure")
     await events.aclose()  # type: ignore[attr-defined]
 
@@ -178,7 +178,7 @@ async def test_an_end_is_reported_while_the_pod_still_exists(
     events = runtime.watch()
     await next_of(events, Synced)
     kubelet.end("hf-sb-1", reason=reason, pod=pod)
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert (gone.cause.reason, gone.cause.fault) == (expected, fault)
     (present,) = await runtime.list_all()
     assert present.state == "failed"
@@ -191,7 +191,7 @@ async def test_a_pod_that_vanished_during_a_watch_outage_is_reported(runtime: Ku
     await runtime.create(order("sb-1"), CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
-    away = asyncio.create_task(next_of(events, WentAway, "sb-1"))
+    away = asyncio.create_task(next_of(events, SandboxEnded, "sb-1"))
     await until_async(lambda: len(api.watches) == 2, deadline_s=SOON_S, what="both watches")
     api.stalled = True
     api.pods.remove("hf-sb-1")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gateway.model.records import Cause
-from gateway.runtimes.base import EndAnnounced, Event, SandboxStatus, WentAway
+from gateway.runtimes.base import EndAnnounced, Event, SandboxStatus, SandboxEnded
 from gateway.runtimes.kubernetes.names import pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -57,7 +57,7 @@ def on_change(now_facts: PodStatus, before: PodStatus | None, settings: Kubernet
     id_, incarnation = record.sandbox_id, record.incarnation
     failure, was = now_facts.failed(now, settings), None if before is None else before.ended()
     if failure is not None:
-        return [] if was is not None else [WentAway(id_, incarnation, failure.cause)]
+        return [] if was is not None else [SandboxEnded(id_, incarnation, failure.cause)]
     if not _leaving(now_facts) or (before is not None and _leaving(before)):
         return []
     cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by another client")
@@ -75,7 +75,7 @@ def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
         return []
     if last.failure is not None and last.failure.kind == "bundle" and not last.started:
         return []  # the replica that created the pod removed it, and creates the sandbox again
-    return [WentAway(last.record.sandbox_id, last.record.incarnation, gone_cause(last))]
+    return [SandboxEnded(last.record.sandbox_id, last.record.incarnation, gone_cause(last))]
 
 
 def _leaving(facts: PodStatus) -> bool:
