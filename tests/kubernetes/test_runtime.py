@@ -230,7 +230,7 @@ async def test_exactly_one_of_many_requests_adopts_a_spare(runtime: KubernetesRu
     with pytest.raises(HoldfastError):
         await dial_agent(made, spare.token, 5.0)
     assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
-    await runtime.set_egress(winner.spec.sandbox_id, winner.spec.incarnation, INTERNET)  # the sandbox is found although its pod has another name
+    await runtime.set_egress(winner.spec.sandbox_id, winner.spec.incarnation, INTERNET)  # its pod has another name
     assert await runtime.delete(winner.spec.sandbox_id, winner.spec.incarnation)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod's end")
 
