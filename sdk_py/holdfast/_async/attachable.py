@@ -18,7 +18,7 @@ from holdfast._public import public
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Background, Event, Lock
-from holdfast._transport.session.engine import elsewhere
+from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
 
@@ -122,7 +122,7 @@ class AsyncAttachable:
             driver = self._driver
             if driver is not None and not driver.here:
                 if not driver.left_behind:
-                    raise elsewhere()
+                    raise wrong_process_error()
                 driver = self._driver = None  # it belongs to the other process; this one makes a session of its own
                 self._start_over()
             if driver is not None and driver.engine.error is not None:

@@ -7,6 +7,7 @@ through with bounded memory. Paths are absolute, or relative to the sandbox's wo
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import hashlib
 import os
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 Entries = list[FileEntry]
 Matches = list[FileMatch]
-_Founds = list  # the class has a method of that name
 
 
 @public
@@ -195,8 +195,8 @@ class Files:
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip, "user": user}
         return self._maps("search", path, read_match, **params)
 
-    def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], Found], **params: Any) -> _Founds[Found]:
-        found: _Founds[Found] = []
+    def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], Found], **params: Any) -> builtins.list[Found]:
+        found: builtins.list[Found] = []
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
         with self._open("fs", path, op=operation, **params) as transfer:
             while data := transfer.read():

@@ -335,7 +335,7 @@ class Engine:
         self.ready.set()
 
 
-def elsewhere() -> HoldfastError:
+def wrong_process_error() -> HoldfastError:
     """The error of an object that is used in another process or event loop than the one it was made in."""
     return error(
         "session_lost",
