@@ -60,7 +60,7 @@ class AgentSession(Session):
         for number in [n for n in self._channels if n < hello.next_channel and n not in hello.received]:
             self._retire(number, self._channels[number].outbound.next)  # the client has its end: its last Ack was lost
         welcome = Welcome(PROTOCOL_VERSION, self.agent_epoch, self.generation, resumed, self._offsets(), self.info)
-        self._owed.say(welcome)
+        self._owed.queue(welcome)
         self._events.append(Attached(self.generation, resumed, {}))
         self._resume(hello.received)
 
