@@ -10,7 +10,7 @@ from holdfast.cli.app import parse
 from holdfast.cli.app import run as run_words
 from holdfast.cli.guesses import COMMANDS, OPTIONS
 from holdfast.cli.logs import last_lines
-from holdfast.cli.words import UsageError
+from holdfast.cli.command_line import UsageError
 
 from tests.sdk.test_rest import Service
 

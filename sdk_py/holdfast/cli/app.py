@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from holdfast.cli.commands import GROUPS, NAMES, group_help_text, help_text, named
-from holdfast.cli.words import Arguments, UsageError
+from holdfast.cli.command_line import Arguments, UsageError
 
 EXIT_USAGE = 2
 EXIT_SERVICE = 125

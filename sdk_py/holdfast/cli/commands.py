@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.words import HELP, JSON, Command, Option, columns, number
+from holdfast.cli.command_line import HELP, JSON, Command, Option, columns, number
 
 NETWORKS = ("none", "bridge", "internet")
 

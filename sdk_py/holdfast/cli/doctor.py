@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast import HoldfastError, SandboxClient
 from holdfast.cli.output import print_json, print_line
-from holdfast.cli.words import Arguments
+from holdfast.cli.command_line import Arguments
 
 NODE = "session_agent.node"
 NODE_TIMEOUT_S = 60.0

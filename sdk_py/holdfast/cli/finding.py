@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import SandboxClient, SandboxNotFoundError
-from holdfast.cli.words import UsageError
+from holdfast.cli.command_line import UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox

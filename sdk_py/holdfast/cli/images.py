@@ -6,7 +6,7 @@ import dataclasses
 
 from holdfast import ImageInfo, SandboxClient
 from holdfast.cli.output import print_json, print_line, table
-from holdfast.cli.words import Arguments
+from holdfast.cli.command_line import Arguments
 
 
 def list_(arguments: Arguments) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.words import Arguments, UsageError
+from holdfast.cli.command_line import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast._results import CommandResult

@@ -9,7 +9,7 @@ import threading
 from holdfast import SandboxClient
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_line
-from holdfast.cli.words import Arguments, UsageError
+from holdfast.cli.command_line import Arguments, UsageError
 
 
 def port(arguments: Arguments) -> None:

@@ -14,7 +14,7 @@ from holdfast.cli.execute import Command, Screen, attached, command_of, leave, o
 from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
 from holdfast.cli.signals import raised_on_exit_signals
-from holdfast.cli.words import Arguments, UsageError
+from holdfast.cli.command_line import Arguments, UsageError
 
 ENTRYPOINT = "entrypoint"
 GONE_AFTER_S = 10.0

@@ -25,7 +25,7 @@ from holdfast import (
 )
 from holdfast.cli.finding import found
 from holdfast.cli.output import age, pairs, print_json, print_line, report, table, variables
-from holdfast.cli.words import Arguments, UsageError
+from holdfast.cli.command_line import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox

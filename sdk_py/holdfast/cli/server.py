@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 from holdfast import UnsupportedError
 from holdfast.cli.output import report
-from holdfast.cli.words import Arguments
+from holdfast.cli.command_line import Arguments
 
 
 def up(arguments: Arguments) -> int:
