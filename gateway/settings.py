@@ -116,9 +116,9 @@ class ControllerSettings:
 class AdmissionSettings:
     """Creates at a time of one replica, and quotas."""
 
-    making: int = 128
-    """HOLDFAST_MAKING: sandboxes that this replica creates at a time; further creates are queued."""
-    owner_making: int = 96
+    concurrent_creates: int = 128
+    """HOLDFAST_CONCURRENT_CREATES: sandboxes that this replica creates at a time; further creates are queued."""
+    owner_concurrent_creates: int = 96
     """Of these at most so many for one owner, so that slow creates of one leave room for others."""
     queue: int = 4000
     """HOLDFAST_CREATE_QUEUE: creates that may be queued; further ones are refused with Retry-After."""
@@ -209,11 +209,11 @@ def _placement(env: Mapping[str, str], data_dir: Path) -> PlacementSettings:
 
 
 def _admission(env: Mapping[str, str]) -> AdmissionSettings:
-    making = max(_integer(env, "HOLDFAST_MAKING", 128), 1)
+    concurrent_creates = max(_integer(env, "HOLDFAST_CONCURRENT_CREATES", 128), 1)
     queue = max(_integer(env, "HOLDFAST_CREATE_QUEUE", 4000), 1)
     return AdmissionSettings(
-        making=making,
-        owner_making=max(making * 3 // 4, 1),
+        concurrent_creates=concurrent_creates,
+        owner_concurrent_creates=max(concurrent_creates * 3 // 4, 1),
         queue=queue,
         owner_queue=max(queue * 3 // 4, 1),
         owner_quota=_quota(env, "HOLDFAST_QUOTA_"),
