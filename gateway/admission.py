@@ -108,7 +108,7 @@ class Admission:
         """The error of a create that is refused because of ``what``, counted, with advice when to repeat it."""
         self._metrics.count("creates_refused_total", code=code, what=what)
         ahead_s = self._took_s * self.waiting / self.settings.concurrent_creates
-        after_s = min(math.ceil(max(ahead_s, 1.0) * random.uniform(1.0, 2.0)), _RETRY_MOST_S)  # noqa: S311
+        after_s = min(math.ceil(max(ahead_s, 1.0) * random.uniform(1.0, 2.0)), _RETRY_MOST_S)  # noqa: S311  spreads retries
         return HoldfastError(code, message, detail={"retry_after_s": after_s})
 
     def _next(self) -> None:

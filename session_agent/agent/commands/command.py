@@ -14,7 +14,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.pipes import PipeReader, PipeWriter, discard
 from session_agent.agent.output.records import Record, check_id, fingerprint
 from session_agent.agent.output.spool import Spool
@@ -172,8 +172,8 @@ class Command(Process):
         super()._release()
         self._context.commands.discard(self)
 
-    def _store(self, ending: Ending) -> None:
-        self._context.records.finish(self.record, ending, self._context.now())
+    def _store(self, exit_status: ExitStatus) -> None:
+        self._context.records.finish(self.record, exit_status, self._context.now())
 
     def _fail(self, error: HoldfastError) -> None:
         self._context.records.fail(self.record, error)

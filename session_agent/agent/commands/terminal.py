@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ID_BYTES
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Spool
@@ -186,9 +186,9 @@ class Terminal(Process):
             del self._context.terminals[self.name]
         self.spool.release()  # no other client can attach any more
 
-    def _store(self, ending: Ending) -> None:
+    def _store(self, exit_status: ExitStatus) -> None:
         self.spool.released = True  # only the present clients read the rest
-        self.record.ending = ending
+        self.record.exit_status = exit_status
         self.record.notify()
 
     def _fail(self, error: HoldfastError) -> None:
