@@ -1,4 +1,4 @@
-"""``python -m infra.scripts.acceptance``: rehearse a deployment, with faults, on the cluster that KUBECONFIG names.
+"""``python -m infra.scripts.acceptance``: test a deployment, with faults, on the cluster that KUBECONFIG names.
 
 Owns the order of the steps, the faults and the command line. 0 when something passed and nothing failed; what was not run is listed with
 its reason. Writes acceptance.json. Called by `make acceptance`. It makes an API key of its own and takes it away at the end.
@@ -35,7 +35,7 @@ STEPS = ("deploy", "doctor", "smoke", "isolation", "images", "burst", "rolling",
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m infra.scripts.acceptance", description="Rehearse a deployment, with faults.")
+    parser = argparse.ArgumentParser(prog="python -m infra.scripts.acceptance", description="Test a deployment, with faults.")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"some of {','.join(STEPS)}, in this order")
     parser.add_argument("--overlay", default="", help="deploy this first (default: take what is deployed)")
     parser.add_argument("--url", default="", help="where it answers from here (default: a port forwarded by kubectl)")
@@ -59,7 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-class Rehearsal:
+class AcceptanceTest:
     """One run on one deployment."""
 
     def __init__(self, options: argparse.Namespace, cluster: Kubectl) -> None:
@@ -95,7 +95,7 @@ class Rehearsal:
             keys.remove(self.cluster, owner)
 
     def sandbox(self, **more: Any) -> dict[str, Any]:
-        """What each is asked for with. Of a rehearsal that is killed nothing is left after a minute."""
+        """What each is asked for with. A test run that is killed leaves nothing after a minute."""
         size = {"image": self.options.image, "cpu": self.options.cpu, "memory": "64Mi", "ready_timeout_s": float(self.options.timeout)}
         return {**size, "lifetime_s": 3600, "heartbeat_timeout_s": 60, "labels": {"purpose": "acceptance"}, **more}
 
@@ -214,22 +214,22 @@ def _until_known(url: str, key: str) -> None:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     cluster = Kubectl(options.kubectl, options.context)
-    rehearsal = Rehearsal(options, cluster)
+    acceptance = AcceptanceTest(options, cluster)
     began = time.time()
     try:
         cluster.reachable()
         if "deploy" in options.wanted:
-            rehearsal.take("deploy", rehearsal.deploy)
-        if not any(one.word == "failed" for one in rehearsal.results) and options.wanted != ["deploy"]:
-            with rehearsal.key() as key, contextlib.nullcontext(options.url) if options.url else smoking.forwarded(cluster) as url:
-                rehearsal.with_key(url, key)
+            acceptance.take("deploy", acceptance.deploy)
+        if not any(one.word == "failed" for one in acceptance.results) and options.wanted != ["deploy"]:
+            with acceptance.key() as key, contextlib.nullcontext(options.url) if options.url else smoking.forwarded(cluster) as url:
+                acceptance.with_key(url, key)
     except Exception as error:  # noqa: BLE001 - what was found so far is still reported
-        rehearsal.results.append(Result("rehearsal", "failed", f"{type(error).__name__}: {error}", round(time.time() - began, 1)))
-        print(line(rehearsal.results[-1]), flush=True)
+        acceptance.results.append(Result("acceptance test", "failed", f"{type(error).__name__}: {error}", round(time.time() - began, 1)))
+        print(line(acceptance.results[-1]), flush=True)
     known = {name: str(value) for name, value in vars(options).items() if name != "api_key"}
-    write(options.output, rehearsal.results, {"began": began, "options": known})
-    print(f"\n{verdict(rehearsal.results)} ({options.output})")
-    return 0 if passed(rehearsal.results) else 1
+    write(options.output, acceptance.results, {"began": began, "options": known})
+    print(f"\n{verdict(acceptance.results)} ({options.output})")
+    return 0 if passed(acceptance.results) else 1
 
 
 if __name__ == "__main__":

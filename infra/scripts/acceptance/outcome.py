@@ -1,7 +1,7 @@
-"""What a rehearsal found, step by step, and the verdict.
+"""The results of an acceptance test, step by step, and the verdict.
 
 Owns the three words a step ends with (passed, failed, not run), the table and the report. A step that was not run has a reason and does not
-count; a rehearsal passes only when something passed and nothing failed.
+count; a test passes only when something passed and nothing failed.
 """
 
 from __future__ import annotations
