@@ -16,7 +16,7 @@ from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, detec
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, all_ready, order
 from tests.kubernetes.conftest import QUICK, settings_for
-from tests.support.kube.canaries import Canaries
+from tests.support.kube.probe_pods import ProbePods
 from tests.support.kube.kubelet import NO_LOADER, NOT_ID_MAPPED, Kubelet
 from tests.support.kube.objects import Entry, RefusedError
 from tests.support.kube.server import FakeApi
@@ -75,7 +75,7 @@ async def test_where_nodes_may_not_be_read_a_probe_pod_decides(
     """A version is no proof: Kubernetes 1.36 runs on containerd 2.1, which mounts the whole image."""
     api.minor = minor
     if volume is not None:
-        with Canaries(api, volume=volume).run():
+        with ProbePods(api, volume=volume).run():
             await node_probes.probe(runtime.api, runtime.settings)
     api.refuse = [("list nodes", NO_NODES)]
     found = await detect(runtime.api, runtime.settings)
@@ -90,14 +90,14 @@ async def test_a_gateway_uses_a_new_probe_result_within_seconds(
     injecting = InjectionChoice(runtime.api, runtime.settings)
     api.refuse = [("list nodes", NO_NODES)] * 2
     assert await injecting.way() == "init"
-    with Canaries(api).run():
+    with ProbePods(api).run():
         await node_probes.probe(runtime.api, runtime.settings)
     assert await injecting.way() == "image"
 
 
 async def test_a_probe_does_not_override_a_node_with_an_old_runtime(runtime: KubernetesRuntime, api: FakeApi) -> None:
     node(api, "containerd://2.1.9")
-    with Canaries(api).run():
+    with ProbePods(api).run():
         await node_probes.probe(runtime.api, runtime.settings)
     assert (await detect(runtime.api, runtime.settings)).way == "init"
 
@@ -159,7 +159,7 @@ async def test_a_probe_says_that_the_image_volume_is_what_fails(runtime: Kuberne
             status = {"phase": "Failed", "containerStatuses": [{"name": "sandbox", "state": ended}]}
             api.pods.update(name, lambda pod: pod.update(status=status))
 
-    with Canaries(api).run():
+    with ProbePods(api).run():
         api.pods.on_write.append(refuse)
         seen = await node_probes.probe(runtime.api, runtime.settings)
     assert (seen.users, seen.volume) == (True, False)

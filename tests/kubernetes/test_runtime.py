@@ -104,14 +104,14 @@ async def test_only_unused_policies_are_collected(runtime: KubernetesRuntime, ap
     await again.aclose()
 
 
-async def test_the_canary_distinguishes_enforced_open_and_broken_networks(
+async def test_the_network_probe_distinguishes_enforced_open_and_broken_networks(
     runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet
 ) -> None:
     api.probed = False
     assert await network_probe.known(runtime.api, runtime.settings) is None
 
     async def play(closed: int, opened: int) -> network_probe.Verdict:
-        """End the pods of the canary with the exit codes that a network would cause."""
+        """End the pods of the probe with the exit codes that a network would cause."""
         probing = asyncio.create_task(network_probe.probe(runtime.api, runtime.settings, 20.0))
         for role, code in (("listener", None), ("closed", closed), ("open", opened)):
             await until_async(lambda r=role: any(f"-{r}-" in name for name in api.pods.names()), deadline_s=SOON_S, what=role)

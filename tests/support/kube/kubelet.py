@@ -134,7 +134,7 @@ class Kubelet:
         metadata = entry.object["metadata"]
         uid = metadata["uid"]
         if (metadata.get("labels") or {}).get("app.kubernetes.io/component") in ("canary", "prepull"):
-            return  # `canaries` or a test simulates the former, `daemons` the latter
+            return  # `probe_pods` or a test simulates the former, `daemons` the latter
         if entry.kind == "ADDED":
             self._lives[uid] = asyncio.get_running_loop().create_task(self._live(entry.object), name=f"pod {metadata['name']}")
             self._lives[uid].add_done_callback(lambda _: self._lives.pop(uid, None))
