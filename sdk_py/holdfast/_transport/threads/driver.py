@@ -275,7 +275,7 @@ class SessionDriver:
                 more = False
         finally:
             with self._lock:
-                self._hang_up()
+                self._disconnect()
 
     def _serve_once(self, connection: socket.socket, readable: bool) -> bool:
         """What is due now. False: the connection is over."""
@@ -332,7 +332,7 @@ class SessionDriver:
         finally:
             self.options.peers.leave(self)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._socket = self._socket, None
         self._unwritten = b""
         if connection is not None:
