@@ -148,7 +148,6 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("checksum_mismatch", 422, 0, "ChecksumError", True, "infrastructure", "send it again; the target is unchanged"),
     _K("archive_invalid", 422, 0, "ArchiveError", False, "caller", "give a tar archive, whole and with names inside its own tree"),
     _K("archive_limit", 413, 0, "ArchiveError", False, "caller", "send or fetch it in several archives"),
-    _K("patch_invalid", 422, 0, "PatchError", False, "caller", "give a unified diff, as `git diff` and `diff -u` write it"),
     _K("port_unreachable", 502, 0, "PortUnreachableError", True, "workload", "start what listens on that port, then connect again"),
     _K("cancelled", 499, 0, "CancelledRemotelyError", False, "caller", "start it again if it is still wanted"),
 )  # fmt: skip

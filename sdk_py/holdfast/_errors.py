@@ -23,7 +23,7 @@
     ├── SessionLostError · SessionFencedError · ProtocolError
     ├── ShellLostError · SpawnError · CommandFailedError · CancelledRemotelyError · PortUnreachableError
     ├── InputClosedError                (a BrokenPipeError) there is no reader of what was written
-    ├── PatchError · ArchiveError
+    ├── ArchiveError
     └── RemoteFileError                 (an OSError)
         ├── RemoteFileNotFoundError     (a FileNotFoundError)
         ├── RemoteFileExistsError       (a FileExistsError)
@@ -218,10 +218,6 @@ class CancelledRemotelyError(HoldfastError):
 
 class PortUnreachableError(HoldfastError):
     """Nothing in the sandbox listens on the port."""
-
-
-class PatchError(HoldfastError):
-    """The text is not a valid patch."""
 
 
 class ArchiveError(HoldfastError):
