@@ -68,7 +68,7 @@ def term(shard: int) -> str:
     return f"{_TAGS[shard]}:term"
 
 
-def generation(shard: int) -> str:
+def marker(shard: int) -> str:
     """String: marks this shard's records as complete; gone after a wipe."""
     return f"{_TAGS[shard]}:generation"
 

@@ -35,7 +35,7 @@ class RedisSpares(RedisSteps):
 
     async def spares(self, pool: str) -> dict[str, float] | None:
         """The spares that the pool offers, and when they were created; None while the store is being rebuilt."""
-        complete, found = await self._run("spares", [keys.spares(pool), keys.generation(keys.shard_of(pool))], [])
+        complete, found = await self._run("spares", [keys.spares(pool), keys.marker(keys.shard_of(pool))], [])
         return {id_: int(float(at)) / 1000 for id_, at in as_fields(found).items()} if complete else None
 
     async def offer_spares(self, pool: str, spares: Mapping[str, float], *, term: int | None = None) -> None:

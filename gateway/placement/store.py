@@ -79,7 +79,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
                 raise _idempotency_conflict()
         record, tombstone, due, _, changes = _five(id_)
         request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
-        found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.generation(shard), changes]
+        found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.marker(shard), changes]
         found.append(keys.cancelled(id_, spec.owner, idempotency_key or ""))
         arguments: list[Argument] = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
         arguments += _clocks(spec)

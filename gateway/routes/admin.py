@@ -216,7 +216,7 @@ async def _parts(gateway: Gateway) -> dict[str, str]:
 
 async def _records(gateway: Gateway) -> None:
     await gateway.store.ping()
-    if await gateway.store.generation() is None:
+    if await gateway.store.marker() is None:
         raise RebuildingError
 
 

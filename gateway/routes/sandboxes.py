@@ -162,7 +162,7 @@ async def list_owned(request: Request) -> Response:
         if not equals:
             raise HoldfastError("invalid_argument", "label must be name=value")
         wanted.append((check_label(name), value))
-    if await gateway.store.generation() is None:
+    if await gateway.store.marker() is None:
         raise RebuildingError  # an incomplete list would be taken for complete
     cursor = query.get("cursor") or None
     found: list[Record] = []

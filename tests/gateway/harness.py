@@ -227,7 +227,7 @@ async def serve(
         admission=admission or AdmissionSettings(),
     )
     store, runtime = PlacementStore(settings.placement), MemoryRuntime()
-    await store.mark_generation("g", term=1)  # as a controller does after its first pass
+    await store.set_marker("g", term=1)  # as a controller does after its first pass
     gateway = Gateway(settings, store, runtime, Keys(keys), (SECRET,))
     listener = socket.create_server(("127.0.0.1", 0))
     config = server_config(settings, gateway)
