@@ -95,7 +95,7 @@ AtWork = Callable[[subprocess.Popen[str]], int]
 
 
 def in_cluster(options: argparse.Namespace, cluster: Kubectl, disturb: Disturb | None = None) -> dict[str, Any]:
-    """Run ``episodes`` as a pod, with rollouts of the gateways meanwhile, or what ``disturb`` does. Its report."""
+    """Run ``episodes`` as a pod, while the gateways are rolled out or ``disturb`` runs. Its report."""
     gateway = cluster.get("deployment/holdfast-gateway", "--namespace", SYSTEM)
     if gateway is None:
         raise DeployError(f"there is no deployment holdfast-gateway in namespace {SYSTEM}")
@@ -204,11 +204,11 @@ def _roll(options: argparse.Namespace, cluster: Kubectl) -> int:
     return int(options.rolling)
 
 
-def run_episodes(options: argparse.Namespace, url: str, meanwhile: str = "") -> dict[str, Any]:
-    """Run ``episodes`` as a process; with ``--rolling`` the command ``meanwhile`` is what happens under sessions at work. Its report."""
+def run_episodes(options: argparse.Namespace, url: str, disturbance: str = "") -> dict[str, Any]:
+    """Run ``episodes`` as a process; with ``--rolling`` the command ``disturbance`` runs while sessions are at work. Its report."""
 
     def at_work(process: subprocess.Popen[str]) -> int:
-        status = subprocess.run(["sh", "-c", meanwhile], check=False, timeout=options.timeout).returncode
+        status = subprocess.run(["sh", "-c", disturbance], check=False, timeout=options.timeout).returncode
         process.terminate()
         return int(status == 0)
 

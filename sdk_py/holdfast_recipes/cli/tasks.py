@@ -109,7 +109,7 @@ async def _mutate(arguments: argparse.Namespace, projects: list[tuple[Project, P
     print(
         json.dumps(_record(rows, factory.counts, seconds), indent=2)
         if arguments.json
-        else _said(rows, factory.counts, seconds, arguments.out)
+        else _summary(rows, factory.counts, seconds, arguments.out)
     )
     return 0 if rows else 1
 
@@ -135,7 +135,7 @@ def _record(rows: list[dict[str, Any]], counts: MutantCounts, seconds: float) ->
     }
 
 
-def _said(rows: list[dict[str, Any]], counts: MutantCounts, seconds: float, folder: Path) -> str:
+def _summary(rows: list[dict[str, Any]], counts: MutantCounts, seconds: float, folder: Path) -> str:
     record = _record(rows, counts, seconds)
     lines = [f"{record['tasks']} tasks are in {folder / 'tasks.jsonl'} after {seconds:.0f} s and {counts.sandboxes} sandboxes"]
     groups = {name.replace("_", " "): record[name] for name in ("by_project", "by_operator", "by_split", "mutants")}

@@ -243,9 +243,9 @@ async def _unless_gone(
     connection: Connection,
     work: Coroutine[Any, Any, T],
     every_s: float | None = None,
-    meanwhile: Callable[[], Awaitable[None]] | None = None,
+    on_interval: Callable[[], Awaitable[None]] | None = None,
 ) -> T:
-    """The result of ``work``; it is cancelled, and DisconnectedError raised, when the client disconnects. ``meanwhile`` is called every
+    """The result of ``work``; it is cancelled, and DisconnectedError raised, when the client disconnects. ``on_interval`` is called every
     ``every_s``.
     """
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(connection.until_disconnected())
@@ -256,8 +256,8 @@ async def _unless_gone(
                 return task.result()
             if gone in done:
                 raise DisconnectedError
-            if meanwhile is not None:
-                await meanwhile()
+            if on_interval is not None:
+                await on_interval()
     finally:
         for each in (task, gone):
             each.cancel()
