@@ -8,7 +8,7 @@ import pytest
 from holdfast import Chunk
 from holdfast.cli.app import parse
 from holdfast.cli.app import run as run_words
-from holdfast.cli.guesses import COMMANDS, OPTIONS
+from holdfast.cli.suggestions import COMMANDS, OPTIONS
 from holdfast.cli.logs import last_lines
 from holdfast.cli.command_line import UsageError
 

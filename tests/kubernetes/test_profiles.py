@@ -112,7 +112,7 @@ async def test_a_probe_reads_a_refusal_by_the_kubelet(runtimes: dict[Profile, Ku
         metadata = entry.object["metadata"]
         if entry.kind == "ADDED" and metadata["labels"].get("holdfast.dev/canary-role"):
             api.pods.update(metadata["name"], lambda body: body["spec"].update(nodeName="node-1"))
-            kubelet._complain(metadata["uid"], f"Failed to create pod sandbox: {REFUSED}")
+            kubelet._warn(metadata["uid"], f"Failed to create pod sandbox: {REFUSED}")
 
     api.pods.on_write.append(refuse)
     runtime = runtimes["userns"]

@@ -163,7 +163,7 @@ class Command:
     def _known(self, name: str, word: str = "") -> Option:
         if name in self._named:
             return self._named[name]
-        from holdfast.cli.guesses import suggest_option
+        from holdfast.cli.suggestions import suggest_option
 
         shown = f"{name} in {word}" if word and word != name else name
         raise self.wrong(f"there is no option {shown}{suggest_option(name, self.name, list(self._named))}")
