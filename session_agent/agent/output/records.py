@@ -54,7 +54,19 @@ class Owner(Protocol):
 class Record:
     """One command. ``exit_status`` is None until it has ended; ``error`` is set instead if it could not be started."""
 
-    __slots__ = ("command_id", "ended_at", "error", "exit_status", "fingerprint", "followers", "info", "lasting", "owner", "spool", "started")
+    __slots__ = (
+        "command_id",
+        "ended_at",
+        "error",
+        "exit_status",
+        "fingerprint",
+        "followers",
+        "info",
+        "lasting",
+        "owner",
+        "spool",
+        "started",
+    )
 
     def __init__(self, command_id: str, fingerprint: bytes, spool: Spool) -> None:
         self.command_id = command_id
