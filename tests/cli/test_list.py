@@ -13,9 +13,9 @@ RECORD = {"namespace": "", "block_network": True, "cpu": "1", "memory": "1Gi", "
 @pytest.mark.parametrize(
     ("filter_", "expected"),
     [
-        ("status=bogus", "the filter status is one of pending, ready, failed, running, not 'bogus'"),
-        ("status=", "the filter status is one of pending, ready, failed, running, not ''"),
-        ("status", "the filter status is one of"),
+        ("status=bogus", "the filter status must be one of pending, ready, failed, running, not 'bogus'"),
+        ("status=", "the filter status must be one of pending, ready, failed, running, not ''"),
+        ("status", "the filter status must be one of"),
         ("id", "the filter id needs a value: id=VALUE"),
         ("name=", "the filter name needs a value: name=VALUE"),
         ("ancestor=", "the filter ancestor needs a value: ancestor=VALUE"),

@@ -203,7 +203,7 @@ class AsyncSandbox(AsyncAttachable):
         )
         process = await begin(self, AsyncProcess, "command", params, self._limit(max_output_bytes, keep))
         if not stdin:
-            process._no_input = "it was started with stdin=False"
+            process._no_input = "the command was started with stdin=False"
         return process
 
     async def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> AsyncProcess:

@@ -117,7 +117,7 @@ class Attachable:
         self._rest.check_open()
         if self._by_rest:
             raise UnsupportedError(
-                "unsupported", "this needs a session, and only REST is in use", hint="WebSockets must reach the service for it"
+                "unsupported", "this operation needs a session, and this client uses only REST", hint="let WebSockets reach the service"
             )
         with self._lock.own:
             driver = self._driver

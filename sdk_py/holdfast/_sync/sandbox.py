@@ -204,7 +204,7 @@ class Sandbox(Attachable):
         )
         process = begin(self, Process, "command", params, self._limit(max_output_bytes, keep))
         if not stdin:
-            process._no_input = "it was started with stdin=False"
+            process._no_input = "the command was started with stdin=False"
         return process
 
     def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> Process:

@@ -75,7 +75,8 @@ def _node() -> list[Check]:
         )
         body = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as why:
-        return [Check("node", False, f"its checks could not be run: {type(why).__name__}", "run `python -m session_agent.node doctor`")]
+        what = f"the checks of the node could not be run: {type(why).__name__}"
+        return [Check("node", False, what, "run `python -m session_agent.node doctor`")]
     rows = body.get("checks", []) if isinstance(body, dict) else body
     return [read(row) for row in rows if isinstance(row, dict)]
 

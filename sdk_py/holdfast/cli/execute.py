@@ -72,7 +72,7 @@ def command_of(arguments: Arguments) -> Command | None:
 def options_of(arguments: Arguments) -> dict[str, Any]:
     """What ``Sandbox.exec`` and ``start`` are called with."""
     if arguments.tty and arguments.timeout is not None:
-        raise UsageError("a terminal has no time-out", hint="leave out --timeout, or -t")
+        raise UsageError("a command on a terminal cannot have a time limit", hint="leave out --timeout, or -t")
     user = arguments.user
     return {
         "cwd": arguments.cwd,

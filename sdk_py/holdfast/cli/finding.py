@@ -30,7 +30,8 @@ def whole_id(client: SandboxClient, word: str) -> str | None:
     ids = [info.sandbox_id for info in client.list_sandboxes() if info.sandbox_id.startswith(_PREFIX + digits)]
     whole = [id_ for id_ in ids if len(id_) == len(_PREFIX) + _DIGITS and _HEX.issuperset(id_.removeprefix(_PREFIX))]
     if len(whole) > 1:
-        raise UsageError(f"{word} is the beginning of {len(whole)} ids: {', '.join(sorted(whole)[:5])}", hint="write more of it")
+        shown = ", ".join(sorted(whole)[:5])
+        raise UsageError(f"{word} is the beginning of {len(whole)} ids: {shown}", hint="write more characters of the id")
     return whole[0] if whole else None
 
 

@@ -49,7 +49,7 @@ def _found(sandbox: Sandbox, command_id: str, *others: str) -> Process:
         if others:
             return _found(sandbox, *others)
         if command_id == ENTRYPOINT:
-            why.message = "no command of `run` is in this sandbox"
+            why.message = "this sandbox has no command that `run` started"
         why.hint = "logs shows what `run` or `exec -d` started; of `exec -d`, give the id that it printed"
         raise
     except OutcomeUnknownError as why:

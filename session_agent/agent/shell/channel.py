@@ -117,7 +117,7 @@ class ShellHandler(Handler):
         if params.get("stdin") is not None:
             if self._shell.has_terminal:
                 hint = "write to the shell while the command runs"
-                raise HoldfastError("invalid_argument", "a command on a terminal reads keys, and no other input", hint=hint)
+                raise HoldfastError("invalid_argument", "a command on a terminal reads typed keys and takes no other input", hint=hint)
             pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
         record = self._context.records.create(command_id, digest, self._make_spool())
         try:
