@@ -172,7 +172,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     origins = frozenset(part.strip() for part in env.get("HOLDFAST_ALLOWED_ORIGINS", "").split(",") if part.strip())
     runtime = env.get("HOLDFAST_RUNTIME") or "local"
     if runtime not in ("local", "kubernetes"):
-        raise ValueError(f"HOLDFAST_RUNTIME={runtime!r} is neither local nor kubernetes")
+        raise ValueError(f"HOLDFAST_RUNTIME must be local or kubernetes, not {runtime!r}")
     return Settings(
         data_dir=data_dir,
         host=env.get("HOLDFAST_HOST") or "127.0.0.1",
@@ -198,7 +198,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
 def _lifetime(env: Mapping[str, str]) -> float | None:
     lifetime_s = _integer(env, "HOLDFAST_DEFAULT_LIFETIME_S", 24 * 3600)
     if not 0 <= lifetime_s <= 366 * 86400:
-        raise ValueError(f"HOLDFAST_DEFAULT_LIFETIME_S={lifetime_s} is not a number of seconds from 0 to {366 * 86400}")
+        raise ValueError(f"HOLDFAST_DEFAULT_LIFETIME_S must be a number of seconds from 0 to {366 * 86400}, not {lifetime_s}")
     return float(lifetime_s) or None
 
 
@@ -252,7 +252,7 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise ValueError(f"{name}={value!r} is not a whole number") from None
+        raise ValueError(f"{name} must be a whole number, not {value!r}") from None
     if number < 0:
         raise ValueError(f"{name}={number} is below 0")
     return number

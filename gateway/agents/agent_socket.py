@@ -118,11 +118,11 @@ class AgentSocket(asyncio.Protocol):
             if first == BINARY:
                 self._receiver.message_received(payload)
             elif control_breach(first, payload):
-                self.broke_protocol("every message is one unfragmented binary frame")
+                self.broke_protocol("every message must be one unfragmented binary frame")
             elif first == CLOSE:
                 self.fail(_refusal(payload[2:].decode()))
             elif first == PING and self.writing_paused:
-                self.broke_protocol("it pings and does not read the answers")
+                self.broke_protocol("it sends pings and does not read the answers")
             elif first == PING:
                 pongs.append(_frame(PONG, payload))
         if self._frames.breach:

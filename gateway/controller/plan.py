@@ -18,8 +18,8 @@ _SHARE = 10
 _PENDING_GRACES = 5
 """A sandbox that is being created is given up when no replica has renewed that for this many times the grace period."""
 
-NODE_LOST = Cause("node-lost", "infrastructure", "the runtime no longer has it")
-CREATE_LOST = Cause("create-lost", "infrastructure", "it was never created: the gateway replica that was creating it is gone")
+NODE_LOST = Cause("node-lost", "infrastructure", "the runtime no longer has the sandbox")
+CREATE_LOST = Cause("create-lost", "infrastructure", "the sandbox was never created: the gateway replica that was creating it has ended")
 
 
 @dataclass(frozen=True, slots=True)

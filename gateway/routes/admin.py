@@ -160,7 +160,7 @@ async def import_image(request: Request) -> Response:
                     raise HoldfastError("request_too_large", f"the archive is over {limit} bytes")
                 await asyncio.to_thread(file.write, chunk) if len(chunk) >= _CHUNK else file.write(chunk)
         if not size:
-            raise HoldfastError("image_invalid", "the body is empty")
+            raise HoldfastError("image_invalid", "the body is empty, where an image archive was expected")
         image = await _images(gateway).load(Path(path), name)
     except ClientDisconnect:
         raise HoldfastError("cancelled", "the client closed the connection") from None
@@ -207,7 +207,7 @@ async def _parts(gateway: Gateway) -> dict[str, str]:
         except HoldfastError as error:
             return error.message
         except TimeoutError:
-            return "it does not answer in time"
+            return f"no answer within {_READY_S:g} s"
         return ""
 
     placement, runtime = await asyncio.gather(answers(_records(gateway)), answers(gateway.runtime.ping()))

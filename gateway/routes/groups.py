@@ -21,7 +21,7 @@ from gateway.service import Gateway, authenticated
 GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 24 * 3600.0
 _LEASE_CHARACTERS = 64
-_DELETED = Cause("deleted", "caller", "its group was deleted")
+_DELETED = Cause("deleted", "caller", "the sandbox's group was deleted")
 
 
 async def heartbeat(request: Request) -> Response:
@@ -66,7 +66,7 @@ async def delete(request: Request) -> Response:
 def group_name(name: str) -> str:
     if not GROUP_NAME.fullmatch(name):
         hint = "use letters, digits, '.', '_' and '-', at most 100, with a letter or digit at both ends"
-        raise HoldfastError("invalid_argument", f"{name[:100]!r} cannot name a group", hint=hint)
+        raise HoldfastError("invalid_argument", f"{name[:100]!r} cannot be the name of a group", hint=hint)
     return name
 
 

@@ -196,7 +196,7 @@ async def delete(request: Request) -> Response:
     refused if it arrives later.
     """
     gateway, owner, sandbox_id = sandbox_request(request)
-    cause, key = Cause("deleted", "caller", "it was deleted"), _key(request, "X-Holdfast-Cancelled-Create")
+    cause, key = Cause("deleted", "caller", "a client deleted the sandbox"), _key(request, "X-Holdfast-Cancelled-Create")
     entry = await gateway.store.delete(sandbox_id, cause, owner=owner, cancelled_key=key)
     entry = await gateway.owned(entry, owner, sandbox_id)
     if isinstance(entry, Record):

@@ -297,7 +297,7 @@ def test_the_key_is_known_when_every_gateway_accepts_it(monkeypatch: pytest.Monk
 
         def list_sandboxes(self) -> None:
             if (number := next(connections)) % 2 and number < 10:
-                raise AuthenticationError("key_invalid", "this API key is not known")
+                raise AuthenticationError("key_invalid", "the API key of the request is not known")
 
     monkeypatch.setattr(module, "SandboxClient", Client)
     monkeypatch.setattr("infra.scripts.acceptance.__main__.time.sleep", lambda _: None)

@@ -237,7 +237,7 @@ class _Input:
 
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:
     if _kind(sandbox.files, path) != "directory":
-        raise UsageError(f"an archive is unpacked into a directory, which {path} is not", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
+        raise UsageError(f"the target of an archive must be a directory: {path}", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
     return _send(sandbox, path, _pieces(archive))
 
 
