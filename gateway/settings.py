@@ -254,5 +254,5 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
     except ValueError:
         raise ValueError(f"{name} must be a whole number, not {value!r}") from None
     if number < 0:
-        raise ValueError(f"{name}={number} is below 0")
+        raise ValueError(f"{name} must be at least 0, not {number}")
     return number

@@ -135,5 +135,5 @@ def check_hello(hello: Hello) -> None:
     if hello.version != PROTOCOL_VERSION:
         raise ProtocolError(f"the client speaks protocol {hello.version}, this agent {PROTOCOL_VERSION}", "version_unsupported")
     if not 16 <= len(hello.session_id) <= 128 or not 16 <= len(hello.secret) <= 64:
-        raise ProtocolError("a session id has 16 to 128 characters and its secret 16 to 64 bytes")
+        raise ProtocolError("a session id must have 16 to 128 characters, and its secret 16 to 64 bytes")
     check_offsets(hello.received)

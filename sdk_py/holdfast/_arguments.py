@@ -103,7 +103,8 @@ def command_id_of(command_id: str | None) -> str:
 def sandbox_id_of(sandbox_id: str) -> str:
     """The id of a sandbox that is there already: it becomes part of a path."""
     if not is_identifier(sandbox_id):
-        raise bad(f"no sandbox has the id {sandbox_id!r:.80}", hint="letters, digits, '.', '_' and '-': list yours with `holdfast list`")
+        hint = "an id has letters, digits, '.', '_' and '-': list your sandboxes with `holdfast list`"
+        raise bad(f"no sandbox has the id {sandbox_id!r:.80}", hint=hint)
     return sandbox_id
 
 

@@ -79,7 +79,7 @@ class MemoryRuntime:
 
     async def adopt(self, spare_id: str, order: CreateRequest, timeout_s: float) -> str:
         if self.present.pop(spare_id, None) is None:
-            raise HoldfastError("sandbox_not_found", "that spare is gone")
+            raise HoldfastError("sandbox_not_found", "the spare no longer exists")
         self.orders.append(order)
         self._make(order.spec)
         return self.endpoint

@@ -221,16 +221,16 @@ def test_settings() -> None:
     assert (read(bundle).sandbox_profile, read(bundle).user) == ("userns", None)
     assert read({**bundle, "HOLDFAST_SANDBOX_PROFILE": "restricted", "HOLDFAST_GROUP": "5"}).group == 5
     assert read({**bundle, "HOLDFAST_USER": "0"}).user == 0
-    with pytest.raises(ValueError, match="HOLDFAST_SANDBOX_PROFILE='docker' is none of userns, root, restricted"):
+    with pytest.raises(ValueError, match="HOLDFAST_SANDBOX_PROFILE must be one of userns, root, restricted, not 'docker'"):
         read({**bundle, "HOLDFAST_SANDBOX_PROFILE": "docker"})
     with pytest.raises(ValueError, match="HOLDFAST_GROUP needs HOLDFAST_USER"):
         read({**bundle, "HOLDFAST_GROUP": "5"})
     assert read({**bundle, "HOLDFAST_ALLOW_ROOT": "True"}).allow_root
     assert not read({**bundle, "HOLDFAST_ALLOW_ROOT": "no"}).allow_root
-    with pytest.raises(ValueError, match="HOLDFAST_ALLOW_ROOT='enabled' is neither true nor false"):
+    with pytest.raises(ValueError, match="HOLDFAST_ALLOW_ROOT must be true or false, not 'enabled'"):
         read({**bundle, "HOLDFAST_ALLOW_ROOT": "enabled"})
     for value in ("inf", "nan"):
-        with pytest.raises(ValueError, match=f"HOLDFAST_NODE_LOST_S='{value}' is not a finite number"):
+        with pytest.raises(ValueError, match=f"HOLDFAST_NODE_LOST_S must be a finite number, not '{value}'"):
             read({**bundle, "HOLDFAST_NODE_LOST_S": value})
 
 

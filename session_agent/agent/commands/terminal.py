@@ -43,7 +43,7 @@ def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
     params = channel.params
     name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
-        raise HoldfastError("invalid_argument", f"a terminal's name has at most {ID_BYTES} bytes")
+        raise HoldfastError("invalid_argument", f"a terminal's name must have at most {ID_BYTES} bytes")
     size = window_size(params)
     terminal = context.terminals.get(name)
     if terminal is None:

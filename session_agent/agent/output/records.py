@@ -236,7 +236,7 @@ class Records:
 def check_id(command_id: object) -> str:
     """The id as text. Raises ``invalid_argument``."""
     if not isinstance(command_id, str) or not 0 < len(command_id.encode(errors="replace")) <= ID_BYTES:
-        raise HoldfastError("invalid_argument", f"a command id is text of 1 to {ID_BYTES} bytes")
+        raise HoldfastError("invalid_argument", f"a command id must be a string of 1 to {ID_BYTES} bytes")
     return command_id
 
 

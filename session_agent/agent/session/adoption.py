@@ -49,7 +49,7 @@ class AdoptRequest:
         if not (length.isascii() and length.isdigit()) or "transfer-encoding" in head.headers:
             raise HoldfastError("invalid_argument", "the request needs a Content-Length")
         if len(length) > 9 or int(length) > BODY_BYTES:
-            raise HoldfastError("request_too_large", f"the request's body has at most {BODY_BYTES} bytes")
+            raise HoldfastError("request_too_large", f"the request's body must have at most {BODY_BYTES} bytes")
         self._mac = head.headers.get(BODY_HEADER.lower(), "")
         self._length = int(length)
         self._buffer = b""

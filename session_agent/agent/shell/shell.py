@@ -336,7 +336,7 @@ class Shell:
     abandon = end
 
     def _finish_unstarted(self, run: Run) -> None:
-        cause = workload_cause("cancelled", "it was cancelled, or its shell ended, before it began")
+        cause = workload_cause("cancelled", "the command was cancelled, or its shell ended, before it began")
         self._context.records.finish(run.record, ExitStatus(None, 0.0, cause=cause), self._context.loop.time())
 
     # losing and rebuilding the process -------------------------------------------------------------------------

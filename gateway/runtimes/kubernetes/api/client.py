@@ -36,7 +36,8 @@ class ApiError(RuntimeUnavailableError):
     """The API server refused. ``text`` is its message, ``api_reason`` the ``reason`` field of its answer."""
 
     def __init__(self, status: int, api_reason: str, text: str, retry_after_s: int | None = None) -> None:
-        refused = "the cluster refused the service" if status in (401, 403) else "the cluster's API server returned an unexpected answer"
+        unexpected = "the cluster's API server returned an unexpected answer"
+        refused = "the cluster refused the gateway's request" if status in (401, 403) else unexpected
         super().__init__(f"{refused}: {text[:300]}", retry_after_s=retry_after_s)
         self.status = status
         self.api_reason = api_reason

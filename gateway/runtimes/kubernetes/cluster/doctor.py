@@ -43,7 +43,7 @@ async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
                 {"name": name, **_bad(f"the API server does not answer: {error.text}", "look at KUBECONFIG and the network to it")},
             ]
         except ApiError as error:
-            found.append({"name": name, **_bad(f"it cannot be determined: {error.text[:300]}", "", required=False)})
+            found.append({"name": name, **_bad(f"cannot be determined: {error.text[:300]}", "", required=False)})
     return found
 
 

@@ -43,7 +43,7 @@ _EAGER_S = 0.6
 _RETRY_S = 0.25
 _AWAY_S = 20.0
 """An API server that returns server errors for this long is reported as unavailable, so that a caller with a long timeout learns of it."""
-_DROPPED = "the cluster gives pods no user namespaces: its API server drops hostUsers (older than 1.33, or UserNamespacesSupport is closed)"
+_DROPPED = "the cluster gives pods no user namespaces: its API server drops hostUsers (older than 1.33, or UserNamespacesSupport is off)"
 _NO_ANSWER_S = 5.0
 """The same for an API server that does not answer at all."""
 _LOOK_S = 2.0
@@ -97,7 +97,8 @@ class PodCreation:
                 stage = last.stage if last is not None else "the cluster did not accept the pod"
                 if last is not None and last.placed and not last.started:
                     stage = (await pod_events.ask(self._api, self._settings, last)).text or stage
-                raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
+                message = f"the sandbox was not ready within {timeout_s:g} s: {stage}"
+                raise HoldfastError("create_timeout", message, reason="timeout") from None
 
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
         """Turn a spare's pod into the requested sandbox: claim the pod, then give its agent the new identity, once.
@@ -151,13 +152,13 @@ class PodCreation:
                 body = await self._api.get(path)  # perhaps another replica patched it for the same sandbox
         except ApiError as error:
             if error.status in (404, 409):
-                raise HoldfastError("sandbox_not_found", "that spare is gone") from None
+                raise HoldfastError("sandbox_not_found", "the spare no longer exists") from None
             raise
         facts = read_pod(body)
         if facts.record is None or (facts.record.sandbox_id, facts.record.incarnation) != (spec.sandbox_id, spec.incarnation):
-            raise HoldfastError("sandbox_not_found", "that spare is taken")
+            raise HoldfastError("sandbox_not_found", "the spare was taken by another create")
         if facts.deadline is not None or not facts.ip or facts.ended() is not None:
-            raise HoldfastError("sandbox_not_found", "that spare is ending")
+            raise HoldfastError("sandbox_not_found", "the spare is being deleted")
         environment = body["spec"]["containers"][0].get("env") or []  # the runtime does not know the deployment's secret
         return facts, next(str(one.get("value")) for one in environment if one["name"] == "HOLDFAST_AGENT_TOKEN")
 
@@ -339,7 +340,7 @@ def _as_private(made: dict[str, Any], asked: dict[str, Any]) -> bool:
 
 
 def _deleted() -> HoldfastError:
-    return HoldfastError("sandbox_failed", "it was deleted while it was being created", reason="deleted")
+    return HoldfastError("sandbox_failed", "the sandbox was deleted while it was being created", reason="deleted")
 
 
 def endpoint_of(facts: PodStatus) -> str:

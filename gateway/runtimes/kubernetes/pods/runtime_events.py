@@ -21,7 +21,7 @@ from .status import DELETED, PodStatus, gone_cause
 _SKEW_S = 30.0
 """Margin after a pod's ready timeout: clocks differ, and the replica that creates the pod should report why it is late. The record's
 own timeout, on the store's clock, comes first; this one is for pods without a record."""
-_LATE = Cause("ready-timeout", "infrastructure", "it never became ready")
+_LATE = Cause("ready-timeout", "infrastructure", "the sandbox was not ready in time")
 
 
 def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> SandboxStatus | None:
@@ -60,7 +60,7 @@ def on_change(now_facts: PodStatus, before: PodStatus | None, settings: Kubernet
         return [] if was is not None else [SandboxEnded(id_, incarnation, failure.cause)]
     if not _leaving(now_facts) or (before is not None and _leaving(before)):
         return []
-    cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by another client")
+    cause = now_facts.disruption or replace(DELETED, message="the sandbox's pod is being deleted by another client")
     return [EndAnnounced(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s)]
 
 
