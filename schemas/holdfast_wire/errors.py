@@ -103,7 +103,7 @@ TABLE: dict[str, ErrorKind] = _table(
        "check that `holdfast up` runs, and that HOLDFAST_URL is its address"),
     _K("agent_unreachable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry; the sandbox may be starting or gone"),
     _K("agent_identity", 502, 4502, "ServiceUnavailableError", True, "infrastructure",
-       "what answered there is another sandbox's agent: retry"),
+       "another sandbox's agent answered at this address: retry"),
     _K("draining", 503, 1012, "ServiceUnavailableError", True, "infrastructure", "connect again; another replica will serve you"),
     _K("internal", 500, 1011, "ServiceError", True, "infrastructure",
        "this is a bug of Holdfast; the gateway's log has more under this request's id"),

@@ -97,7 +97,7 @@ def read_adoption(body: bytes, token: str, nonce: str) -> Adoption:
 def _text(given: dict[str, Any], name: str) -> str:
     value = given.get(name)
     if not isinstance(value, str):
-        raise HoldfastError("invalid_argument", f"{name} must be text")
+        raise HoldfastError("invalid_argument", f"{name} must be a string")
     return value
 
 
@@ -111,5 +111,5 @@ def _identifier(given: dict[str, Any], name: str) -> str:
 def _texts(given: dict[str, Any], name: str) -> dict[str, str]:
     value = given.get(name, {})
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise HoldfastError("invalid_argument", f"{name} must map text to text")
+        raise HoldfastError("invalid_argument", f"{name} must map strings to strings")
     return value

@@ -76,7 +76,7 @@ class Failure:
     since: float = 0.0
 
     def error(self) -> HoldfastError:
-        """The same failure as final, once the sandbox's lifetime is over: a client that retried at once would only wait again."""
+        """The same failure as final, once its time is over: a client that retried at once would only wait again."""
         final = False if self.kind else None
         if self.code == "unsupported":
             return no_user_namespaces(f"the node of its pod cannot create one: {self.cause.message}")
