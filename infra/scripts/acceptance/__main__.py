@@ -37,15 +37,15 @@ STEPS = ("deploy", "doctor", "smoke", "isolation", "images", "burst", "rolling",
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m infra.scripts.acceptance", description="Test a deployment, with faults.")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"some of {','.join(STEPS)}, in this order")
-    parser.add_argument("--overlay", default="", help="deploy this first (default: take what is deployed)")
-    parser.add_argument("--url", default="", help="where it answers from here (default: a port forwarded by kubectl)")
-    parser.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="default: one that is made, and taken away again")
-    parser.add_argument("--image", default="busybox:stable", help="what sandboxes and bare pods are made from (default: busybox:stable)")
-    parser.add_argument("--cpu", default="100m", help="a limit, too: with much less an agent takes long to start (default: 100m)")
-    parser.add_argument("--images", default="", metavar="NAME=IMAGE,…", help="images to try, by what is special of each")
+    parser.add_argument("--overlay", default="", help="deploy this overlay first (default: test what is deployed)")
+    parser.add_argument("--url", default="", help="URL of the service (default: a port forwarded by kubectl)")
+    parser.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="API key (default: a temporary one)")
+    parser.add_argument("--image", default="busybox:stable", help="image of the sandboxes and bare pods (default: busybox:stable)")
+    parser.add_argument("--cpu", default="100m", help="cpu of each sandbox; with much less an agent starts slowly (default: 100m)")
+    parser.add_argument("--images", default="", metavar="NAME=IMAGE,…", help="images to test, each with a name for the report")
     parser.add_argument("--count", type=int, default=100, metavar="N", help="sandboxes of the burst (default: 100)")
     parser.add_argument("--sessions", type=int, default=5, metavar="N", help="sessions at work under faults (default: 5)")
-    parser.add_argument("--api-away", default="", metavar="COMMAND", help="takes the API server away and back; else not run")
+    parser.add_argument("--api-away", default="", metavar="COMMAND", help="stops and restarts the API server (default: no such step)")
     parser.add_argument("--timeout", type=int, default=600, metavar="S", help="longest wait for a step (default: 600)")
     parser.add_argument("--output", type=Path, default=Path("acceptance.json"))
     parser.add_argument("--context", default="")
@@ -55,7 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if unknown := sorted(set(options.wanted) - set(STEPS)):
         parser.error(f"no such step: {', '.join(unknown)}")
     if not options.wanted or options.count < 1 or options.sessions < 1:
-        parser.error("nothing would be tried: --steps names one at least, --count and --sessions are 1 at least")
+        parser.error("--steps must name at least one step, --count and --sessions must be at least 1")
     return options
 
 
@@ -75,8 +75,8 @@ class AcceptanceTest:
     def deploy(self) -> dict[str, Any]:
         if not self.options.overlay:
             if self.cluster.get("deployment/holdfast-gateway", "--namespace", SYSTEM) is None:
-                raise StepError("nothing is deployed: name an overlay")
-            raise NotRunError("what is deployed is taken as it is; --overlay deploys")
+                raise StepError("nothing is deployed: name an overlay with --overlay")
+            raise NotRunError("the existing deployment is tested as it is; --overlay deploys one")
         if deploying.main([*self.where, "apply", self.options.overlay]) != 0:
             raise StepError("the deploy failed, see above")
         return {"detail": self.options.overlay}

@@ -33,17 +33,17 @@ def rotate(cluster: Kubectl, timeout_s: int, say: Say) -> None:
     present = _present(cluster)
     others = present[OTHERS]
     if len(others) >= _MOST:
-        raise DeployError("a rotation before is not finished: python -m infra.scripts.deploy rotate-secret --finish")
+        raise DeployError("the previous rotation is not finished; run python -m infra.scripts.deploy rotate-secret --finish")
     new = secrets.token_urlsafe(48)
     _annotate(cluster, {SINCE: None})
     write_secret(cluster, KEYS, {OTHERS: _lines([new, *others])})
-    say("gateways learn the new secret")
+    say("gateways now accept the new secret")
     restart(cluster, timeout_s)
     write_secret(cluster, KEYS, {"secret": new, OTHERS: _lines([present["secret"][0], *others])})
-    say("gateways use the new secret")
+    say("gateways now sign with the new secret")
     restart(cluster, timeout_s)
     _annotate(cluster, {SINCE: str(int(time.time()))})
-    say("rotated; once the sandboxes of now have ended: python -m infra.scripts.deploy rotate-secret --finish")
+    say("rotated; once all present sandboxes have ended, run python -m infra.scripts.deploy rotate-secret --finish")
 
 
 def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
@@ -53,14 +53,14 @@ def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
     if not _present(cluster)[OTHERS]:
         raise DeployError("there is nothing to finish: one secret is in use")
     if since is None:
-        raise DeployError("the rotation was interrupted: python -m infra.scripts.deploy rotate-secret")
+        raise DeployError("the rotation was interrupted; run python -m infra.scripts.deploy rotate-secret")
     pods = (cluster.get("pods", "--namespace", SANDBOXES, "--selector", _MADE) or {}).get("items") or []
     old = [pod for pod in pods if moment(pod["metadata"]["creationTimestamp"]) <= float(since)]
     if old:
         raise DeployError(f"{len(old)} sandboxes were made with a former secret and would be lost: wait until they have ended")
     write_secret(cluster, KEYS, {OTHERS: ""})
     restart(cluster, timeout_s)
-    say("the former secret is forgotten")
+    say("the former secret is removed")
 
 
 def replace(cluster: Kubectl, timeout_s: int, say: Say) -> None:
@@ -68,7 +68,7 @@ def replace(cluster: Kubectl, timeout_s: int, say: Say) -> None:
     _present(cluster)
     write_secret(cluster, KEYS, {"secret": secrets.token_urlsafe(48), OTHERS: ""})
     restart(cluster, timeout_s)
-    say("replaced; no sandbox made before can be reached: delete them")
+    say("replaced; sandboxes that were created before cannot be reached any more: delete them")
 
 
 def restart(cluster: Kubectl, timeout_s: int) -> None:
