@@ -1,4 +1,4 @@
-"""One request to a session agent: what REST does where no session is attached.
+"""One request of REST to a session agent, without a session of the client.
 
 Owns one channel of an ``AgentConnection``: opening it, its input within the agent's credit, its facts in order. The end of the channel is
 acknowledged only on request, because the agent may discard a command's output after that. Called by ``oneoff`` and ``orchard.terminal``.

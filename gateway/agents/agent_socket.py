@@ -1,6 +1,7 @@
 """A dialled connection to a session agent as a WebSocket: whole messages both ways.
 
-Owns the framing, what an agent may not do to it, and its close. Knows nothing of sessions: ``agent_connection`` drives one over it.
+Owns the framing, the checks of what an agent sends, and the closing of the connection. Knows nothing of sessions: ``agent_connection``
+drives one over it.
 
     HoldfastError
     └── AgentCallError           the agent broke the protocol: what was requested may have happened

@@ -1,9 +1,9 @@
 """The actions that make records and runtime agree: a pure function of both lists.
 
-Owns the rules of evidence. A sandbox is removed or declared lost only when the store shows that and is known to be complete, when it is
-older than the grace period, when the previous pass saw the same, and at most a tenth of all in one pass (but at least one). A sandbox
-that the store does not know is never removed for that: its record is written again. One exception: a runtime that reports an empty start
-at some time has lost every sandbox that was ready before, which is recorded at once. Called by ``reconciler``.
+Owns the conditions under which a sandbox may be ended. It is removed or declared lost only when the store shows that and is known to be
+complete, when it is older than the grace period, when the previous pass saw the same, and at most a tenth of all in one pass (but at
+least one). A sandbox that the store does not know is never removed for that: its record is written again. One exception: a runtime that
+reports an empty start at some time has lost every sandbox that was ready before, which is recorded at once. Called by ``reconciler``.
 """
 
 from __future__ import annotations

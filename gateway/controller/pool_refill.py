@@ -1,4 +1,4 @@
-"""What the pools file requires: the warm pools are kept at their size, and the listed images on every node.
+"""Keeps the warm pools at the size that the pools file sets, and the images that it lists on every node.
 
 Owns the creating tasks (in the controller's task group), their number and rate, and when a spare is offered, withdrawn and removed. What
 exists is what the runtime lists, so that the next controller finds whatever a killed one left; the store has only the ids that gateways may

@@ -1,4 +1,4 @@
-"""One reconciliation pass: read what is known, plan, look again at what the plan would end, act.
+"""One reconciliation pass: read records and sandboxes, plan, read again what the plan would end, carry out the plan.
 
 Owns the order of reading (the store's marker before and after, so that a wipe in between is seen) and the execution. It decides nothing
 (``plan``). Records and sandboxes come from what was kept of the store's changes and of the runtime's watch, so a quiet pass costs the same

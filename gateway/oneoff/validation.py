@@ -15,7 +15,7 @@ from holdfast_wire.frames import Exited, Failed
 _TEXT_CHARACTERS: Final = 1000
 _WORD_CHARACTERS: Final = 100
 _LAST_MOMENT: Final = 1e11
-"""In the year 5138."""
+"""Seconds since the epoch, in the year 5138; a later time counts as unknown."""
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _MOST_BYTES: Final = 2**53
 """Larger integers are not exact in every JSON reader."""

@@ -1,4 +1,4 @@
-"""``PUT /sandboxes/{id}/lifetime`` and ``…/network``: what is changed of a sandbox while it runs.
+"""``PUT /sandboxes/{id}/lifetime`` and ``…/network``: changes of a running sandbox.
 
 Owns the forms of the requests, and for the network the order: the runtime enforces it first, then the record is changed, so that a caller
 with an answer can rely on it. Safe to repeat.

@@ -1,4 +1,4 @@
-"""What an end owes its peer on the current connection besides items: greeting, pings, acknowledgements, credit (PROTOCOL §4.5, §5.2, §6).
+"""The frames of a connection besides items: Hello, Welcome, GoAway, pings, acknowledgements, credit (PROTOCOL §4.5, §5.2, §6).
 
 Owns when an acknowledgement is due, and combines messages: of a channel's acknowledgements and credits, and of Pongs, only the newest is
 kept until it can be sent, so a peer that sends and never reads cannot fill a queue. Nothing is kept after the connection. Called by

@@ -1,7 +1,7 @@
 """Single arguments of the public methods, checked: a mistake raises before anything is sent.
 
 Pure. Owns what a time, name, path, environment, content, label or size may be, and the error messages for invalid ones. Does not
-own what is made of them (``_requests``). Called by ``_requests`` and by the methods themselves.
+build requests from them (``_requests``). Called by ``_requests`` and by the methods themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests as maps for the wire, made of the public methods' arguments.
+"""Builds the maps that are sent as requests from the arguments of the public methods.
 
 Pure. Owns the names of parameters of channels (PROTOCOL §7) and of REST bodies, and how large a request may be. Does not own what a
 single argument may be (``_arguments``). Called by both APIs.

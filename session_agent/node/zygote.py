@@ -1,7 +1,7 @@
-"""The warm process sandboxes are forked from: it has the agent imported and nothing else.
+"""The process that agents are forked from: it has imported the agent's modules and nothing else.
 
-Owns forking and the order of a new sandbox's first milliseconds. Single threaded, executed afresh so that no secret of
-the node is in its memory: tokens and environments go from the node straight to the child over a channel of its own.
+Owns forking and the first steps of a new sandbox. It has one thread, and is a new program rather than a fork of the node, so that
+no secret of the node is in its memory: tokens and environments go from the node directly to the child over a separate channel.
 Children are made children of the node (CLONE_PARENT), so a zygote that dies takes no sandbox with it.
 Started by ``zygote_main``.
 """

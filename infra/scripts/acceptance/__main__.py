@@ -1,7 +1,7 @@
 """``python -m infra.scripts.acceptance``: test a deployment, with faults, on the cluster that KUBECONFIG names.
 
 Owns the order of the steps, the faults and the command line. 0 when something passed and nothing failed; what was not run is listed with
-its reason. Writes acceptance.json. Called by `make acceptance`. It makes an API key of its own and takes it away at the end.
+its reason. Writes acceptance.json. Called by `make acceptance`. It creates an API key of its own and removes it at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What sandboxes of a deployment are like inside: the images they are made from, and what the network lets them reach.
+"""Checks inside the sandboxes of a deployment: images of several kinds, and what the network lets a sandbox reach.
 
 Owns these checks; how the deployment is reached is ``__main__``'s.
 """

@@ -58,7 +58,7 @@ def lines(cluster: Kubectl) -> list[str]:
 
 
 def add(cluster: Kubectl, owner: str) -> str:
-    """One more key of ``owner``; those there are go on working. Gateways read it within about a minute, without a restart."""
+    """Add a key of ``owner``; existing keys stay valid. Gateways read it within about a minute, without a restart."""
     key, line = new_key(owner)
     write_secret(cluster, KEYS, {"keys": "\n".join([*lines(cluster), line]) + "\n"})
     return key

@@ -1,4 +1,4 @@
-"""The signing secret of a deployment, changed under sessions at work.
+"""Replaces the signing secret of a deployment while sessions run.
 
 Owns the order. An agent accepts a token made from the secret of the time of its start. So all gateways first accept the new secret, then
 use it, and forget the former one once no sandbox made with it is left: each gateway always accepts the sandboxes and tickets of all others.

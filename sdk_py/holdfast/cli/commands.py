@@ -1,7 +1,7 @@
-"""The commands there are: names, options, and which function each is.
+"""The commands of the command line: names, options, and the function of each.
 
-Owns the tree and its words; ``words`` reads command lines by it. Functions are named ``module:function`` below ``holdfast.cli`` and
-imported when they are used.
+Owns the tree and its words; ``command_line`` parses command lines with it. Functions are named ``module:function`` below
+``holdfast.cli`` and imported when they are used.
 """
 
 from __future__ import annotations

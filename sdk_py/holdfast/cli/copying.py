@@ -87,7 +87,8 @@ def remote(word: str) -> tuple[str, str] | None:
 
 def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], str | None], where: str = "", mkdir: str = "mkdir -p") -> str:
     """The path that a source gets at ``target``. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
-    ``kind`` says what is at a path. Raises ``UsageError`` for what docker refuses: what replaces another kind of file, or lies nowhere."""
+    ``kind`` returns what is at a path. Raises ``UsageError`` for what docker refuses: a target of another kind than the source, or one
+    without a directory above it."""
     name, is_directory, contents = source
     there, place = kind(target), target
     if there == "directory":

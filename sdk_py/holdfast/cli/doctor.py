@@ -1,4 +1,4 @@
-"""``doctor``: what works, what does not, and what to do about it; first here, then at the service, else at a local node.
+"""``doctor``: checks Python and the service, or this machine's node where no service answers; prints what to do about each failure.
 
 Exit status 0 when all that is required is there, 125 otherwise.
 """

@@ -1,4 +1,4 @@
-"""The sandbox that a word names: its id, or the beginning of a generated one, with or without ``sb-``, as with docker's ids.
+"""Finds the sandbox that a word names: its id, or the beginning of a generated one, with or without ``sb-``, as with docker's ids.
 
 Owns what counts as a beginning. A chosen id is never shortened: ``worker-1`` means no ``worker-10``, also where the first is gone.
 """

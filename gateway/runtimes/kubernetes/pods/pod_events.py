@@ -1,4 +1,4 @@
-"""Events of pods that do not start: what the kubelet reports there and the pod's own status does not.
+"""Events of pods that do not start: they have causes that the pod's status lacks.
 
 Owns the queries, and which events fail a create. A volume whose secret or config map is missing keeps a pod waiting for ever with nothing
 in its status, and a failed image pull appears in an event ten seconds before it appears in the status. One watch delivers the warnings of

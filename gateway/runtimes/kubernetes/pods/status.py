@@ -1,7 +1,7 @@
 """What a pod's JSON means: its progress, whether it failed (``failures`` has why), whether it is being disrupted.
 
-Owns the interpretation of pod status as kubelet, scheduler and controllers write it. Pure: the time is an argument. What it finds goes on
-as an event of the runtime (``runtime_events``) to the controller (``controller.loop``), which records it in placement; ``service``
+Owns the interpretation of pod status as kubelet, scheduler and controllers write it. Pure: the time is an argument. The result becomes
+an event of the runtime (``runtime_events``) to the controller (``controller.loop``), which records it in placement; ``service``
 answers clients from there.
 """
 

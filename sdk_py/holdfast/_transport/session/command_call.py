@@ -1,6 +1,6 @@
 """One command from its request to its outcome: started, output, exit, and what is known when the outcome never comes.
 
-Pure, as ``sinks`` is, whose channels it travels on. Whatever a fact holds is attacker input.
+Pure. ``sinks`` passes the facts of the channel to it; their contents are untrusted.
 """
 
 from __future__ import annotations

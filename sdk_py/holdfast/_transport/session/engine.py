@@ -1,4 +1,4 @@
-"""The pure heart of a client's connection: session, sinks, and what to do when the connection goes.
+"""The core of a client's session, without I/O: the session's state, its sinks, and what to do when the connection is lost.
 
 Owns the session state machine, the map from channel to sink, the placement ticket, and the decision to resume, to leave on a
 GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: the APIs (``aio``, ``threads``) call it one at a time.

@@ -1,7 +1,7 @@
 """Where the facts of a channel go: one command's outcome, a living shell, or a transfer.
 
-Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events show
-them when to look. Nothing here waits, so the same code serves both APIs. Whatever a fact holds is attacker input.
+Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events notify
+them of changes. Nothing here waits, so the same code serves both APIs. The contents of facts are untrusted.
 """
 
 from __future__ import annotations
