@@ -134,7 +134,7 @@ class Admission:
 
 
 class Quotas:
-    """Quotas: what exists, counted in the store. Does nothing where no quota is set."""
+    """Quotas of owners and of the service. The store counts what exists. Does nothing where no quota is set."""
 
     def __init__(self, settings: AdmissionSettings, store: PlacementStore, admission: Admission) -> None:
         self._owner, self._all = settings.owner_quota, settings.quota
@@ -142,7 +142,10 @@ class Quotas:
         self._admission = admission
 
     async def reserve(self, spec: SandboxSpec) -> list[str]:
-        """Count it; the owners it is newly counted for. Raises ``quota_exceeded`` (the owner's) or ``no_capacity`` (all owners')."""
+        """Count a sandbox; returns the owners whose count it was added to.
+
+        Raises ``quota_exceeded`` for the quota of its owner, and ``no_capacity`` for that of all owners.
+        """
         counted: list[str] = []
         for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)):
             if not quota:
@@ -156,7 +159,7 @@ class Quotas:
         return counted
 
     async def release(self, owners: list[str], sandbox_id: str) -> None:
-        """Never raises: the controller corrects what fails here."""
+        """Stop counting a sandbox for these owners. Never raises: the controller corrects what fails here."""
         try:
             for owner in owners:
                 await self._store.release(owner, sandbox_id)

@@ -30,7 +30,7 @@ PREFIX = "pool-"
 _FIELDS = {"name", "image", "cpu", "memory", "disk", "options", "egress", "size", "refill_per_s", "max_age_s"}
 _MOST_SPARES = 10_000
 _MOST_IMAGES = 32
-"""Each takes a pod, and an address, of every node."""
+"""Limit of images to pull in advance: each takes a pod, with its address, on every node."""
 _NAME_CHARACTERS = 512
 
 

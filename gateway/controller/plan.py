@@ -24,7 +24,7 @@ CREATE_LOST = Cause("create-lost", "infrastructure", "the sandbox was never crea
 
 @dataclass(frozen=True, slots=True)
 class MarkReady:
-    """The runtime has it; the replica that created it did not record that."""
+    """Record that a sandbox is ready: the runtime has it, but the replica that created it did not record that."""
 
     sandbox_id: str
     incarnation: str
@@ -33,7 +33,7 @@ class MarkReady:
 
 @dataclass(frozen=True, slots=True)
 class MarkFailed:
-    """It has ended without a request."""
+    """Record that a sandbox has ended without a request."""
 
     sandbox_id: str
     incarnation: str
@@ -42,14 +42,14 @@ class MarkFailed:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """The store lost its record."""
+    """Write the record of a sandbox again, which the store has lost."""
 
     sandbox: SandboxStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Its record has ended; its remains in the runtime are removed."""
+    """Remove from the runtime a sandbox that has ended according to the store."""
 
     sandbox_id: str
     incarnation: str
@@ -107,7 +107,7 @@ def _judge_sandbox(
     actions: list[Action],
     doubtful: list[Action],
 ) -> None:
-    over = False  # whether it has ended, by the store's evidence
+    over = False  # whether the sandbox has ended according to the store
     if record is None:
         over = sandbox.state == "failed" or (tombstone is not None and tombstone.incarnation == sandbox.incarnation)
         if not over and sandbox.state == "ready":

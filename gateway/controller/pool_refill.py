@@ -51,9 +51,9 @@ class SparePlan:
     """What to do with the spares of one pool."""
 
     offer: dict[str, float]
-    """Ready and not offered, and when they were created: their creator or a gateway that took them is gone, or the store lost them."""
+    """Ready but not offered, with their times of creation: their creator or a gateway that took them has ended, or the store lost them."""
     withdraw: list[str]
-    """Offered and not there."""
+    """Offered, but the runtime does not have them."""
     discard: list[SandboxStatus]
     """Failed, too old, too many, or of an outdated definition."""
 

@@ -52,7 +52,7 @@ class SandboxStatus:
     """A sandbox as the runtime sees it."""
 
     spec: SandboxSpec
-    """As it was requested, but for changes of what it may reach."""
+    """The requested specification, with later changes of its network access."""
     endpoint: str
     created_at: float
     state: Literal["starting", "ready", "failed"] = "ready"
@@ -60,7 +60,7 @@ class SandboxStatus:
     cause: Cause | None = None
     """Why it failed."""
     adopted: bool = False
-    """It was a spare. Its readiness does not prove that the agent has its new identity: only the replica that adopts it learns that."""
+    """Whether it was a spare. Its readiness does not prove that its agent has the new identity: only the adopting replica learns that."""
 
     @property
     def sandbox_id(self) -> str:
@@ -125,7 +125,7 @@ class Images(Protocol):
     async def remove(self, name: str) -> None: ...
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
-        """Keep these on every node as long as they are listed; called periodically by the acting controller."""
+        """Keep these images on every node as long as they are listed; called periodically by the acting controller."""
         ...
 
 
@@ -146,7 +146,7 @@ class Runtime(Protocol):
         ...
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        """End it and remove everything of it; True when it existed. With ``incarnation``, only that one."""
+        """End a sandbox and remove everything of it; True when it existed. With ``incarnation``, only that one."""
         ...
 
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:

@@ -106,7 +106,7 @@ class Bookkeeping:
         return messages
 
     def forget(self) -> None:
-        """The connection is gone, or a new one begins: nothing is owed."""
+        """Drop everything that is queued: the connection has ended, or a new one begins."""
         self.due = None
         self.pending = False
         self._queued.clear()

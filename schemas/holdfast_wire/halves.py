@@ -16,7 +16,7 @@ from .limits import CONTROL_SLACK, ITEM_BYTES, WINDOW_BYTES
 
 
 class ByteCounter:
-    """What send halves hold together until it is acknowledged, bytes; ``whole`` counts them with those of others."""
+    """The bytes that send halves hold together until they are acknowledged; ``whole`` counts them with those of other sessions."""
 
     __slots__ = ("held", "whole")
 

@@ -30,7 +30,7 @@ _KEY_S = 150
 """A Secret that is mounted is read again by the kubelet within about a minute, by the gateway soon after."""
 _KNOWN_IN_A_ROW = 12
 _AT_WORK_S = 10.0
-"""How long sessions go on after a fault."""
+"""How long sessions continue after a fault."""
 STEPS = ("deploy", "doctor", "smoke", "isolation", "images", "burst", "rolling", "faults")
 
 
@@ -95,12 +95,12 @@ class AcceptanceTest:
             keys.remove(self.cluster, owner)
 
     def sandbox(self, **more: Any) -> dict[str, Any]:
-        """What each is asked for with. A test run that is killed leaves nothing after a minute."""
+        """The arguments with which each sandbox is created. A test run that is killed leaves nothing after a minute."""
         size = {"image": self.options.image, "cpu": self.options.cpu, "memory": "64Mi", "ready_timeout_s": float(self.options.timeout)}
         return {**size, "lifetime_s": 3600, "heartbeat_timeout_s": 60, "labels": {"purpose": "acceptance"}, **more}
 
     def with_key(self, url: str, key: str) -> None:
-        """Take the steps that need a key. Nothing of what they make is left."""
+        """Run the steps that need a key. They remove everything that they create."""
         _until_known(url, key)
         with SandboxClient(url, key) as client:
             for group, name, step in self.steps(client, url, key):
@@ -108,7 +108,7 @@ class AcceptanceTest:
                     self.take(name, step)
 
     def steps(self, client: SandboxClient, url: str, key: str) -> Iterator[tuple[str, str, Step]]:
-        """Each with the one of ``STEPS`` that it belongs to, and its name."""
+        """Yields for each step the entry of ``STEPS`` that it belongs to, its name, and its function."""
         options = self.options
         yield "doctor", "doctor", lambda: inside.doctor(client)
         yield "smoke", "smoke", lambda: self.smoke(url, key)
@@ -157,7 +157,7 @@ class AcceptanceTest:
         self.cluster.run(words[0], "--namespace", SYSTEM, *words[1:])
 
     def killed(self, component: str, *, everything: bool) -> None:
-        """Without grace; returns once others are there and ready."""
+        """Kill pods of a component without a grace period; returns once their replacements are ready."""
         selector = f"app.kubernetes.io/component={component}"
         found = self.cluster.run("get", "pods", "--namespace", SYSTEM, "--selector", selector, "--output", "name").split()
         if not found:
@@ -196,7 +196,7 @@ def _images(text: str) -> dict[str, str]:
 
 
 def _until_known(url: str, key: str) -> None:
-    """Until every gateway behind ``url`` takes the key: each reads its Secret in its own time, and a balancer picks one by connection."""
+    """Wait until all gateways behind ``url`` accept the key: each rereads its Secret by itself, and a connection reaches any one."""
     end = time.monotonic() + _KEY_S
     known = 0
     while known < _KNOWN_IN_A_ROW:

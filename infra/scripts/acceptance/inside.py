@@ -24,7 +24,7 @@ IMAGES = {
 
 
 def made(client: SandboxClient, options: dict[str, Any]) -> Sandbox:
-    """A sandbox, or why there is none: what is not this deployment's fault is not run."""
+    """A new sandbox. Raises ``NotRunError`` where the nodes cannot pull its image, which is not the deployment's fault."""
     try:
         return client.create_sandbox(**options)
     except (ImageNotFoundError, ImagePullError) as error:

@@ -17,11 +17,11 @@ Word = Literal["passed", "failed", "not run"]
 
 
 class NotRunError(Exception):
-    """The step cannot be taken here; the message is the reason."""
+    """The step cannot be run here; the message is the reason."""
 
 
 class StepError(Exception):
-    """The step was taken and did not do what it should."""
+    """The step was run and failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ Step = Callable[[], dict[str, Any]]
 
 
 def take(name: str, step: Step) -> Result:
-    """Take one step, whatever becomes of it."""
+    """Run one step, and turn what it raises into its result."""
     began = time.monotonic()
     word: Word = "failed"
     figures: dict[str, Any] = {}

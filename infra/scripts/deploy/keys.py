@@ -65,7 +65,7 @@ def add(cluster: Kubectl, owner: str) -> str:
 
 
 def remove(cluster: Kubectl, prefix: str) -> list[str]:
-    """Take away all keys of an owner, or the one whose hash begins with ``prefix`` (8 digits at least). What was taken away."""
+    """Remove all keys of an owner, or the one whose hash begins with ``prefix`` (8 digits at least). Returns the removed lines."""
     present = lines(cluster)
     gone = [line for line in present if line.split()[0] == prefix or (len(prefix) >= 8 and line.split()[1].startswith(prefix))]
     if not gone:

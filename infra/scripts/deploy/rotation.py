@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 
 def rotate(cluster: Kubectl, timeout_s: int, say: Say) -> None:
-    """To a new secret, while the former one is still taken. Two rounds of restarts, in which sessions resume."""
+    """Change to a new secret, while the former one is still accepted. Restarts all gateways twice; sessions resume."""
     present = _present(cluster)
     others = present[OTHERS]
     if len(others) >= _MOST:
@@ -47,7 +47,7 @@ def rotate(cluster: Kubectl, timeout_s: int, say: Say) -> None:
 
 
 def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
-    """Forget the former secrets. Raises ``DeployError`` while there are sandboxes that would be lost."""
+    """Remove the former secrets. Raises ``DeployError`` while there are sandboxes that would be lost."""
     present = cluster.get("secret", KEYS, "--namespace", SYSTEM) or {}
     since = ((present.get("metadata") or {}).get("annotations") or {}).get(SINCE)
     if not _present(cluster)[OTHERS]:
@@ -64,7 +64,7 @@ def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
 
 
 def replace(cluster: Kubectl, timeout_s: int, say: Say) -> None:
-    """To a new secret at once: what leaked opens nothing any more, and every sandbox that is there is lost."""
+    """Change to a new secret at once: the former one is no longer accepted, and every present sandbox is lost."""
     _present(cluster)
     write_secret(cluster, KEYS, {"secret": secrets.token_urlsafe(48), OTHERS: ""})
     restart(cluster, timeout_s)

@@ -89,9 +89,9 @@ def forwarded(cluster: Kubectl) -> Iterator[str]:
 
 
 Disturb = Callable[[], int]
-"""What happens while sessions are at work; how often it did."""
+"""Disturbs sessions that are at work; returns the number of disturbances."""
 AtWork = Callable[[subprocess.Popen[str]], int]
-"""The same, with the program whose output is read."""
+"""The same, given the program whose output is read."""
 
 
 def in_cluster(options: argparse.Namespace, cluster: Kubectl, disturb: Disturb | None = None) -> dict[str, Any]:

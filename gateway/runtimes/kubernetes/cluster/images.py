@@ -62,7 +62,7 @@ class ClusterImages:
         raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push the image to the cluster's registry")
 
     async def pull(self, name: str) -> Image:
-        """Pull it to every node that takes sandboxes, now and later, and wait until it is there.
+        """Pull an image to every node that takes sandboxes, now and later, and wait until all present nodes have it.
 
         A pull that was begun here and cannot succeed is undone; one that takes longer than the limit continues. Raises ``image_not_found``,
         ``image_pull_failed``, ``no_capacity``, ``quota_exceeded``.
@@ -82,7 +82,7 @@ class ClusterImages:
             raise
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
-        """Keep these on every node, now and later, without waiting; those kept before and not listed any more are removed.
+        """Keep these images on every node, now and later, without waiting; images kept before and no longer listed are removed.
 
         What ``pull`` pulled is unaffected. An image that cannot be pulled is retried, and logged.
         """
@@ -101,7 +101,7 @@ class ClusterImages:
         return kept
 
     async def remove(self, name: str) -> None:
-        """Stop keeping it. Nodes remove it when they need the space and nothing uses it."""
+        """Stop keeping an image. Nodes remove it when they need the space and nothing uses it."""
         if not await self._delete({"metadata": {"name": prepull_name(name)}}):
             raise HoldfastError("image_not_found", f"{name} is not pre-pulled here", hint="`holdfast image list` shows the images that are")
 

@@ -62,7 +62,7 @@ def placement(settings: KubernetesSettings) -> dict[str, Any]:
 
 
 async def isolate(api: Api, settings: KubernetesSettings, name: str, spec: dict[str, Any]) -> None:
-    """Create a network policy for probe pods, where it is not there. Raises ``ApiError``."""
+    """Create a network policy for probe pods, if it does not exist. Raises ``ApiError``."""
     metadata = {"name": name, "namespace": settings.namespace, "labels": PROBE_LABELS}
     body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
     await api.ensure(settings.policies_path, body)
@@ -83,6 +83,6 @@ async def read_verdict(api: Api, settings: KubernetesSettings, policy: str, kind
 
 
 async def write_verdict(api: Api, settings: KubernetesSettings, policy: str, verdict: object, *names: str) -> None:
-    """Write it, a dataclass, into these annotations. Raises ``ApiError``."""
+    """Write a verdict, which is a dataclass, into these annotations. Raises ``ApiError``."""
     text = orjson.dumps(verdict).decode()
     await api.patch(f"{settings.policies_path}/{policy}", {"metadata": {"annotations": dict.fromkeys(names, text)}})
