@@ -62,7 +62,7 @@ class QueuePlace:
 
 
 class Admission:
-    """One per replica."""
+    """The queue of creates. One per replica."""
 
     def __init__(self, settings: AdmissionSettings, metrics: Metrics) -> None:
         self.settings = settings

@@ -150,7 +150,7 @@ def authenticated(connection: HTTPConnection) -> tuple[Gateway, str]:
 
 
 def sandbox_request(connection: HTTPConnection) -> tuple[Gateway, str, str]:
-    """The same, and the sandbox that the request's path names. Raises as ``Gateway.owner``."""
+    """The gateway, the owner of the request's key, and the id of the sandbox in the path. Raises as ``Gateway.owner``."""
     return *authenticated(connection), connection.path_params["sandbox_id"]
 
 

@@ -36,7 +36,7 @@ _UNRECORDED_S = 60.0
 
 
 class Controller:
-    """One of possibly several; it acts only while it leads."""
+    """A controller. Several may run; each acts only while it leads."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ def network_map(egress: Egress) -> dict[str, Any]:
 
 
 def read_options(body: Mapping[str, Any]) -> Options:
-    """Those of ``OPTION_FIELDS`` that ``body`` has."""
+    """The options in ``body``: the fields of ``OPTION_FIELDS`` that it has."""
     if not body:
         return Options()
     resources = {}

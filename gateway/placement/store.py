@@ -330,7 +330,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
                     break
 
     async def tombstones(self, sandbox_ids: Iterable[str]) -> dict[str, Tombstone]:
-        """Those of the ids that have one."""
+        """The tombstones of those ids that have one."""
         ids = list(sandbox_ids)
         answers = await self._redis.many([("HGETALL", keys.tombstone(id_)) for id_ in ids])
         found = {}

@@ -26,7 +26,7 @@ _MAX_DISK = 8 << 40
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """One sandbox to be made. `disk` and `limits` are bytes and cores."""
+    """The request for one sandbox. `disk` and `limits` are bytes and cores."""
 
     sandbox_id: str
     incarnation: str

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Sandbox:
-    """One sandbox: what was asked, what it is made of, how it is."""
+    """One sandbox: its request, its container and its state."""
 
     request: CreateRequest
     image: ImageSpec

@@ -60,7 +60,7 @@ class Process:
         )
 
     def _go(self, timeout_s: float | None, *, watch: bool) -> None:
-        """It was spawned and its streams exist: set its time limit, and watch it now or after a delay."""
+        """The process was spawned and its streams exist: set its time limit, and watch it now or after a delay."""
         self._live = True
         self.record.started = not self._context.reaper.is_starting(self.pid)
         if timeout_s is not None:
@@ -113,7 +113,7 @@ class Process:
         raise NotImplementedError
 
     def _end_streams(self) -> None:
-        """It has ended: read the rest of its output."""
+        """The process has ended: read the rest of its output."""
         raise NotImplementedError
 
     def _release(self) -> None:

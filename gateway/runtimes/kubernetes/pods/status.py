@@ -55,7 +55,7 @@ class PodStatus:
     created_at: float
     ip: str = ""
     placed: bool = False
-    """It has a node."""
+    """Whether the pod has a node."""
     started: bool = False
     ready: bool = False
     stage: str = ""
@@ -68,7 +68,7 @@ class PodStatus:
     pool: str = ""
     profile: str = ""
     own_users: bool = False
-    """It requires a user namespace."""
+    """Whether the pod requires a user namespace."""
 
     def failed(self, now: float, settings: KubernetesSettings) -> Failure | None:
         """The failure that waiting does not resolve, or has not resolved in time."""

@@ -82,7 +82,7 @@ class Call:
         self.begun()
 
     def begun(self) -> None:
-        """It runs: Started reports it or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
+        """The command runs: Started reports that or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
         self.started = True
         if self.started_event is not None:
             self.started_event.set()

@@ -127,7 +127,7 @@ class Backoff:
         return at_least_s + self._random.uniform(0, ceiling)
 
     def reset(self) -> None:
-        """It worked: begin anew."""
+        """An attempt succeeded: the next delay is the shortest again."""
         self.attempts = 0
 
 
