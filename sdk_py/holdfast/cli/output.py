@@ -105,7 +105,7 @@ def pairs(words: Sequence[str], what: str, example: str = "RUN=7") -> dict[str, 
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or not name:
-            raise UsageError(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} {example}")
+            raise UsageError(f"{what} must be written NAME=VALUE, not {word!r}", hint=f"as in {what} {example}")
         found[name] = value
     return found
 

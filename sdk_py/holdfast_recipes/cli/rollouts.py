@@ -144,7 +144,7 @@ def annotate(arguments: argparse.Namespace) -> int:
     if arguments.estimator != "milestones" and not arguments.policy:
         raise SettingError(f"--estimator {arguments.estimator} needs --policy", hint="an endpoint's address")
     if min(arguments.tries, arguments.k, arguments.stride, arguments.concurrency) < 1:
-        raise SettingError("--tries, --k, --stride and --concurrency are at least 1")
+        raise SettingError("--tries, --k, --stride and --concurrency must be at least 1")
     return run_until_ended(_annotate(arguments, tasks))
 
 

@@ -57,7 +57,7 @@ async def collect(
     Raises InfrastructureError when ``most_in_a_row`` rollouts in a row were spoiled and none finished: further tries would only be used up.
     """
     if concurrency < 1 or most_in_a_row < 1:
-        raise SettingError(f"concurrency and most_in_a_row are at least 1: {concurrency}, {most_in_a_row}")
+        raise SettingError(f"concurrency and most_in_a_row must be at least 1: {concurrency}, {most_in_a_row}")
     collection = _Collection(run, rollout, images or Images(None), progress, most_in_a_row)
     return await collection.all(concurrency)
 

@@ -63,9 +63,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise SettingError(f"a run's name is letters, digits, '.', '_' and '-', at most 60, not {self.name!r}")
+            raise SettingError(f"a run's name must be at most 60 letters, digits, '.', '_' and '-', not {self.name!r}")
         if self.rollouts < 1 or self.tries < 1:
-            raise SettingError(f"needs at least one rollout per task and one try: {self.rollouts}, {self.tries}")
+            raise SettingError(f"at least one rollout per task and one try are needed: {self.rollouts}, {self.tries}")
 
     def seed_of(self, slot: RolloutSlot) -> int:
         """In 31 bits, of run, task, rollout and try: the same wherever and whenever the slot is rolled out."""

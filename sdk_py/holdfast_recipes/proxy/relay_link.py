@@ -133,10 +133,10 @@ class RelayLink:
             self._received += chunk.data
             if (frame := self._frame()) is not None:
                 if frame[1] != READY or len(frame[2]) != NUMBER.size:
-                    raise RelayError("it is no relay")
+                    raise RelayError("the script in the sandbox is not the relay")
                 return int(NUMBER.unpack(frame[2])[0])
         code = (await process.wait()).exit_code
-        raise RelayError(f"it ended with {code}: {output.decode('utf-8', 'replace').strip()}", missing=code in _NOT_FOUND)
+        raise RelayError(f"the relay ended with exit code {code}: {output.decode('utf-8', 'replace').strip()}", missing=code in _NOT_FOUND)
 
     def _frame(self) -> tuple[int, int, bytes] | None:
         """The next frame, if all of it is there."""
