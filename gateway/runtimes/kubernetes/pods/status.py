@@ -134,7 +134,7 @@ def gone_cause(last: PodStatus) -> Cause:
     """Why a deleted pod has ended, from its last state."""
     failure = last.ended()
     if last.deletion_requested:
-        return Cause("deleted", "caller", "a client deleted the sandbox")
+        return Cause("deleted", "caller", "the sandbox was deleted")
     if failure is not None:
         return failure.cause
     if last.disruption is not None:
