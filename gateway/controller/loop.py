@@ -19,7 +19,7 @@ from gateway.metrics import Metrics
 from gateway.model.records import PlannedEnd, Status
 from gateway.placement.errors import FencedError
 from gateway.placement.store import AskIdle, PlacementStore
-from gateway.runtimes.base import EndAnnounced, Event, Runtime, Synced, SandboxEnded
+from gateway.runtimes.base import EndAnnounced, Event, Runtime, SandboxEnded, Synced
 from gateway.settings import AdmissionSettings, ControllerSettings
 
 from .groups import Groups

@@ -28,7 +28,7 @@ from gateway.http.request_fields import Fields, body_chunks, read_json
 from gateway.http.responses import json_response
 from gateway.placement.errors import RebuildingError
 from gateway.runtimes.base import Image, Images
-from gateway.service import Gateway, gateway_of, authenticated
+from gateway.service import Gateway, authenticated, gateway_of
 
 log = logging.getLogger("gateway")
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.model.option_fields import read_network
-from gateway.service import live, sandbox_request, reachable
+from gateway.service import live, reachable, sandbox_request
 
 from .sandboxes import describe
 

@@ -27,7 +27,7 @@ from gateway.oneoff import operations, validation
 from gateway.oneoff.operations import Outcome
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.orchard.terminal import login_shell
-from gateway.service import gateway_of, authenticated, ready_sandbox
+from gateway.service import authenticated, gateway_of, ready_sandbox
 
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""

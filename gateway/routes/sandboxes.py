@@ -30,7 +30,7 @@ from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import derived_id
 from gateway.runtimes.base import RuntimeUnavailableError
-from gateway.service import Gateway, authenticated, live, sandbox_request, reachable
+from gateway.service import Gateway, authenticated, live, reachable, sandbox_request
 
 from .groups import group_name, raise_if_refused
 

@@ -23,7 +23,7 @@ from gateway.model.labels import SPEC_LABEL
 from gateway.model.options import Egress, Options
 from gateway.model.records import Cause, SandboxSpec
 
-from .base import CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, SandboxEnded
+from .base import CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxEnded, SandboxStatus, Synced
 
 _T = TypeVar("_T")
 _LINE_BYTES = 64 * 1024 * 1024

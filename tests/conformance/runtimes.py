@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
 from gateway.model.records import SandboxSpec
-from gateway.runtimes.base import CreateRequest, Event, Runtime, Synced, SandboxEnded
+from gateway.runtimes.base import CreateRequest, Event, Runtime, SandboxEnded, Synced
 from tests.support.until import until_async
 
 DEADLINE_S = 60.0

@@ -33,7 +33,7 @@ from gateway.auth import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
-from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced, SandboxEnded
+from gateway.runtimes.base import CreateRequest, Event, Images, SandboxEnded, SandboxStatus, Synced
 from gateway.service import Gateway
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 

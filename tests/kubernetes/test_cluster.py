@@ -18,7 +18,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Options, Volume
-from gateway.runtimes.base import EndAnnounced, Synced, SandboxEnded
+from gateway.runtimes.base import EndAnnounced, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime

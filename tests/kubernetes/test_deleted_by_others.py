@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.runtimes.base import EndAnnounced, Synced, SandboxEnded
+from gateway.runtimes.base import EndAnnounced, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.pods.runtime_events import carried, on_change, on_vanish
 from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime

@@ -16,9 +16,9 @@ from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, detec
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, all_ready, order
 from tests.kubernetes.conftest import QUICK, settings_for
-from tests.support.kube.probe_pods import ProbePods
 from tests.support.kube.kubelet import NO_LOADER, NOT_ID_MAPPED, Kubelet
 from tests.support.kube.objects import Entry, RefusedError
+from tests.support.kube.probe_pods import ProbePods
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 

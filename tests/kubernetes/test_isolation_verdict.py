@@ -12,7 +12,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import AllowedRange, Egress
-from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Synced, SandboxEnded
+from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.api.client import ApiError
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime

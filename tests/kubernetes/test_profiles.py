@@ -26,8 +26,8 @@ from gateway.runtimes.kubernetes.settings import Profile, read
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.kubernetes.test_manifest import PLAIN
-from tests.support.kube.probe_pods import NODES_USERS, OWN_USERS, ProbePods
 from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.probe_pods import NODES_USERS, OWN_USERS, ProbePods
 from tests.support.kube.rules import check_pod
 from tests.support.kube.server import FakeApi
 

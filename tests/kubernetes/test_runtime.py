@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial_agent
 from gateway.model.options import AllowedRange, Egress
-from gateway.runtimes.base import EndAnnounced, Synced, SandboxEnded
+from gateway.runtimes.base import EndAnnounced, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
 from gateway.runtimes.kubernetes.network import egress_key

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from holdfast.cli.commands import GROUPS, NAMES, group_help_text, help_text, named
 from holdfast.cli.command_line import Arguments, UsageError
+from holdfast.cli.commands import GROUPS, NAMES, group_help_text, help_text, named
 
 EXIT_USAGE = 2
 EXIT_SERVICE = 125

@@ -29,9 +29,9 @@ from holdfast import (
 )
 from holdfast._results import read_transfer, take
 from holdfast._sync.transfers import Transfer
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_note
-from holdfast.cli.command_line import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox

@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
-from holdfast.cli.output import print_json, print_line
 from holdfast.cli.command_line import Arguments, UsageError
+from holdfast.cli.output import print_json, print_line
 
 _GIB, _MIB, _KIB = 1 << 30, 1 << 20, 1 << 10
 _PUBLISHED = (

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from holdfast import HoldfastError, SandboxClient
-from holdfast.cli.output import print_json, print_line
 from holdfast.cli.command_line import Arguments
+from holdfast.cli.output import print_json, print_line
 
 NODE = "session_agent.node"
 NODE_TIMEOUT_S = 60.0

@@ -7,9 +7,9 @@ import sys
 import threading
 
 from holdfast import SandboxClient
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_line
-from holdfast.cli.command_line import Arguments, UsageError
 
 
 def port(arguments: Arguments) -> None:

@@ -23,9 +23,9 @@ from holdfast import (
     SandboxLostError,
     SandboxNotFoundError,
 )
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.finding import found
 from holdfast.cli.output import age, pairs, print_json, print_line, report, table, variables
-from holdfast.cli.command_line import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox

@@ -19,7 +19,7 @@ from holdfast_recipes.policy.tokenizer import Tokenizer
 from .answers import Answer, events, whole
 from .branches import Dialect
 from .dialects import DialectError
-from .http1 import Connection, HttpRequest, DisconnectedError
+from .http1 import Connection, DisconnectedError, HttpRequest
 from .refusals import RefusalError, body_of, event_of, status_of
 from .session import Pending, Session, SessionLimits, SessionOverError
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from holdfast_recipes.pipeline.collect import collect
-from holdfast_recipes.pipeline.runs import Attempt, RolloutSlot, Plan, Run
+from holdfast_recipes.pipeline.runs import Attempt, Plan, RolloutSlot, Run
 
 from tests.recipes.pipeline.made import made, task
 

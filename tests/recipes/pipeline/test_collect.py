@@ -22,7 +22,7 @@ from holdfast_recipes.pipeline.errors import DataError, InfrastructureError, Run
 from holdfast_recipes.pipeline.evaluate import Trial
 from holdfast_recipes.pipeline.images import Images
 from holdfast_recipes.pipeline.progress import Progress
-from holdfast_recipes.pipeline.runs import Attempt, RolloutSlot, Plan, Run
+from holdfast_recipes.pipeline.runs import Attempt, Plan, RolloutSlot, Run
 
 from tests.recipes.pipeline import collector
 from tests.recipes.pipeline.made import lost, made, task

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from .probe_pods import ProbePods
 from .kubelet import Kubelet
+from .probe_pods import ProbePods
 from .server import FakeApi
 from .thin import ThinAgent
 

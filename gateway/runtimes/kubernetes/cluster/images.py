@@ -136,7 +136,7 @@ class ClusterImages:
                     raise
                 daemon_set = {"metadata": {}}
             if daemon_set["metadata"].get("uid") != uid:
-                raise HoldfastError("image_pull_failed", f"{name} was removed while it was being pulled", fault="caller")
+                raise HoldfastError("image_pull_failed", "the image was removed while it was being pulled", fault="caller")
             if _complete(daemon_set):
                 return _image(daemon_set)
             failure = await self._failure_of(daemon_set)

@@ -26,7 +26,7 @@ from gateway.runtimes.kubernetes.pods.json_fields import moment
 from gateway.runtimes.kubernetes.pods.profiles import CONFINED
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
-from .probe_pods import PROBE_LABELS, LIFE_S, isolate, probe_pod, read_verdict, write_verdict
+from .probe_pods import LIFE_S, PROBE_LABELS, isolate, probe_pod, read_verdict, write_verdict
 
 log = logging.getLogger("gateway.kubernetes")
 

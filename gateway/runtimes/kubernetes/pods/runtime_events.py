@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gateway.model.records import Cause
-from gateway.runtimes.base import EndAnnounced, Event, SandboxStatus, SandboxEnded
+from gateway.runtimes.base import EndAnnounced, Event, SandboxEnded, SandboxStatus
 from gateway.runtimes.kubernetes.names import pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
