@@ -46,7 +46,7 @@ def test_a_key_is_read_from_two_headers() -> None:
 
 def test_a_short_secret_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("short")
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="at least 32 characters"):
         read_secrets(tmp_path / "secret", tmp_path / "none")
 
 
