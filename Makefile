@@ -78,7 +78,7 @@ cluster: .venv/.stamp ## Bring up a cluster for development (kind, k3d or miniku
 smoke: .venv/.stamp ## Try what was deployed: HOLDFAST_API_KEY (ARGS="--rolling 3" restarts gateways under sessions)
 	@exec $(PY) -m infra.scripts.smoke $(ARGS)
 
-acceptance: .venv/.stamp ## Rehearse what is deployed, with faults: KUBECONFIG (ARGS="--overlay dev --steps smoke,faults"); writes acceptance.json
+acceptance: .venv/.stamp ## Test what is deployed, with faults: KUBECONFIG (ARGS="--overlay dev --steps smoke,faults"); writes acceptance.json
 	@exec $(PY) -m infra.scripts.acceptance $(ARGS)
 
 bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json

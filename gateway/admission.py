@@ -62,20 +62,20 @@ class QueuePlace:
 
 
 class Admission:
-    """One per replica."""
+    """The queue of creates. One per replica."""
 
     def __init__(self, settings: AdmissionSettings, metrics: Metrics) -> None:
         self.settings = settings
         self._metrics = metrics
-        self._making: dict[QueuePlace, float] = {}
-        self._making_of: Counter[str] = Counter()
+        self._creating: dict[QueuePlace, float] = {}
+        self._creating_of: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[QueuePlace]] = OrderedDict()
         self.waiting = 0
         self._took_s = 1.0
 
     @property
     def running(self) -> int:
-        return len(self._making)
+        return len(self._creating)
 
     def enter(self, owner: str) -> QueuePlace:
         """A place for one create. Raises ``quota_exceeded`` when the owner's queue is full, ``overloaded`` when the whole queue is."""
@@ -92,11 +92,11 @@ class Admission:
         return place
 
     def left(self, place: QueuePlace) -> None:
-        began = self._making.pop(place, None)
+        began = self._creating.pop(place, None)
         if began is not None:
-            self._making_of[place.owner] -= 1
-            if not self._making_of[place.owner]:
-                del self._making_of[place.owner]
+            self._creating_of[place.owner] -= 1
+            if not self._creating_of[place.owner]:
+                del self._creating_of[place.owner]
             took_s = asyncio.get_running_loop().time() - began
             self._took_s = self._took_s * _SMOOTHING + took_s * (1 - _SMOOTHING)
         elif place in (mine := self._waiting.get(place.owner, deque())):
@@ -107,23 +107,23 @@ class Admission:
     def refused(self, code: str, message: str, what: str) -> HoldfastError:
         """The error of a create that is refused because of ``what``, counted, with advice when to repeat it."""
         self._metrics.count("creates_refused_total", code=code, what=what)
-        ahead_s = self._took_s * self.waiting / self.settings.making
-        after_s = min(math.ceil(max(ahead_s, 1.0) * random.uniform(1.0, 2.0)), _RETRY_MOST_S)  # noqa: S311  a herd must not come back as one
+        ahead_s = self._took_s * self.waiting / self.settings.concurrent_creates
+        after_s = min(math.ceil(max(ahead_s, 1.0) * random.uniform(1.0, 2.0)), _RETRY_MOST_S)  # noqa: S311  spreads retries
         return HoldfastError(code, message, detail={"retry_after_s": after_s})
 
     def _next(self) -> None:
         """Assign free turns, round-robin over the queued owners."""
         for _ in range(len(self._waiting)):
-            if len(self._making) >= self.settings.making:
+            if len(self._creating) >= self.settings.concurrent_creates:
                 break
             owner, mine = next(iter(self._waiting.items()))
             self._waiting.move_to_end(owner)
-            if self._making_of[owner] < self.settings.owner_making:
+            if self._creating_of[owner] < self.settings.owner_concurrent_creates:
                 place = mine.popleft()
                 self._dropped(owner, mine)
-                self._making[place] = now = asyncio.get_running_loop().time()
+                self._creating[place] = now = asyncio.get_running_loop().time()
                 place.waited_s = now - place.entered_at
-                self._making_of[owner] += 1
+                self._creating_of[owner] += 1
                 if not place.turn.done():
                     place.turn.set_result(None)
 
@@ -134,7 +134,7 @@ class Admission:
 
 
 class Quotas:
-    """Quotas: what exists, counted in the store. Does nothing where no quota is set."""
+    """Quotas of owners and of the service. The store counts what exists. Does nothing where no quota is set."""
 
     def __init__(self, settings: AdmissionSettings, store: PlacementStore, admission: Admission) -> None:
         self._owner, self._all = settings.owner_quota, settings.quota
@@ -142,7 +142,10 @@ class Quotas:
         self._admission = admission
 
     async def reserve(self, spec: SandboxSpec) -> list[str]:
-        """Count it; the owners it is newly counted for. Raises ``quota_exceeded`` (the owner's) or ``no_capacity`` (all owners')."""
+        """Count a sandbox; returns the owners whose count it was added to.
+
+        Raises ``quota_exceeded`` for the quota of its owner, and ``no_capacity`` for that of all owners.
+        """
         counted: list[str] = []
         for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)):
             if not quota:
@@ -156,7 +159,7 @@ class Quotas:
         return counted
 
     async def release(self, owners: list[str], sandbox_id: str) -> None:
-        """Never raises: the controller corrects what fails here."""
+        """Stop counting a sandbox for these owners. Never raises: the controller corrects what fails here."""
         try:
             for owner in owners:
                 await self._store.release(owner, sandbox_id)

@@ -131,7 +131,7 @@ class Application:
         response: Response | None
         try:
             if template == "unknown":
-                raise _refusal(matching)
+                raise _refusal(matching, method, scope["path"])
             response = await ROUTES[template][wanted](Request(scope, receive))
         except HoldfastError as error:
             response = problem_response(error)
@@ -151,10 +151,10 @@ class Application:
         metrics.observe("request_seconds", time.monotonic() - begun, route=template)
 
 
-def _refusal(matching: list[tuple[str, dict[str, str]]]) -> HoldfastError:
+def _refusal(matching: list[tuple[str, dict[str, str]]], method: str, path: str) -> HoldfastError:
     if matching:
-        return HoldfastError("method_not_allowed", "this route does not take that method")
-    return HoldfastError("not_found", "there is no such route")
+        return HoldfastError("method_not_allowed", f"the route {path[:200]!r} does not accept {method[:20]}")
+    return HoldfastError("not_found", f"there is no route {path[:200]!r}")
 
 
 def _allowed(matching: list[tuple[str, dict[str, str]]]) -> str:

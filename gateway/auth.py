@@ -34,12 +34,12 @@ class Keys:
     def owner_of(self, key: str | None) -> str:
         """The owner a key belongs to. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
         if not key:
-            raise HoldfastError("key_missing", "this request carries no API key")
+            raise HoldfastError("key_missing", "the request has no API key")
         self._refresh()
         digest = hashlib.sha256(key.encode("utf-8", "replace")[: _KEY_BYTES + 1]).hexdigest()
         owner = self._owners.get(digest)
         if owner is None or len(key) > _KEY_BYTES:
-            raise HoldfastError("key_invalid", "this API key is not known")
+            raise HoldfastError("key_invalid", "the API key of the request is not known")
         return owner
 
     def _refresh(self) -> None:
@@ -90,5 +90,5 @@ def read_secrets(path: Path, others: Path) -> tuple[str, ...]:
         further = []
     found = tuple(dict.fromkeys((path.read_text().strip(), *(line.strip() for line in further if line.strip()))))
     if len(found) > _SECRETS_MOST or any(len(secret) < _SECRET_LEAST for secret in found):
-        raise ValueError(f"{path} or {others} holds a secret shorter than {_SECRET_LEAST} characters, or they hold over {_SECRETS_MOST}")
+        raise ValueError(f"{path} and {others} must hold 1 to {_SECRETS_MOST} secrets, each of at least {_SECRET_LEAST} characters")
     return found

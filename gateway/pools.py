@@ -30,7 +30,7 @@ PREFIX = "pool-"
 _FIELDS = {"name", "image", "cpu", "memory", "disk", "options", "egress", "size", "refill_per_s", "max_age_s"}
 _MOST_SPARES = 10_000
 _MOST_IMAGES = 32
-"""Each takes a pod, and an address, of every node."""
+"""Limit of images to pull in advance: each takes a pod, with its address, on every node."""
 _NAME_CHARACTERS = 512
 
 
@@ -68,7 +68,7 @@ def read_pools(text: str | bytes) -> dict[str, Pool]:
     """Pools by key from YAML or JSON: a list, or ``{pools: [...], prepull: [...]}``. Raises ``PoolsError``."""
     body = _parsed(text).get("pools")
     if not isinstance(body, list):
-        raise PoolsError("it holds no list of pools")
+        raise PoolsError("there is no list of pools")
     pools: dict[str, Pool] = {}
     for number, entry in enumerate(body, 1):
         try:
@@ -76,7 +76,7 @@ def read_pools(text: str | bytes) -> dict[str, Pool]:
         except (HoldfastError, OverflowError, TypeError, ValueError) as error:
             raise PoolsError(f"pool {number}: {error}") from None
         if pool.key in pools or pool.name in (other.name for other in pools.values()):
-            raise PoolsError(f"pool {number}: {pool.name!r} is there twice, or has the same image, size and options as another")
+            raise PoolsError(f"pool {number}: another pool has the name {pool.name!r}, or the same image, size and options")
         pools[pool.key] = pool
     return pools
 
@@ -85,7 +85,7 @@ def read_prepull(text: str | bytes) -> tuple[str, ...]:
     """The images that every node pulls in advance. Raises ``PoolsError``."""
     names = _parsed(text).get("prepull") or []
     if not isinstance(names, list) or len(names) > _MOST_IMAGES:
-        raise PoolsError(f"prepull is not a list of at most {_MOST_IMAGES} images")
+        raise PoolsError(f"prepull must be a list of at most {_MOST_IMAGES} images")
     for name in names:
         if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARACTERS or any(c <= " " or c > "~" for c in name):
             raise PoolsError(f"prepull: {name!r} is not the name of an image")
@@ -95,7 +95,7 @@ def read_prepull(text: str | bytes) -> tuple[str, ...]:
 def _options(body: dict[str, Any]) -> Options:
     options = read_options(body)
     if options.entrypoint:
-        raise ValueError("entrypoint: a spare starts before its image's program could be chosen")
+        raise ValueError("entrypoint cannot be set in a pool: a spare starts before the request that names a program")
     return options
 
 
@@ -103,17 +103,17 @@ def _parsed(text: str | bytes) -> dict[str, Any]:
     try:
         body = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise PoolsError(f"it is neither YAML nor JSON: {error}") from None
+        raise PoolsError(f"the file is neither YAML nor JSON: {error}") from None
     if isinstance(body, list):
         return {"pools": body}
     if not isinstance(body, dict) or not body.keys() <= {"pools", "prepull"}:
-        raise PoolsError("it holds no list of pools: a list, or a map of pools and prepull, is wanted")
+        raise PoolsError("the file must hold a list of pools, or a map with pools and prepull")
     return {"pools": [], **body} if "prepull" in body else body
 
 
 def _pool(entry: Any) -> Pool:
     if not isinstance(entry, dict):
-        raise ValueError("a pool is a map")
+        raise ValueError("a pool must be a map")
     if unknown := sorted(str(field) for field in entry.keys() - _FIELDS):
         raise ValueError(f"there is no field {', '.join(unknown)}; a pool has {', '.join(sorted(_FIELDS))}")
     if missing := [field for field in ("name", "image", "size") if field not in entry]:
@@ -122,7 +122,7 @@ def _pool(entry: Any) -> Pool:
     if not name or not name.isascii() or not name.replace("-", "").isalnum() or len(name) > 63:
         raise ValueError("name must be letters, digits and '-', at most 63")
     if not 0 <= size <= _MOST_SPARES:
-        raise ValueError(f"size must be 0 to {_MOST_SPARES}")
+        raise ValueError(f"size must be a number from 0 to {_MOST_SPARES}")
     refill_per_s, max_age_s = float(entry.get("refill_per_s", 2.0)), float(entry.get("max_age_s", 6 * 3600.0))
     if not refill_per_s > 0 or not max_age_s > 0:
         raise ValueError("refill_per_s and max_age_s must be above 0")
@@ -162,7 +162,7 @@ class PoolsFile:
                 log.info("pools: %s", ", ".join(f"{pool.name}×{pool.size}" for pool in self._pools.values()) or "none")
         except (OSError, PoolsError) as error:
             if self._seen != (0, 0):
-                log.error("the pools file cannot be used, the previous pools stay: %s", error)
+                log.error("the pools file cannot be used, so the previous pools stay in force: %s", error)
             if isinstance(error, OSError):
                 self._seen = (0, 0)
         return self._pools

@@ -1,4 +1,4 @@
-"""The choice of the runtime by the settings. The Kubernetes one is imported only where it is chosen: its client takes 65 MB."""
+"""Creates the runtime that the settings name. The Kubernetes one is imported only where it is chosen: its client takes 65 MB."""
 
 from __future__ import annotations
 

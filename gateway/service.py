@@ -143,20 +143,20 @@ def gateway_of(connection: HTTPConnection) -> Gateway:
     return gateway
 
 
-def keyed(connection: HTTPConnection) -> tuple[Gateway, str]:
+def authenticated(connection: HTTPConnection) -> tuple[Gateway, str]:
     """The gateway, and the owner of the request's key. Raises as ``Gateway.owner``."""
     gateway = gateway_of(connection)
     return gateway, gateway.owner(connection)
 
 
-def named(connection: HTTPConnection) -> tuple[Gateway, str, str]:
-    """The same, and the sandbox that the request's path names. Raises as ``Gateway.owner``."""
-    return *keyed(connection), connection.path_params["sandbox_id"]
+def sandbox_request(connection: HTTPConnection) -> tuple[Gateway, str, str]:
+    """The gateway, the owner of the request's key, and the id of the sandbox in the path. Raises as ``Gateway.owner``."""
+    return *authenticated(connection), connection.path_params["sandbox_id"]
 
 
-async def named_ready(connection: HTTPConnection) -> tuple[Gateway, Record]:
+async def ready_sandbox(connection: HTTPConnection) -> tuple[Gateway, Record]:
     """The gateway, and the owner's sandbox that the request's path names. Raises as ``Gateway.owner`` and ``Gateway.ready``."""
-    gateway, owner, sandbox_id = named(connection)
+    gateway, owner, sandbox_id = sandbox_request(connection)
     return gateway, await gateway.ready(owner, sandbox_id)
 
 

@@ -116,9 +116,9 @@ class ControllerSettings:
 class AdmissionSettings:
     """Creates at a time of one replica, and quotas."""
 
-    making: int = 128
-    """HOLDFAST_MAKING: sandboxes that this replica creates at a time; further creates are queued."""
-    owner_making: int = 96
+    concurrent_creates: int = 128
+    """HOLDFAST_CONCURRENT_CREATES: sandboxes that this replica creates at a time; further creates are queued."""
+    owner_concurrent_creates: int = 96
     """Of these at most so many for one owner, so that slow creates of one leave room for others."""
     queue: int = 4000
     """HOLDFAST_CREATE_QUEUE: creates that may be queued; further ones are refused with Retry-After."""
@@ -172,7 +172,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     origins = frozenset(part.strip() for part in env.get("HOLDFAST_ALLOWED_ORIGINS", "").split(",") if part.strip())
     runtime = env.get("HOLDFAST_RUNTIME") or "local"
     if runtime not in ("local", "kubernetes"):
-        raise ValueError(f"HOLDFAST_RUNTIME={runtime!r} is neither local nor kubernetes")
+        raise ValueError(f"HOLDFAST_RUNTIME must be local or kubernetes, not {runtime!r}")
     return Settings(
         data_dir=data_dir,
         host=env.get("HOLDFAST_HOST") or "127.0.0.1",
@@ -198,7 +198,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
 def _lifetime(env: Mapping[str, str]) -> float | None:
     lifetime_s = _integer(env, "HOLDFAST_DEFAULT_LIFETIME_S", 24 * 3600)
     if not 0 <= lifetime_s <= 366 * 86400:
-        raise ValueError(f"HOLDFAST_DEFAULT_LIFETIME_S={lifetime_s} is not a number of seconds from 0 to {366 * 86400}")
+        raise ValueError(f"HOLDFAST_DEFAULT_LIFETIME_S must be a number of seconds from 0 to {366 * 86400}, not {lifetime_s}")
     return float(lifetime_s) or None
 
 
@@ -209,11 +209,11 @@ def _placement(env: Mapping[str, str], data_dir: Path) -> PlacementSettings:
 
 
 def _admission(env: Mapping[str, str]) -> AdmissionSettings:
-    making = max(_integer(env, "HOLDFAST_MAKING", 128), 1)
+    concurrent_creates = max(_integer(env, "HOLDFAST_CONCURRENT_CREATES", 128), 1)
     queue = max(_integer(env, "HOLDFAST_CREATE_QUEUE", 4000), 1)
     return AdmissionSettings(
-        making=making,
-        owner_making=max(making * 3 // 4, 1),
+        concurrent_creates=concurrent_creates,
+        owner_concurrent_creates=max(concurrent_creates * 3 // 4, 1),
         queue=queue,
         owner_queue=max(queue * 3 // 4, 1),
         owner_quota=_quota(env, "HOLDFAST_QUOTA_"),
@@ -252,7 +252,7 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise ValueError(f"{name}={value!r} is not a whole number") from None
+        raise ValueError(f"{name} must be a whole number, not {value!r}") from None
     if number < 0:
-        raise ValueError(f"{name}={number} is below 0")
+        raise ValueError(f"{name} must be at least 0, not {number}")
     return number

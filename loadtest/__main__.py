@@ -56,7 +56,7 @@ def command(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def service(controller_metrics: int) -> Iterator[EmbeddedStack | None]:
-    """A stack that lives as long as the block, with its controller's metrics on that port; none where ``HOLDFAST_URL`` names one."""
+    """A stack that runs as long as the block, with its controller's metrics on that port; none where ``HOLDFAST_URL`` names one."""
     if "HOLDFAST_URL" in os.environ:
         yield None
         return

@@ -15,7 +15,7 @@ def run(arguments: list[str]) -> int:
             return 74
         return 0
     if arguments:
-        print(f"session_agent: there is no command {' '.join(arguments)!r}; it is: copy TARGET", file=sys.stderr)
+        print(f"session_agent: there is no command {' '.join(arguments)!r}; the only command is copy TARGET", file=sys.stderr)
         return 64
     from .agent.startup.server import main
 

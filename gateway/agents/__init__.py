@@ -1,4 +1,4 @@
-"""Connections to session agents: dialling with mutual proof, adoption of a spare, idle time, REST's requests.
+"""Connections to session agents: dialling with mutual proof of identity, adoption of spares, idle times, and the requests of REST.
 
-Owns everything the gateway says to an agent itself. Relayed sessions are in ``gateway.sessions``.
+Owns every message that the gateway itself sends to an agent. Relayed sessions are in ``gateway.sessions``.
 """

@@ -1,4 +1,4 @@
-"""One request to a session agent: what REST does where no session is attached.
+"""One request of REST to a session agent, without a session of the client.
 
 Owns one channel of an ``AgentConnection``: opening it, its input within the agent's credit, its facts in order. The end of the channel is
 acknowledged only on request, because the agent may discard a command's output after that. Called by ``oneoff`` and ``orchard.terminal``.
@@ -57,7 +57,8 @@ class AgentCall:
             self.open(kind, params)
             return b""
         if len(packed) > PARAMS_BYTES:
-            raise HoldfastError("arguments_too_long", f"the command and its variables are {len(packed)} bytes, over {PARAMS_BYTES}")
+            message = f"the command and its variables have {len(packed)} bytes; the limit is {PARAMS_BYTES}"
+            raise HoldfastError("arguments_too_long", message)
         self.open(kind, {"packed": len(packed)})
         return packed
 
@@ -87,7 +88,7 @@ class AgentCall:
                 if view:
                     self._connection.flush()
             elif len(self._facts) > _WAITING_FACTS and not self._reads:
-                self._connection.broke_protocol("it sends too many facts while it grants no credit")
+                self._connection.broke_protocol("it sent too many messages without granting credit")
                 await self._wait()
             else:
                 await self._wait()
@@ -113,7 +114,7 @@ class AgentCall:
             number = self._connection.ping()
             while self._end is None and not self._connection.ponged(number):
                 if len(self._facts) > _WAITING_FACTS:  # no more is read
-                    self._connection.broke_protocol("it sends too many facts that were not requested")
+                    self._connection.broke_protocol("it sent too many messages that were not requested")
                 if await self._wait():
                     number = self._connection.ping()  # the connection was resumed: Pongs of the one before do not come
         facts = list(self._facts)

@@ -94,7 +94,7 @@ class AgentConnection:
                     await self._wait()
         except TimeoutError:
             self.close()
-            raise AgentCallError("agent_unreachable", "the session agent did not greet") from None
+            raise AgentCallError("agent_unreachable", f"the session agent sent no Welcome within {self._timeout_s:g} s") from None
         except BaseException:
             self.close()
             raise
@@ -152,7 +152,7 @@ class AgentConnection:
     def open(self, channel: Channel, kind: str, params: dict[str, Any]) -> int:
         """Open a channel for a request. Raises the error of a connection that cannot be resumed."""
         if self._session.lost is not None:
-            raise self.error or AgentCallError("agent_unreachable", "the session with the sandbox's agent is over")
+            raise self.error or AgentCallError("agent_unreachable", "the session with the sandbox's agent has ended")
         number = self._session.open(kind, params)
         self._channels[number] = channel
         self._flush_soon()
@@ -284,7 +284,7 @@ class AgentConnection:
                 limit_s = self._session.timing.silence_limit_s
                 self._fail(ConnectionLostError("agent_unreachable", f"the session agent has been silent for {limit_s:g} s"))
             elif isinstance(event, Lost):
-                self._fail(AgentCallError("agent_unreachable", f"the session with the sandbox's agent is over: {event.error.message}"))
+                self._fail(AgentCallError("agent_unreachable", f"the session with the sandbox's agent has ended: {event.error.message}"))
         self._changed.set()
 
     def _take_fact(self, fact: Fact) -> None:

@@ -1,6 +1,7 @@
 """A dialled connection to a session agent as a WebSocket: whole messages both ways.
 
-Owns the framing, what an agent may not do to it, and its close. Knows nothing of sessions: ``agent_connection`` drives one over it.
+Owns the framing, the checks of what an agent sends, and the closing of the connection. Knows nothing of sessions: ``agent_connection``
+drives one over it.
 
     HoldfastError
     └── AgentCallError           the agent broke the protocol: what was requested may have happened
@@ -118,11 +119,11 @@ class AgentSocket(asyncio.Protocol):
             if first == BINARY:
                 self._receiver.message_received(payload)
             elif control_breach(first, payload):
-                self.broke_protocol("every message is one unfragmented binary frame")
+                self.broke_protocol("every message must be one unfragmented binary frame")
             elif first == CLOSE:
                 self.fail(_refusal(payload[2:].decode()))
             elif first == PING and self.writing_paused:
-                self.broke_protocol("it pings and does not read the answers")
+                self.broke_protocol("it sends pings and does not read the answers")
             elif first == PING:
                 pongs.append(_frame(PONG, payload))
         if self._frames.breach:

@@ -76,7 +76,7 @@ async def dial_any(endpoint: str, tokens: Sequence[str], timeout_s: float) -> Di
             first = first or error
             if error.code != "agent_identity":
                 break
-    raise first or DialError("agent_identity", "no token is known")
+    raise first or DialError("agent_identity", "the gateway knows no token of the sandbox's agent")
 
 
 async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
@@ -133,7 +133,7 @@ async def adopt_agent(endpoint: str, token: str, new_token: str, identity: Mappi
     if status != 200:
         raise _refusal(status, answer)
     if not _is_proven(endpoint, new_token, nonce, headers):
-        raise DialError("agent_identity", "the agent at the waiting agent's address did not take its new identity")
+        raise DialError("agent_identity", "the agent at the spare's address did not take the identity of the sandbox")
 
 
 def _refusal(status: int, answer: bytes) -> HoldfastError:
@@ -143,7 +143,7 @@ def _refusal(status: int, answer: bytes) -> HoldfastError:
         body = None
     if isinstance(body, dict) and isinstance(body.get("code"), str):
         return HoldfastError.from_map(body)
-    return DialError("agent_unreachable", f"the waiting agent refused with status {status}")
+    return DialError("agent_unreachable", f"the spare's agent refused the adoption with status {status}")
 
 
 _Answer = tuple[int, dict[str, str], bytes]
@@ -210,7 +210,7 @@ class _AnswerReader(asyncio.Protocol):
             if self._head is None:
                 self._read_head(searched)
         except ValueError as error:
-            self._fail(f"not an HTTP answer: {error}")
+            self._fail(f"the agent's answer is not HTTP: {error}")
             return
         if self._head is not None and len(self._buffer) - self._body_at >= self._body_bytes:
             assert self._transport is not None
@@ -247,11 +247,11 @@ def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     if not version.startswith("HTTP/1."):
-        raise ValueError("no status line")
+        raise ValueError("it has no status line")
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon:
-            raise ValueError("a header without a colon")
+            raise ValueError("one of its headers has no colon")
         headers[name.strip().lower()] = value.strip()
     return int(rest[:3]), headers

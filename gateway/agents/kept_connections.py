@@ -1,8 +1,8 @@
-"""Connections to agents, kept for a moment after a REST request for those that follow.
+"""Connections to agents that stay open for a moment after a REST request, so that later requests need not dial.
 
 Owns how many are kept and for how long, and which may be used again. To dial an agent, prove both identities and greet takes three round
-trips, which is most of the time of a small request. Requests to one sandbox at the same time share a connection. It is no state: any
-request can dial instead. Called by ``oneoff``.
+trips, which is most of the time of a small request. Requests to one sandbox at the same time share a connection. Nothing is lost with
+them: any request can dial instead. Called by ``oneoff``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from gateway.placement.store import PlacementStore
 
 log = logging.getLogger("gateway.controller")
 
-LAPSED = Cause("group-lease", "caller", "the lease of its group expired: no heartbeat came")
+LAPSED = Cause("group-lease", "caller", "the lease of the sandbox's group expired: no heartbeat came")
 UNMADE_S = 60.0
 """A member, or a counted sandbox, that has no record is being created, or never will be: after this long it is the latter."""
 

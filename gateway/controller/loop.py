@@ -19,7 +19,7 @@ from gateway.metrics import Metrics
 from gateway.model.records import PlannedEnd, Status
 from gateway.placement.errors import FencedError
 from gateway.placement.store import AskIdle, PlacementStore
-from gateway.runtimes.base import EndAnnounced, Event, Runtime, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, Event, Runtime, SandboxEnded, Synced
 from gateway.settings import AdmissionSettings, ControllerSettings
 
 from .groups import Groups
@@ -36,7 +36,7 @@ _UNRECORDED_S = 60.0
 
 
 class Controller:
-    """One of possibly several; it acts only while it leads."""
+    """A controller. Several may run; each acts only while it leads."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Controller:
 
     async def _record(self, event: Event, term: int) -> None:
         match event:
-            case WentAway(sandbox_id, incarnation, cause):
+            case SandboxEnded(sandbox_id, incarnation, cause):
                 # The replica that creates a sandbox records why it was deleted meanwhile: the runtime cleans up before that is recorded.
                 was: Status | None = "ready" if (cause.reason, cause.fault) == ("deleted", "caller") else None
                 await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)

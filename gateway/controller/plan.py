@@ -1,9 +1,9 @@
 """The actions that make records and runtime agree: a pure function of both lists.
 
-Owns the rules of evidence. A sandbox is removed or declared lost only when the store shows that and is known to be complete, when it is
-older than the grace period, when the previous pass saw the same, and at most a tenth of all in one pass (but at least one). A sandbox
-that the store does not know is never removed for that: its record is written again. One exception: a runtime that reports an empty start
-at some time has lost every sandbox that was ready before, which is recorded at once. Called by ``reconciler``.
+Owns the conditions under which a sandbox may be ended. It is removed or declared lost only when the store shows that and is known to be
+complete, when it is older than the grace period, when the previous pass saw the same, and at most a tenth of all in one pass (but at
+least one). A sandbox that the store does not know is never removed for that: its record is written again. One exception: a runtime that
+reports an empty start at some time has lost every sandbox that was ready before, which is recorded at once. Called by ``reconciler``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _SHARE = 10
 _PENDING_GRACES = 5
 """A sandbox that is being created is given up when no replica has renewed that for this many times the grace period."""
 
-NODE_LOST = Cause("node-lost", "infrastructure", "the runtime no longer has it")
-CREATE_LOST = Cause("create-lost", "infrastructure", "it was never created: the gateway replica that was creating it is gone")
+NODE_LOST = Cause("node-lost", "infrastructure", "the runtime no longer has the sandbox")
+CREATE_LOST = Cause("create-lost", "infrastructure", "the sandbox was never created: the gateway replica that was creating it has ended")
 
 
 @dataclass(frozen=True, slots=True)
 class MarkReady:
-    """The runtime has it; the replica that created it did not record that."""
+    """Record that a sandbox is ready: the runtime has it, but the replica that created it did not record that."""
 
     sandbox_id: str
     incarnation: str
@@ -33,7 +33,7 @@ class MarkReady:
 
 @dataclass(frozen=True, slots=True)
 class MarkFailed:
-    """It has ended without a request."""
+    """Record that a sandbox has ended without a request."""
 
     sandbox_id: str
     incarnation: str
@@ -42,14 +42,14 @@ class MarkFailed:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """The store lost its record."""
+    """Write the record of a sandbox again, which the store has lost."""
 
     sandbox: SandboxStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Its record has ended; its remains in the runtime are removed."""
+    """Remove from the runtime a sandbox that has ended according to the store."""
 
     sandbox_id: str
     incarnation: str
@@ -107,7 +107,7 @@ def _judge_sandbox(
     actions: list[Action],
     doubtful: list[Action],
 ) -> None:
-    over = False  # whether it has ended, by the store's evidence
+    over = False  # whether the sandbox has ended according to the store
     if record is None:
         over = sandbox.state == "failed" or (tombstone is not None and tombstone.incarnation == sandbox.incarnation)
         if not over and sandbox.state == "ready":

@@ -1,4 +1,4 @@
-"""What the pools file requires: the warm pools are kept at their size, and the listed images on every node.
+"""Keeps the warm pools at the size that the pools file sets, and the images that it lists on every node.
 
 Owns the creating tasks (in the controller's task group), their number and rate, and when a spare is offered, withdrawn and removed. What
 exists is what the runtime lists, so that the next controller finds whatever a killed one left; the store has only the ids that gateways may
@@ -51,9 +51,9 @@ class SparePlan:
     """What to do with the spares of one pool."""
 
     offer: dict[str, float]
-    """Ready and not offered, and when they were created: their creator or a gateway that took them is gone, or the store lost them."""
+    """Ready but not offered, with their times of creation: their creator or a gateway that took them has ended, or the store lost them."""
     withdraw: list[str]
-    """Offered and not there."""
+    """Offered, but the runtime does not have them."""
     discard: list[SandboxStatus]
     """Failed, too old, too many, or of an outdated definition."""
 

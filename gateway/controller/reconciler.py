@@ -1,4 +1,4 @@
-"""One reconciliation pass: read what is known, plan, look again at what the plan would end, act.
+"""One reconciliation pass: read records and sandboxes, plan, read again what the plan would end, carry out the plan.
 
 Owns the order of reading (the store's marker before and after, so that a wipe in between is seen) and the execution. It decides nothing
 (``plan``). Records and sandboxes come from what was kept of the store's changes and of the runtime's watch, so a quiet pass costs the same
@@ -56,7 +56,7 @@ class Reconciler:
     async def run_once(self, term: int) -> list[Action]:
         """One pass as the leader of ``term``; the actions taken. Raises FencedError and the errors of store and runtime."""
         began_at = self.began_at  # read before the lists, so that they are not older
-        before = await self._store.generation()
+        before = await self._store.marker()
         offers = await self._pool_refill.read_offers() if self._pool_refill else {}
         records = await self._records.read(before)
         # Listed after the records: a sandbox that was created in between has no record here, and writing the record again changes nothing.
@@ -87,7 +87,7 @@ class Reconciler:
             ending |= {_sandbox_id(suspect) for suspect in result.suspects}
             await self._records.refresh(ending)
             sandboxes = await self._look_again(sandboxes, ending)
-        whole = before is not None and before == await self._store.generation()
+        whole = before is not None and before == await self._store.marker()
         if ending or not whole:
             result = await planned(whole=whole)
         self._suspects = result.suspects
@@ -101,7 +101,7 @@ class Reconciler:
             await self._pool_refill.reconcile(offers, spares, term)
         if before is None:
             self._passes = 0  # groups and quotas are compared in the next pass
-            await self._store.mark_generation(secrets.token_hex(8), term=term)
+            await self._store.set_marker(secrets.token_hex(8), term=term)
             log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
         return result.actions
 
@@ -181,7 +181,7 @@ class RecordCache:
         """Whether the last read was of all records, not only of what changed."""
 
     async def read(self, marker: str | None) -> Mapping[str, Record]:
-        """All records as of now; ``marker`` is the store's generation."""
+        """All records as of now; ``marker`` is the store's completeness marker."""
         if marker is None or marker != self._marker or self._reads >= _READS_UNTIL_SCAN:
             self._cursor, self._reads = None, 0
         cursor, self._cursor = self._cursor, None

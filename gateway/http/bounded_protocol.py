@@ -95,7 +95,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.headers is not None and len(self.headers) > HEAD_FIELDS:
             self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
         else:
-            self._refuse(400, HoldfastError("protocol_error", "this is not an HTTP/1.1 request", hint="percent-encode paths; see RFC 9112"))
+            hint = "percent-encode paths; see RFC 9112"
+            self._refuse(400, HoldfastError("protocol_error", "the bytes received are not an HTTP/1.1 request", hint=hint))
 
     def shutdown(self) -> None:
         if self._on_shutdown is not None:
@@ -208,7 +209,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse_late_head(self) -> None:
         self._head_timer = None
         if self._pending_bytes:
-            self._refuse(408, HoldfastError("wait_timeout", f"the head of the request took over {self.head_s:g} s", hint="send it at once"))
+            message = f"the head of the request took over {self.head_s:g} s"
+            self._refuse(408, HoldfastError("wait_timeout", message, hint="send the whole head at once"))
         else:
             self.transport.close()  # no request came, so there is nothing to answer
 

@@ -49,7 +49,7 @@ def canonical(value: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
-        raise HoldfastError("invalid_json", "the body is nested too deep") from None
+        raise HoldfastError("invalid_json", "the body is nested too deeply") from None
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
@@ -122,16 +122,16 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str) or len(value) > most:
-            raise _wrong(name, f"text of at most {most} characters")
+            raise _wrong(name, f"a string of at most {most} characters")
         if "\0" in value:
-            raise _wrong(name, "text without NUL")
+            raise _wrong(name, "a string without NUL")
         _encodable(name, value)
         return value
 
     def required(self, name: str, *, most: int = 4096) -> str:
         value = self.text(name, most=most)
         if not value:
-            raise _wrong(name, "a text that is not empty")
+            raise _wrong(name, "a string that is not empty")
         return value
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -167,7 +167,7 @@ class Fields:
     def path(self, name: str = "path", default: str | None = None) -> str:
         value = self._values.get(name, default)
         if not isinstance(value, str) or not value or "\0" in value or len(value.encode("utf-8", "surrogatepass")) > PATH_BYTES:
-            raise HoldfastError("invalid_path", f"{name} is not a path")
+            raise HoldfastError("invalid_path", f"{name} must be a path of 1 to {PATH_BYTES} bytes without NUL")
         _encodable(name, value)
         return value
 
@@ -188,17 +188,17 @@ class Fields:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise _wrong(name, "a map of texts")
+            raise _wrong(name, "a map of strings")
         if len(value) > most:
-            raise HoldfastError(code, f"{name} must be a map of at most {most} texts")
+            raise HoldfastError(code, f"{name} must be a map of at most {most} strings")
         size = 0
         for key, text in value.items():
             if not isinstance(text, str) or not key or "=" in key or "\0" in key + text:
-                raise _wrong(name, "a map of texts, its keys without '=' and all without NUL")
+                raise _wrong(name, "a map of strings without NUL, with keys without '='")
             _encodable(name, key + text)
             size += len(key) + len(text)
         if size > most_bytes:
-            raise HoldfastError(code, f"{name} must be at most {most_bytes} characters in all, not {size}")
+            raise HoldfastError(code, f"{name} must have at most {most_bytes} characters in all, not {size}")
         return dict(value)
 
     def labels(self) -> dict[str, str]:
@@ -206,11 +206,11 @@ class Fields:
         if value is None:
             return {}
         if not isinstance(value, dict) or len(value) > _LABELS:
-            raise _wrong("labels", f"a map of at most {_LABELS} texts{f', not {len(value)}' if isinstance(value, dict) else ''}")
+            raise _wrong("labels", f"a map of at most {_LABELS} strings{f', not {len(value)}' if isinstance(value, dict) else ''}")
         for key, text in value.items():
             check_label(key)
             if not isinstance(text, str) or len(text) > _LABEL_BYTES or "\0" in text:
-                raise _wrong("labels", f"texts of at most {_LABEL_BYTES} characters")
+                raise _wrong("labels", f"a map whose names and values have at most {_LABEL_BYTES} characters")
             _encodable("labels", text)
         return dict(value)
 
@@ -223,16 +223,16 @@ class Fields:
             for part in value:
                 _encodable("command", part)
             if len(value) > PARAMS_ITEMS:
-                raise HoldfastError("arguments_too_long", f"command has {len(value)} texts, over {PARAMS_ITEMS}")
+                raise HoldfastError("arguments_too_long", f"command has {len(value)} strings; the limit is {PARAMS_ITEMS}")
             return list(value)
-        raise _wrong("command", "a text for the shell, or a list of texts: a program and its arguments")
+        raise _wrong("command", "a string for the shell, or a list of strings: a program and its arguments")
 
 
 def check_label(name: str) -> str:
     if not _LABEL.fullmatch(name) or name.startswith(RESERVED_LABEL):
         raise HoldfastError(
             "invalid_argument",
-            f"{name[:100]!r} cannot name a label",
+            f"{name[:100]!r} cannot be the name of a label",
             hint="use letters, digits, '.', '_', '/' and '-', at most 100, not beginning with 'holdfast/'",
         )
     return name
@@ -247,7 +247,7 @@ def _encodable(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _wrong(name, "text that can be written as UTF-8") from None
+        raise _wrong(name, "a string that can be encoded as UTF-8") from None
 
 
 def _wrong(name: str, wanted: str) -> HoldfastError:

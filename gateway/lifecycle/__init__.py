@@ -1,4 +1,4 @@
-"""The life of sandboxes: their creation, from a spare or not, and the renewal of what REST uses.
+"""The lifecycle of sandboxes: their creation, with or without a spare, and the renewal of their activity by REST requests.
 
-How a request asks for it is in ``gateway.routes``; when a sandbox expires is decided in ``gateway.controller``.
+Requests are read in ``gateway.routes``; ``gateway.controller`` decides when a sandbox expires.
 """

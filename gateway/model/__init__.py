@@ -1,4 +1,4 @@
-"""The values every part of the gateway exchanges: records of placement, options of a sandbox, and how requests and documents spell them.
+"""The values that all parts of the gateway exchange: records of placement, options of sandboxes, and their forms in requests and documents.
 
 Pure data: nothing here waits, reads a clock or imports another package of the gateway.
 """

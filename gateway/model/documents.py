@@ -31,7 +31,10 @@ def write_egress(egress: Egress) -> bytes:
 
 
 def read_spec(document: bytes | str, egress: str = "") -> SandboxSpec:
-    """``egress`` is a later change of what it may reach. Raises ValueError or TypeError for what no version of the gateway wrote."""
+    """The specification in a document; ``egress`` replaces its network access.
+
+    Raises ValueError or TypeError for a document that no version of the gateway wrote.
+    """
     body = orjson.loads(document)
     if not isinstance(body, dict):
         raise ValueError("a specification is not a map")

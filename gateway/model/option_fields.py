@@ -55,7 +55,7 @@ def read_network(body: Any) -> Egress:
     if mode not in ("none", "internet", "listed"):
         raise _wrong("network.mode", "none, internet or listed")
     if mode == "none" and (reaches or domains or dns):
-        raise _wrong("network.mode", "listed or internet when something is to be reached")
+        raise _wrong("network.mode", "listed or internet, since network.reaches, domains or dns is given")
     return Egress(cast(Literal["none", "internet", "listed"], mode), reaches, domains, bool(dns))
 
 
@@ -82,7 +82,7 @@ def network_map(egress: Egress) -> dict[str, Any]:
 
 
 def read_options(body: Mapping[str, Any]) -> Options:
-    """Those of ``OPTION_FIELDS`` that ``body`` has."""
+    """The options in ``body``: the fields of ``OPTION_FIELDS`` that it has."""
     if not body:
         return Options()
     resources = {}
@@ -93,8 +93,8 @@ def read_options(body: Mapping[str, Any]) -> Options:
         resources[GPU] = _integer(body["gpu"], "gpu", least=1, most=1024)
     selector = _map(body.get("node_selector"), "node_selector")
     for key, value in selector.items():
-        _matching(key, _KEY, "node_selector", f"a map of labels; {str(key)[:60]!r} is none")
-        _matching(value, _VALUE, "node_selector", f"a map of labels; {str(key)[:60]!r} is none")
+        _matching(key, _KEY, "node_selector", f"a map of labels; {str(key)[:60]!r} or its value is not valid")
+        _matching(value, _VALUE, "node_selector", f"a map of labels; {str(key)[:60]!r} or its value is not valid")
     architecture = body.get("architecture")
     if architecture not in (None, "", "amd64", "arm64"):
         raise _wrong("architecture", "amd64 or arm64")
@@ -153,7 +153,7 @@ def _given(body: dict[str, Any]) -> dict[str, Any]:
 def _entrypoint(value: Any) -> bool | tuple[str, ...]:
     if value is None or isinstance(value, bool):
         return bool(value)
-    wanted = "true, false, or a list of texts: a program and its arguments"
+    wanted = "true, false, or a list of strings: a program and its arguments"
     whole = isinstance(value, list) and 0 < len(value) <= _ENTRYPOINT_WORDS and bool(value[0])
     if not whole or not all(isinstance(word, str) and "\0" not in word for word in value):
         raise _wrong("entrypoint", wanted)
@@ -164,7 +164,7 @@ def _entrypoint(value: Any) -> bool | tuple[str, ...]:
 
 def _ulimit(name: str, value: Any) -> tuple[int, int]:
     if name not in ULIMITS:
-        raise _wrong("ulimits", f"a map whose names are of {', '.join(ULIMITS)}; {str(name)[:60]!r} is none of them")
+        raise _wrong("ulimits", f"a map with names from {', '.join(ULIMITS)}; {str(name)[:60]!r} is not one of them")
     both = value if isinstance(value, list) else [value, value]
     if len(both) != 2 or not all(type(one) is int and -1 <= one < 2**63 for one in both):
         raise _wrong(f"ulimits.{name}", "a whole number, or the soft and the hard limit in a list, -1 for none")
@@ -182,7 +182,7 @@ def _reach(body: Any) -> AllowedRange:
     except ValueError:
         raise _wrong("network.reaches", "a list of {cidr, ports}, a cidr being an address range without host bits") from None
     if network.version == 6 and network.subnet_of(ipaddress.IPv6Network("::ffff:0:0/96")):
-        raise _wrong("network.reaches", "IPv4 ranges in their own notation")
+        raise _wrong("network.reaches", "a list without IPv4 ranges in IPv6 notation: write 10.0.0.0/8")
     return AllowedRange(str(network), tuple(_port(one) for one in _list(fields, "ports", "network.reaches.ports", _PORTS)))
 
 
@@ -271,7 +271,7 @@ def _map(value: Any, name: str, known: tuple[str, ...] | None = None) -> dict[st
     if known is not None:
         strange = [key for key in value if key not in known]
         if strange:
-            raise _wrong(name, f"an object of {', '.join(known)}; {strange[0][:60]!r} is none of them")
+            raise _wrong(name, f"an object with the fields {', '.join(known)}; {strange[0][:60]!r} is not one of them")
     return value
 
 

@@ -23,7 +23,7 @@ from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.service import Gateway
 
-from .validation import fact_error, is_short, moment
+from .validation import fact_error, is_truncated, moment
 
 _CALL_S = 30.0
 """Time limit of a request that is not a command."""
@@ -149,7 +149,8 @@ async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int
         reserve_memory(len(data))
         content.extend(data)
         if len(content) > most_bytes:
-            raise HoldfastError("request_too_large", f"the file is over {most_bytes} bytes", hint="read it over a session, which streams")
+            hint = "read the file over a session, which streams it"
+            raise HoldfastError("request_too_large", f"the file is over {most_bytes} bytes", hint=hint)
 
     await _request(gateway, record, "read", {"path": path, "length": most_bytes + 1, **_as(user)}, take=take)
     return content
@@ -182,9 +183,8 @@ async def list_files(gateway: Gateway, record: Record, path: str, most: int, use
         left -= len(data)
         reserve_memory(2 * len(data))
         if left < 0:
-            raise HoldfastError(
-                "request_too_large", f"the listing is over {_LISTING_BYTES} bytes", hint="list it over a session, which streams"
-            )
+            hint = "list the directory over a session, which streams the listing"
+            raise HoldfastError("request_too_large", f"the listing is over {_LISTING_BYTES} bytes", hint=hint)
         if len(entries) >= most:
             return
         try:
@@ -261,4 +261,4 @@ def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
         streams = fact.result.get("streams")
         if isinstance(streams, dict):
             for stream, kept in outcome.output.items():
-                outcome.truncated |= is_short(streams.get(stream), len(kept))
+                outcome.truncated |= is_truncated(streams.get(stream), len(kept))

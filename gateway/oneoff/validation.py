@@ -15,7 +15,7 @@ from holdfast_wire.frames import Exited, Failed
 _TEXT_CHARACTERS: Final = 1000
 _WORD_CHARACTERS: Final = 100
 _LAST_MOMENT: Final = 1e11
-"""In the year 5138."""
+"""Seconds since the epoch, in the year 5138; a later time counts as unknown."""
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _MOST_BYTES: Final = 2**53
 """Larger integers are not exact in every JSON reader."""
@@ -62,7 +62,7 @@ def _plain(detail: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def is_short(reported: object, kept_bytes: int) -> bool:
+def is_truncated(reported: object, kept_bytes: int) -> bool:
     """Whether a stream's account in a result counts more bytes than were received."""
     return isinstance(reported, list) and bool(reported) and isinstance(reported[0], int) and reported[0] > kept_bytes
 

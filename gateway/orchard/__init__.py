@@ -1,4 +1,4 @@
-"""What exists only for clients of Orchard Env: its JSON terminal, its login shell, and the detection of its repeated exec requests.
+"""What only clients of Orchard Env use: a JSON terminal, a login shell, and the detection of repeated exec requests.
 
 Used by the table of routes in ``gateway.app`` and by ``routes.commands``, and removable with these uses.
 """

@@ -126,9 +126,9 @@ async def _take_input(websocket: WebSocket, call: AgentCall) -> None:
 def _params(fields: Fields) -> dict[str, Any]:
     command = fields.get("cmd") or ["bash"]
     if not isinstance(command, list) or not all(isinstance(part, str) and "\0" not in part for part in command):
-        raise HoldfastError("invalid_argument", "cmd must be a list of texts: a program and its arguments")
+        raise HoldfastError("invalid_argument", "cmd must be a list of strings: a program and its arguments")
     if len(command) > DECODE_ITEMS // 2:
-        raise HoldfastError("invalid_argument", f"cmd must be of at most {DECODE_ITEMS // 2} texts")
+        raise HoldfastError("invalid_argument", f"cmd must have at most {DECODE_ITEMS // 2} strings")
     if fields.boolean("login_shell", False):
         command = login_shell(command)
     params: dict[str, Any] = {

@@ -23,7 +23,7 @@ class UnreadableError(PlacementUnavailableError):
     """A key of the gateway holds a value that no replica wrote; the controller writes the records of living sandboxes again."""
 
     def __init__(self) -> None:
-        super().__init__("the placement store holds an unreadable value in the place of this record")
+        super().__init__("the placement store holds an unreadable value for the record of this sandbox")
 
 
 class RebuildingError(PlacementUnavailableError):

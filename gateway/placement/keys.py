@@ -17,7 +17,7 @@ _TAGS = tuple(f"hf:{{s{shard:02d}}}" for shard in range(SHARDS))
 
 
 def shard_of(sandbox_id: str) -> int:
-    """The shard a sandbox lives in."""
+    """The shard that has a sandbox's keys."""
     return zlib.crc32(sandbox_id.encode()) % SHARDS
 
 
@@ -68,7 +68,7 @@ def term(shard: int) -> str:
     return f"{_TAGS[shard]}:term"
 
 
-def generation(shard: int) -> str:
+def marker(shard: int) -> str:
     """String: marks this shard's records as complete; gone after a wipe."""
     return f"{_TAGS[shard]}:generation"
 

@@ -52,7 +52,7 @@ class RedisGroups(RedisSteps):
         return _group(key, fields, members, count) if fields else None
 
     async def group_end(self, owner: str, name: str, cause: Cause) -> Group | None:
-        """End it; the controller deletes its sandboxes. None when there is none."""
+        """End a group; the controller deletes its sandboxes. None when there is no such group."""
         return await self._end(keys.group_key(owner, name), cause, "")
 
     async def group_lapse(self, key: str, cause: Cause, *, term: int) -> Group | None:

@@ -1,6 +1,6 @@
 """Who leads the controllers, and which terms may write, in Redis: a part of ``store.PlacementStore``.
 
-Owns the lease, the fencing terms and the generation marker of each shard: without it the shard's records are not known to be complete.
+Owns the lease, the fencing terms and the completeness marker of each shard: without it the shard's records are not known to be complete.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .redis_steps import RedisSteps, ms, script
 
 
 class RedisLeadership(RedisSteps):
-    """Lease, terms and generation."""
+    """Lease, terms and markers."""
 
     async def lead(self, holder: str, ttl_s: float, least_term: int = 0) -> int | None:
         """Take or renew the lease: the fencing term when ``holder`` leads, None when another does."""
@@ -30,23 +30,23 @@ class RedisLeadership(RedisSteps):
         """Refuse every later write of an older term, in every shard. Raises ``FencedError`` when this term is the older."""
         await self._fence_all(term, "")
 
-    async def generation(self) -> str | None:
+    async def marker(self) -> str | None:
         """The marker of a complete store: None when any shard lost it."""
-        markers = set(await self._redis.many([("GET", keys.generation(shard)) for shard in range(SHARDS)]))
+        markers = set(await self._redis.many([("GET", keys.marker(shard)) for shard in range(SHARDS)]))
         return None if len(markers) != 1 or None in markers else markers.pop()
 
     async def knows(self, sandbox_id: str) -> bool:
         """Whether an id without an entry is known to be unused: not while records are being rebuilt."""
-        return bool(await self._redis.command("EXISTS", keys.generation(keys.shard_of(sandbox_id))))
+        return bool(await self._redis.command("EXISTS", keys.marker(keys.shard_of(sandbox_id))))
 
-    async def mark_generation(self, marker: str, *, term: int) -> None:
+    async def set_marker(self, marker: str, *, term: int) -> None:
         """Set the marker in every shard, once records are rebuilt."""
         await self._fence_all(term, marker)
 
     async def _fence_all(self, term: int, marker: str) -> None:
         answers = await self._redis.run_many(
             script("fence"),
-            [([keys.term(shard), keys.generation(shard)], [term, marker]) for shard in range(SHARDS)],
+            [([keys.term(shard), keys.marker(shard)], [term, marker]) for shard in range(SHARDS)],
         )
         if not all(answers):
             raise FencedError

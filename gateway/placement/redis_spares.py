@@ -35,15 +35,15 @@ class RedisSpares(RedisSteps):
 
     async def spares(self, pool: str) -> dict[str, float] | None:
         """The spares that the pool offers, and when they were created; None while the store is being rebuilt."""
-        complete, found = await self._run("spares", [keys.spares(pool), keys.generation(keys.shard_of(pool))], [])
+        complete, found = await self._run("spares", [keys.spares(pool), keys.marker(keys.shard_of(pool))], [])
         return {id_: int(float(at)) / 1000 for id_, at in as_fields(found).items()} if complete else None
 
     async def offer_spares(self, pool: str, spares: Mapping[str, float], *, term: int | None = None) -> None:
-        """These can be taken from now on; with them, when they were created. Without a term: one that was taken and not used."""
+        """Offer spares, given with their times of creation. Without a term, a gateway returns a spare that it took and did not use."""
         await self._offer(pool, [part for id_, created_at in spares.items() for part in (ms(created_at), id_)], term)
 
     async def withdraw_spares(self, pool: str, spare_ids: Iterable[str], *, term: int) -> None:
-        """They cannot be taken any more. A gateway that has taken one may still adopt it."""
+        """Stop offering these spares. A gateway that has taken one may still adopt it."""
         await self._offer(pool, [part for id_ in spare_ids for part in ("", id_)], term)
 
     async def _offer(self, pool: str, changes: list[Argument], term: int | None) -> None:

@@ -79,7 +79,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
                 raise _idempotency_conflict()
         record, tombstone, due, _, changes = _five(id_)
         request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
-        found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.generation(shard), changes]
+        found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.marker(shard), changes]
         found.append(keys.cancelled(id_, spec.owner, idempotency_key or ""))
         arguments: list[Argument] = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
         arguments += _clocks(spec)
@@ -131,13 +131,13 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         return await self._entry("fail", sandbox_id, _five(sandbox_id), arguments)
 
     async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: PlannedEnd, *, term: int) -> Entry:
-        """Record that it will end soon. Its end is then attributed to that, unless the workload ended first."""
+        """Record that a sandbox will end soon. Its end is then attributed to that cause, unless the workload ended first."""
         cause, at = leaving.cause, ms(leaving.deadline)
         why = ["leaving_reason", cause.reason, "leaving_fault", cause.fault, "leaving_message", cause.message]
         return await self._set(sandbox_id, [incarnation, term, "leaving", at, *why])
 
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
-        """Store what it may reach from now on. Nothing changes for another incarnation."""
+        """Store the network access of a sandbox. Nothing changes for another incarnation."""
         return await self._set(sandbox_id, [incarnation, "", "egress", write_egress(egress)])
 
     async def _set(self, sandbox_id: str, arguments: list[Argument]) -> Entry:
@@ -145,7 +145,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         return await self._entry("set", sandbox_id, found, arguments)
 
     async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
-        """End it ``from_now_s`` seconds from now, or ``longer_s`` later than planned; one without a lifetime is unchanged by the latter."""
+        """Set the end to ``from_now_s`` seconds from now, or ``longer_s`` later than planned (no effect without a lifetime)."""
         from_now: Argument = "" if from_now_s is None else ms(from_now_s)
         arguments: list[Argument] = [sandbox_id, owner, from_now, ms(longer_s), self._tombstone_ms]
         return await self._entry("lifetime", sandbox_id, _five(sandbox_id)[:3], arguments)
@@ -157,7 +157,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         return found if found is not None and found.owner == owner else None
 
     async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
-        """Record that these were in use ``ago_s`` seconds ago; a later time that is stored stays. Unknown ids are ignored."""
+        """Record that the sandboxes were in use ``ago_s`` seconds ago, unless a later time is stored. Unknown ids are ignored."""
         await self._redis.run_many(
             script("touch"),
             [(_five(id_)[:3], [id_, "", "", self._tombstone_ms, ms(ago_s)]) for id_ in sandbox_ids],
@@ -330,7 +330,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
                     break
 
     async def tombstones(self, sandbox_ids: Iterable[str]) -> dict[str, Tombstone]:
-        """Those of the ids that have one."""
+        """The tombstones of those ids that have one."""
         ids = list(sandbox_ids)
         answers = await self._redis.many([("HGETALL", keys.tombstone(id_)) for id_ in ids])
         found = {}

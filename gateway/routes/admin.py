@@ -28,7 +28,7 @@ from gateway.http.request_fields import Fields, body_chunks, read_json
 from gateway.http.responses import json_response
 from gateway.placement.errors import RebuildingError
 from gateway.runtimes.base import Image, Images
-from gateway.service import Gateway, gateway_of, keyed
+from gateway.service import Gateway, authenticated, gateway_of
 
 log = logging.getLogger("gateway")
 
@@ -96,7 +96,7 @@ def _openapi_json() -> bytes:
 
 async def doctor(request: Request) -> Response:
     """Problems of this installation and how to fix them: the runtime's own checks and the gateway's."""
-    gateway, _ = keyed(request)
+    gateway, _ = authenticated(request)
     away = await _parts(gateway)
     checks: list[dict[str, Any]] = [
         {"name": name, "ok": not text, "detail": text or "answers", "fix": _FIXES[name] if text else ""} for name, text in away.items()
@@ -109,7 +109,7 @@ async def doctor(request: Request) -> Response:
 
 
 async def resources(request: Request) -> Response:
-    gateway, _ = keyed(request)
+    gateway, _ = authenticated(request)
     stats = await gateway.runtime.stats()
     stats = {name: value for name, value in stats.items() if name not in ("id", "ok", "usage")}
     if "cpu_requested" in stats:  # a cluster: it reports its nodes and the sums
@@ -139,13 +139,13 @@ async def resources(request: Request) -> Response:
 
 
 async def list_images(request: Request) -> Response:
-    gateway, _ = keyed(request)
+    gateway, _ = authenticated(request)
     return json_response({"images": [_image(image) for image in await _images(gateway).list_all()]})
 
 
 async def import_image(request: Request) -> Response:
     """``POST /images?name=``: the body is an archive; it is written to a file beside the node's data, never held in memory."""
-    gateway, _ = keyed(request)
+    gateway, _ = authenticated(request)
     name = _image_name(request.query_params.get("name"))
     limit = gateway.settings.rest.image_bytes
     folder = gateway.settings.data_dir / "uploads"
@@ -160,7 +160,7 @@ async def import_image(request: Request) -> Response:
                     raise HoldfastError("request_too_large", f"the archive is over {limit} bytes")
                 await asyncio.to_thread(file.write, chunk) if len(chunk) >= _CHUNK else file.write(chunk)
         if not size:
-            raise HoldfastError("image_invalid", "the body is empty")
+            raise HoldfastError("image_invalid", "the body is empty, where an image archive was expected")
         image = await _images(gateway).load(Path(path), name)
     except ClientDisconnect:
         raise HoldfastError("cancelled", "the client closed the connection") from None
@@ -177,13 +177,13 @@ async def import_image(request: Request) -> Response:
 
 async def pull_image(request: Request) -> Response:
     """``POST /images/pull`` ``{name}``."""
-    gateway, _ = keyed(request)
+    gateway, _ = authenticated(request)
     name = _image_name(Fields(await read_json(request, 64 * 1024)).required("name"))
     return json_response(_image(await _images(gateway).pull(name)), 201)
 
 
 async def remove_image(request: Request) -> Response:
-    gateway, _ = keyed(request)
+    gateway, _ = authenticated(request)
     name = _image_name(request.path_params["name"])
     if gateway.removing:
         await asyncio.wait(gateway.removing, timeout=_REMOVALS_S)  # deleted sandboxes stop using the image
@@ -207,7 +207,7 @@ async def _parts(gateway: Gateway) -> dict[str, str]:
         except HoldfastError as error:
             return error.message
         except TimeoutError:
-            return "it does not answer in time"
+            return f"no answer within {_READY_S:g} s"
         return ""
 
     placement, runtime = await asyncio.gather(answers(_records(gateway)), answers(gateway.runtime.ping()))
@@ -216,7 +216,7 @@ async def _parts(gateway: Gateway) -> dict[str, str]:
 
 async def _records(gateway: Gateway) -> None:
     await gateway.store.ping()
-    if await gateway.store.generation() is None:
+    if await gateway.store.marker() is None:
         raise RebuildingError
 
 

@@ -44,10 +44,10 @@ async def attach(request: Request) -> None:
 def _accepted(request: Request) -> bytes:
     """The head of the answer that accepts the upgrade, but for the ticket (RFC 6455 §4.2)."""
     if TAKE_OVER not in request.scope:
-        raise HoldfastError("not_found", "there is no such route", hint="this path takes requests to upgrade to WebSocket only")
+        raise HoldfastError("not_found", "this route accepts only WebSocket upgrades", hint="use a WebSocket client, or the SDK")
     key = request.headers.get("sec-websocket-key", "")
     if request.headers.get("sec-websocket-version") != "13" or not _KEY.fullmatch(key):
-        raise HoldfastError("protocol_error", "this is not an opening handshake of WebSocket version 13")
+        raise HoldfastError("protocol_error", "the request is not an opening handshake of WebSocket version 13")
     head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
     return f"{head}{accept_key(key)}\r\n{tickets.HEADER}: ".encode()
 

@@ -27,7 +27,7 @@ from gateway.oneoff import operations, validation
 from gateway.oneoff.operations import Outcome
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.orchard.terminal import login_shell
-from gateway.service import gateway_of, keyed, named_ready
+from gateway.service import authenticated, gateway_of, ready_sandbox
 
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""
@@ -37,7 +37,7 @@ _NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in
 
 async def execute(request: Request) -> Response:
     """``POST /sandboxes/{id}/exec``."""
-    gateway, record = await named_ready(request)
+    gateway, record = await ready_sandbox(request)
     with in_use(gateway, record):
         body = await read_json(request, gateway.settings.rest.body_bytes)
         fields = Fields(body)
@@ -82,7 +82,7 @@ async def wait_job(request: Request) -> Response:
 
 
 async def _look(request: Request, wait_s: float | None) -> Response:
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     job_id = request.path_params["job_id"]
     sandbox_id, dot, command_id = job_id.rpartition(".")
     missing = HoldfastError("command_not_found", f"there is no job {job_id[:200]!r}")
@@ -132,7 +132,7 @@ def _new_id() -> str:
     return f"j{int(time.time() * 1000):012x}{secrets.token_hex(8)}"
 
 
-def _made_at(command_id: str) -> float | None:
+def _created_at(command_id: str) -> float | None:
     """The time in an id of ``_new_id``; None for one derived from an idempotency key."""
     try:
         return int(command_id[1:13], 16) / 1000 if command_id[0] == "j" else None
@@ -147,7 +147,7 @@ def _fingerprint(record: Record, body: dict[str, Any]) -> bytes:
 
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:
     result = outcome.result or {}
-    created_at = _made_at(command_id) or outcome.started_at or record.created_at
+    created_at = _created_at(command_id) or outcome.started_at or record.created_at
     started_at = max(created_at, outcome.started_at or 0.0)  # the latter is by the sandbox's clock
     exit_code = validation.exit_code(result.get("exit_code"))
     status = "running" if outcome.status != "ended" else "succeeded" if exit_code == 0 else "failed"

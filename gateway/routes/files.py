@@ -20,7 +20,7 @@ from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.lifecycle.activity import in_use
 from gateway.oneoff import operations
-from gateway.service import named_ready
+from gateway.service import ready_sandbox
 
 _ENTRIES = 100_000
 _PIECE = 3 * 64 * 1024
@@ -30,7 +30,7 @@ _TAIL = b'"}'
 
 async def write(request: Request) -> Response:
     """``POST /sandboxes/{id}/files`` ``{path, content: base64, user?}``."""
-    gateway, record = await named_ready(request)
+    gateway, record = await ready_sandbox(request)
     with in_use(gateway, record):
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     path = fields.path()
@@ -45,7 +45,7 @@ async def write(request: Request) -> Response:
 
 async def read(request: Request) -> Response:
     """``GET /sandboxes/{id}/files?path=&user=``."""
-    gateway, record = await named_ready(request)
+    gateway, record = await ready_sandbox(request)
     fields = Fields(dict(request.query_params))
     path = fields.path()
     content = await operations.read_file(gateway, record, path, gateway.settings.rest.file_bytes, fields.user())
@@ -67,7 +67,7 @@ async def _encoded(head: bytes, content: bytearray) -> AsyncIterator[bytes]:
 
 async def list_files(request: Request) -> Response:
     """``GET /sandboxes/{id}/files/list?path=&user=``."""
-    gateway, record = await named_ready(request)
+    gateway, record = await ready_sandbox(request)
     fields = Fields(dict(request.query_params))
     path = fields.path(default=".")
     entries = await operations.list_files(gateway, record, path, _ENTRIES, fields.user())
@@ -76,7 +76,7 @@ async def list_files(request: Request) -> Response:
 
 async def apply_patch(request: Request) -> Response:
     """``POST /sandboxes/{id}/apply_patch`` ``{patch, timeout_seconds}``. A patch that does not apply is an answer, not an error."""
-    gateway, record = await named_ready(request)
+    gateway, record = await ready_sandbox(request)
     with in_use(gateway, record):
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     patch = fields.required("patch", most=gateway.settings.rest.body_bytes)

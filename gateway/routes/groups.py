@@ -16,17 +16,17 @@ from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.model.records import Cause, Group, GroupStatus, Record
 from gateway.placement.errors import RebuildingError
-from gateway.service import Gateway, keyed
+from gateway.service import Gateway, authenticated
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 24 * 3600.0
 _LEASE_CHARACTERS = 64
-_DELETED = Cause("deleted", "caller", "its group was deleted")
+_DELETED = Cause("deleted", "caller", "the sandbox's group was deleted")
 
 
 async def heartbeat(request: Request) -> Response:
     """``POST /groups/{name}/heartbeat`` ``{ttl_s, lease}``: without ``lease`` it begins the group, or becomes another holder."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     name = group_name(request.path_params["name"])
     fields = Fields(await read_json(request, 64 * 1024))
     ttl_s = fields.seconds("ttl_s", most=_TTL_MOST_S)
@@ -34,13 +34,13 @@ async def heartbeat(request: Request) -> Response:
         raise HoldfastError("invalid_argument", "ttl_s must be a number of seconds")
     lease = fields.text("lease", "", most=_LEASE_CHARACTERS) or ""
     outcome, group = await gateway.store.group_beat(owner, name, ttl_s, lease)
-    settle(outcome, group)
+    raise_if_refused(outcome, group)
     return json_response({**_describe(group), "lease": group.lease})
 
 
 async def read(request: Request) -> Response:
     """``GET /groups/{name}``: its sandboxes, and which of them are about to leave."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     group = await gateway.store.group(owner, group_name(request.path_params["name"]))
     if group is None:
         raise await _not_found(gateway, request.path_params["name"])
@@ -56,7 +56,7 @@ async def read(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """``DELETE /groups/{name}``: its sandboxes are deleted within moments; may be repeated."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     group = await gateway.store.group_end(owner, group_name(request.path_params["name"]), _DELETED)
     if group is None:
         raise await _not_found(gateway, request.path_params["name"])
@@ -66,11 +66,11 @@ async def delete(request: Request) -> Response:
 def group_name(name: str) -> str:
     if not GROUP_NAME.fullmatch(name):
         hint = "use letters, digits, '.', '_' and '-', at most 100, with a letter or digit at both ends"
-        raise HoldfastError("invalid_argument", f"{name[:100]!r} cannot name a group", hint=hint)
+        raise HoldfastError("invalid_argument", f"{name[:100]!r} cannot be the name of a group", hint=hint)
     return name
 
 
-def settle(outcome: GroupStatus, group: Group) -> None:
+def raise_if_refused(outcome: GroupStatus, group: Group) -> None:
     """Raises the error of a refused heartbeat or joining."""
     if outcome == "freeing":
         raise HoldfastError("group_freeing", f"{group.count} sandboxes of the previous group {group.name!r} are still being deleted")
@@ -95,6 +95,6 @@ def _belongs(record: Record, group: Group) -> bool:
 
 
 async def _not_found(gateway: Gateway, name: str) -> HoldfastError:
-    if await gateway.store.generation() is None:
+    if await gateway.store.marker() is None:
         return RebuildingError()
     return HoldfastError("group_not_found", f"there is no group {name!r}")

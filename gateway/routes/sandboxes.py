@@ -30,9 +30,9 @@ from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import derived_id
 from gateway.runtimes.base import RuntimeUnavailableError
-from gateway.service import Gateway, keyed, live, named, reachable
+from gateway.service import Gateway, authenticated, live, reachable, sandbox_request
 
-from .groups import group_name, settle
+from .groups import group_name, raise_if_refused
 
 _PAGE_LOOKS = 10
 """Most store pages that one filtered listing reads."""
@@ -47,7 +47,7 @@ _RETRIES = 1000
 
 async def create(request: Request) -> Response:
     """``POST /sandboxes``."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     body = await read_json(request, 1024 * 1024)
     fields = Fields(body)
     key = _key(request, "Idempotency-Key")
@@ -69,7 +69,7 @@ async def create(request: Request) -> Response:
             work = create_sandbox(gateway, record.spec, env, place, queued=record.begun_at is None, forget=wait)
             creation = gateway.background.start(work, f"creation of {spec.sandbox_id}")
             gateway.creations[made] = creation
-            creation.add_done_callback(lambda _: _made(gateway, made, place))
+            creation.add_done_callback(lambda _: _creation_ended(gateway, made, place))
             started = True
     finally:
         if not started:
@@ -109,7 +109,7 @@ def _key(request: Request, header: str) -> str | None:
     return key
 
 
-def _made(gateway: Gateway, made: tuple[str, str], place: QueuePlace) -> None:
+def _creation_ended(gateway: Gateway, made: tuple[str, str], place: QueuePlace) -> None:
     gateway.creations.pop(made, None)
     place.leave()  # also when the task was cancelled before it began
 
@@ -122,7 +122,7 @@ async def _reserve(
     try:
         if spec.group:
             outcome, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
-            settle(outcome, group)
+            raise_if_refused(outcome, group)
             spec = replace(spec, group_ttl_s=group.ttl_s)
         created = await gateway.store.create(
             spec,
@@ -140,20 +140,20 @@ async def _reserve(
 
 async def read(request: Request) -> Response:
     """``GET /sandboxes/{id}``: a failed sandbox answers with its cause; one that has ended is 410."""
-    gateway, owner, sandbox_id = named(request)
+    gateway, owner, sandbox_id = sandbox_request(request)
     return json_response(describe(gateway, await gateway.record(owner, sandbox_id)))
 
 
 async def wait(request: Request) -> Response:
     """``GET /sandboxes/{id}/wait?timeout=``: answers when it is ready or has failed, 408 when neither in time."""
-    gateway, owner, sandbox_id = named(request)
+    gateway, owner, sandbox_id = sandbox_request(request)
     timeout_s = Fields(dict(request.query_params)).seconds("timeout") or gateway.settings.rest.ready_timeout_s
     return json_response(describe(gateway, await wait_until_settled(gateway, owner, sandbox_id, timeout_s)))
 
 
 async def list_owned(request: Request) -> Response:
     """``GET /sandboxes?label=k=v&limit=&cursor=``."""
-    gateway, owner = keyed(request)
+    gateway, owner = authenticated(request)
     query = request.query_params
     limit = Fields(dict(query)).integer("limit", 100, least=1, most=1000)
     wanted = []
@@ -162,7 +162,7 @@ async def list_owned(request: Request) -> Response:
         if not equals:
             raise HoldfastError("invalid_argument", "label must be name=value")
         wanted.append((check_label(name), value))
-    if await gateway.store.generation() is None:
+    if await gateway.store.marker() is None:
         raise RebuildingError  # an incomplete list would be taken for complete
     cursor = query.get("cursor") or None
     found: list[Record] = []
@@ -180,7 +180,7 @@ async def heartbeat(request: Request) -> Response:
 
     ``{"used": false}`` does not reset its idle time: automatic heartbeats show that the client lives, not that the sandbox is used.
     """
-    gateway, owner, sandbox_id = named(request)
+    gateway, owner, sandbox_id = sandbox_request(request)
     used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
     record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
     if record.status == "failed":
@@ -195,8 +195,8 @@ async def delete(request: Request) -> Response:
     ``X-Holdfast-Cancelled-Create`` is the key of a create that its client has cancelled: only what that create made is deleted, and it is
     refused if it arrives later.
     """
-    gateway, owner, sandbox_id = named(request)
-    cause, key = Cause("deleted", "caller", "it was deleted"), _key(request, "X-Holdfast-Cancelled-Create")
+    gateway, owner, sandbox_id = sandbox_request(request)
+    cause, key = Cause("deleted", "caller", "a client deleted the sandbox"), _key(request, "X-Holdfast-Cancelled-Create")
     entry = await gateway.store.delete(sandbox_id, cause, owner=owner, cancelled_key=key)
     entry = await gateway.owned(entry, owner, sandbox_id)
     if isinstance(entry, Record):

@@ -52,7 +52,7 @@ class SandboxStatus:
     """A sandbox as the runtime sees it."""
 
     spec: SandboxSpec
-    """As it was requested, but for changes of what it may reach."""
+    """The requested specification, with later changes of its network access."""
     endpoint: str
     created_at: float
     state: Literal["starting", "ready", "failed"] = "ready"
@@ -60,7 +60,7 @@ class SandboxStatus:
     cause: Cause | None = None
     """Why it failed."""
     adopted: bool = False
-    """It was a spare. Its readiness does not prove that the agent has its new identity: only the replica that adopts it learns that."""
+    """Whether it was a spare. Its readiness does not prove that its agent has the new identity: only the adopting replica learns that."""
 
     @property
     def sandbox_id(self) -> str:
@@ -81,7 +81,7 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class WentAway:
+class SandboxEnded:
     """A sandbox ended, on request or not."""
 
     sandbox_id: str
@@ -100,7 +100,7 @@ class EndAnnounced:
     """Seconds since the epoch."""
 
 
-Event = Synced | EndAnnounced | WentAway
+Event = Synced | EndAnnounced | SandboxEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Images(Protocol):
     async def remove(self, name: str) -> None: ...
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
-        """Keep these on every node as long as they are listed; called periodically by the acting controller."""
+        """Keep these images on every node as long as they are listed; called periodically by the acting controller."""
         ...
 
 
@@ -140,13 +140,13 @@ class Runtime(Protocol):
     async def create(self, request: CreateRequest, timeout_s: float) -> str:
         """Create it, wait until its agent answers, and return the endpoint. The same id and incarnation again returns what exists.
 
-        Raises ``sandbox_exists`` (another incarnation lives), ``image_not_found``, ``no_capacity``, ``create_timeout``. A failed sandbox
+        Raises ``sandbox_exists`` (another incarnation exists), ``image_not_found``, ``no_capacity``, ``create_timeout``. A failed sandbox
         may remain: the caller deletes it, once it has recorded the cause and knows that no other replica has created it.
         """
         ...
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        """End it and remove everything of it; True when it existed. With ``incarnation``, only that one."""
+        """End a sandbox and remove everything of it; True when it existed. With ``incarnation``, only that one."""
         ...
 
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
@@ -156,7 +156,7 @@ class Runtime(Protocol):
         """
         ...
 
-    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         """Change what a running sandbox may reach, only if it is that incarnation.
 
         Raises ``unsupported`` where that cannot be enforced, ``sandbox_not_found``.

@@ -23,7 +23,7 @@ from gateway.model.labels import SPEC_LABEL
 from gateway.model.options import Egress, Options
 from gateway.model.records import Cause, SandboxSpec
 
-from .base import CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, WentAway
+from .base import CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxEnded, SandboxStatus, Synced
 
 _T = TypeVar("_T")
 _LINE_BYTES = 64 * 1024 * 1024
@@ -57,7 +57,7 @@ class LocalRuntime:
             raise HoldfastError("unsupported", "the one-machine runtime does not support cluster options", hint=_PLAIN)
         if spec.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
             hint = "request all of the internet (block_network=false) or none, or use a cluster"
-            raise HoldfastError("unsupported", "this runtime supports only full network access or none", hint=hint)
+            raise HoldfastError("unsupported", "the one-machine runtime supports only full network access or none", hint=hint)
         arguments: dict[str, Any] = {
             "sandbox_id": spec.sandbox_id,
             "incarnation": spec.incarnation,
@@ -91,14 +91,15 @@ class LocalRuntime:
         return body.get("existed") is True
 
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
-        raise HoldfastError("sandbox_not_found", "this runtime does not share its spares")
+        raise HoldfastError("sandbox_not_found", "the one-machine runtime does not share its spares")
 
-    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         found = [one for one in await self.get(sandbox_id) if one.incarnation == incarnation]
         if not found:
             raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
         if (egress.mode, egress.reaches, egress.domains) != (found[0].spec.egress.mode, (), ()):
-            raise HoldfastError("unsupported", "this runtime cannot change what a sandbox reaches while it runs", hint="use a cluster")
+            message = "the one-machine runtime cannot change the network of a running sandbox"
+            raise HoldfastError("unsupported", message, hint="use a cluster")
 
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:
         found = _statuses(await self._node.call("get", {"sandbox_id": sandbox_id}))
@@ -217,7 +218,7 @@ def _event(body: dict[str, Any]) -> Event | None:
             began = event.get("began_at")
             return Synced(_statuses(event), float(began) if isinstance(began, int | float) and began > 0 else None)
         case "gone" | "failed":
-            return WentAway(_text(event, "sandbox_id"), _text(event, "incarnation"), _cause(event))
+            return SandboxEnded(_text(event, "sandbox_id"), _text(event, "incarnation"), _cause(event))
     return None
 
 

@@ -37,7 +37,8 @@ class AttachedSessions:
         if self.draining:
             raise HoldfastError("draining", "this replica is shutting down")
         if self._owners[owner] >= self._settings.sessions_per_owner:
-            raise HoldfastError("session_limit", f"{self._settings.sessions_per_owner} sessions of this key are attached here")
+            limit = self._settings.sessions_per_owner
+            raise HoldfastError("session_limit", f"{limit} sessions of this key's owner are attached to this replica already")
         self._owners[owner] += 1
 
     def leave(self, owner: str) -> None:

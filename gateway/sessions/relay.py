@@ -39,8 +39,8 @@ class Relay:
         "agent_paused",
         "chunks",
         "client_paused",
+        "client_shut_down",
         "done",
-        "hung_up",
         "on_stall",
         "quiet_sweeps",
         "sandbox_id",
@@ -56,7 +56,7 @@ class Relay:
         self.stalled_sweeps = 0
         self.client_paused = False
         self.agent_paused = False
-        self.hung_up = False
+        self.client_shut_down = False
         """Everything was written to the client; some of it may still be buffered."""
         self.on_stall: Callable[[Relay], None] | None = None
         """Called when a side's buffer is full, and when it has room again."""
@@ -131,7 +131,7 @@ class Relay:
     def agent_lost(self) -> None:
         """The agent's side ended. Its buffered bytes are delivered first; without a Close the client sees 1006, and may resume."""
         self._agent_gone = True
-        self._hang_up()
+        self._shut_down_client()
         self._leave()
 
     def client_lost(self) -> None:
@@ -142,20 +142,20 @@ class Relay:
 
     def close(self, code: int, reason: str) -> None:
         """End both sides, with a Close to the client where the stream is between two frames."""
-        if self._client is not None and not self.hung_up and not self._client.is_closing():
+        if self._client is not None and not self.client_shut_down and not self._client.is_closing():
             if not self._down.mid_frame and not self._down.close_seen:
                 self._client.write(close_frame(code, reason))
                 self._down.close_seen = True
-            self._hang_up()
+            self._shut_down_client()
         self._agent.close()
         self._leave()
 
-    def _hang_up(self) -> None:
+    def _shut_down_client(self) -> None:
         """Write nothing more to the client. Its bytes are read and discarded until it closes too."""
         client = self._client
-        if client is None or self.hung_up or client.is_closing():
+        if client is None or self.client_shut_down or client.is_closing():
             return
-        self.hung_up = True
+        self.client_shut_down = True
         if self._up.close_seen or not client.can_write_eof():
             client.close()  # after its own Close a client sends nothing
             return
@@ -176,7 +176,7 @@ class Relay:
         frame = server_frame(BINARY, encode(GoAway(deadline_s, jitter_s, reason)))
         if self._down.mid_frame:
             self._go_away = frame
-        elif self._client is not None and not self.hung_up and not self._client.is_closing():
+        elif self._client is not None and not self.client_shut_down and not self._client.is_closing():
             self._client.write(frame)
 
     def sweep(self) -> None:

@@ -18,7 +18,7 @@ _TICKET_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where one incarnation of a sandbox lives, and its owner. ``expires_at`` is seconds since the epoch."""
+    """The endpoint of one incarnation of a sandbox, and its owner. ``expires_at`` is seconds since the epoch."""
 
     sandbox_id: str
     owner: str

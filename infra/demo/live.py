@@ -114,7 +114,7 @@ def _json(client: httpx.Client, method: str, url: str, body: dict[str, Any] | No
         answer = client.request(method, url, json=body)
         return dict(answer.raise_for_status().json())
     except httpx.HTTPStatusError as error:
-        said = error.response.text[:200]
-        raise DemoError(f"{url} answered {error.response.status_code}: {said}", hint="check OPENAI_API_KEY and OPENAI_MODEL") from error
+        text = error.response.text[:200]
+        raise DemoError(f"{url} answered {error.response.status_code}: {text}", hint="check OPENAI_API_KEY and OPENAI_MODEL") from error
     except (httpx.HTTPError, TypeError, ValueError) as error:
         raise DemoError(f"{url} cannot be used: {error}", hint="check OPENAI_BASE_URL") from error

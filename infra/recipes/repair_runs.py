@@ -55,8 +55,8 @@ def main(results: Path, seeds: list[int] | None = None, limit_s: float | None = 
                 line = runs.line(seed, rate)
                 jobs.append(results, line)
                 failed += "error" in line
-                said = "  FAILED" if "error" in line else ""
-                print(f"{time.monotonic() - started:7.0f} s  e1/{line['arm']}/{seed}{said}", flush=True)
+                suffix = "  FAILED" if "error" in line else ""
+                print(f"{time.monotonic() - started:7.0f} s  e1/{line['arm']}/{seed}{suffix}", flush=True)
     return 1 if failed else 0
 
 

@@ -92,7 +92,7 @@ class Environments:
 
     def __init__(self) -> None:
         self._made = {name: threading.Event() for name in ENGINES}
-        self._said: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
         self._seconds: dict[str, float] = {}
         for name in ENGINES:
             threading.Thread(target=self._make, args=(name,), daemon=True).start()
@@ -100,13 +100,13 @@ class Environments:
     def python(self, name: str) -> tuple[Path, float]:
         """The Python of an engine's environment and the seconds that making it took; waits for it."""
         self._made[name].wait()
-        must(not self._said[name], f"its environment could not be made: {self._said[name]}")
+        must(not self._failures[name], f"its environment could not be made: {self._failures[name]}")
         return TOP / f".venv-{name}" / "bin" / "python", self._seconds[name]
 
     def _make(self, name: str) -> None:
         started = time.monotonic()
         result = subprocess.run([TOP / "infra/scripts/engine_venv", name], cwd=TOP, check=False, capture_output=True, text=True)
-        self._said[name] = result.stderr.strip()[-2000:] or "it failed" if result.returncode else ""
+        self._failures[name] = result.stderr.strip()[-2000:] or "it failed" if result.returncode else ""
         self._seconds[name] = time.monotonic() - started
         self._made[name].set()
 
@@ -148,13 +148,13 @@ def main() -> int:
         nonlocal failed
         started = time.monotonic()
         try:
-            said = action()
+            result = action()
         except (PartFailedError, subprocess.CalledProcessError) as error:
             failed += 1
-            said = f"FAILED: {error}"
+            result = f"FAILED: {error}"
         seconds = time.monotonic() - started
         slow = f"  (more than its {limit_s:.0f} s)" if limit_s and seconds > limit_s else ""
-        print(f"{name:12}{seconds:6.1f} s{slow}  {said}", flush=True)
+        print(f"{name:12}{seconds:6.1f} s{slow}  {result}", flush=True)
 
     environments = Environments()
     part("tests", tests)

@@ -67,8 +67,8 @@ def _missing(made: Mapping[str, Any]) -> str:
     absent = [name for name in plan.load() if name != "common" and name not in made["experiments"]]
     absent += [] if made["e1"]["arms"] else ["e1"]
     short += [f"e1: {name} ({len(arm['seeds'])})" for name, arm in made["e1"]["arms"].items() if len(arm["seeds"]) < _SEEDS]
-    said = f"\nWith fewer than the registered three seeds (how many): {'; '.join(short)}.\n" if short else ""
-    return said + (f"\nRegistered and not run yet: {', '.join(absent)}.\n" if absent else "")
+    text = f"\nWith fewer than the registered three seeds (how many): {'; '.join(short)}.\n" if short else ""
+    return text + (f"\nRegistered and not run yet: {', '.join(absent)}.\n" if absent else "")
 
 
 def _hypotheses(found: Sequence[Mapping[str, Any]]) -> str:

@@ -1,6 +1,6 @@
-"""Looks at every tracked file for what must not be published, and reports long modules.
+"""Checks every tracked file for content that must not be published, and reports long modules.
 
-Owns the house rules that no linter knows: no package-index settings, no machine paths, the size of a module
+Owns the rules of this repository that no linter checks: no package-index settings, no machine paths, the size of a module
 (questioned at 400 lines, refused at 600; generated code aside). Called by `make check`.
 """
 

@@ -13,7 +13,7 @@ COMMANDS = ("ls /", "cat /etc/os-release | head -1", "echo done")
 
 
 class ChurnUser(SandboxUser):
-    """One life of a sandbox per task."""
+    """Each task creates, uses and deletes one sandbox."""
 
     weight = 2
     wait_time = between(0.0, 1.0)

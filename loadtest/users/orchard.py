@@ -19,7 +19,7 @@ COMMANDS = (
 
 
 class OrchardUser(SandboxUser):
-    """One life of a sandbox per task."""
+    """Each task creates, uses and deletes one sandbox."""
 
     transport = "rest"
     wait_time = constant(0.0)

@@ -60,7 +60,7 @@ class AgentSession(Session):
         for number in [n for n in self._channels if n < hello.next_channel and n not in hello.received]:
             self._retire(number, self._channels[number].outbound.next)  # the client has its end: its last Ack was lost
         welcome = Welcome(PROTOCOL_VERSION, self.agent_epoch, self.generation, resumed, self._offsets(), self.info)
-        self._owed.say(welcome)
+        self._owed.queue(welcome)
         self._events.append(Attached(self.generation, resumed, {}))
         self._resume(hello.received)
 
@@ -135,5 +135,5 @@ def check_hello(hello: Hello) -> None:
     if hello.version != PROTOCOL_VERSION:
         raise ProtocolError(f"the client speaks protocol {hello.version}, this agent {PROTOCOL_VERSION}", "version_unsupported")
     if not 16 <= len(hello.session_id) <= 128 or not 16 <= len(hello.secret) <= 64:
-        raise ProtocolError("a session id has 16 to 128 characters and its secret 16 to 64 bytes")
+        raise ProtocolError("a session id must have 16 to 128 characters, and its secret 16 to 64 bytes")
     check_offsets(hello.received)

@@ -1,4 +1,4 @@
-"""What an end owes its peer on the current connection besides items: greeting, pings, acknowledgements, credit (PROTOCOL §4.5, §5.2, §6).
+"""The frames of a connection besides items: Hello, Welcome, GoAway, pings, acknowledgements, credit (PROTOCOL §4.5, §5.2, §6).
 
 Owns when an acknowledgement is due, and combines messages: of a channel's acknowledgements and credits, and of Pongs, only the newest is
 kept until it can be sent, so a peer that sends and never reads cannot fill a queue. Nothing is kept after the connection. Called by
@@ -23,7 +23,7 @@ class Bookkeeping:
         "_credits",
         "_delay_s",
         "_pong",
-        "_said",
+        "_queued",
         "_unacked",
         "_unacked_bytes",
         "_worth_bytes",
@@ -37,7 +37,7 @@ class Bookkeeping:
         self.pending = False
         self._delay_s = timing.ack_delay_s
         self._worth_bytes = timing.ack_bytes
-        self._said: deque[bytes] = deque()
+        self._queued: deque[bytes] = deque()
         self._pong: int | None = None
         self._credits: dict[int, int] = {}
         self._acks: dict[int, int] = {}
@@ -45,9 +45,9 @@ class Bookkeeping:
         self._unacked_bytes = 0
         self.next_s = 0.0
 
-    def say(self, frame: Hello | Welcome | Ping | GoAway) -> None:
-        """A frame that is sent as it is, in its turn; silence and attaching bound how many there are."""
-        self._said.append(encode(frame))
+    def queue(self, frame: Hello | Welcome | Ping | GoAway) -> None:
+        """Send a frame unchanged, after those queued before it. Pings and attaches are rare, which bounds the queue."""
+        self._queued.append(encode(frame))
         self.pending = True
 
     def pong(self, number: int) -> None:
@@ -94,9 +94,9 @@ class Bookkeeping:
         if self._pong is not None:
             messages.append(encode(Pong(self._pong)))
             self._pong = None
-        if self._said:
-            messages.extend(self._said)
-            self._said.clear()
+        if self._queued:
+            messages.extend(self._queued)
+            self._queued.clear()
         if self._credits:
             messages.extend([encode(Credit(number, limit)) for number, limit in self._credits.items()])
             self._credits.clear()
@@ -106,10 +106,10 @@ class Bookkeeping:
         return messages
 
     def forget(self) -> None:
-        """The connection is gone, or a new one begins: nothing is owed."""
+        """Drop everything that is queued: the connection has ended, or a new one begins."""
         self.due = None
         self.pending = False
-        self._said.clear()
+        self._queued.clear()
         self._pong = None
         self._credits.clear()
         self._acks.clear()

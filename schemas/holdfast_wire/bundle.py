@@ -16,7 +16,7 @@ def agent_command(mount: str = MOUNT) -> list[str]:
     """The container's command: the bundle's own loader, libraries, interpreter and agent.
 
     The loader does not use the image's cache. The interpreter finds its home from its own path, ignores the environment (``-I``), looks
-    for no site packages (``-S``), writes nothing (``-B``) and speaks UTF-8 whatever the image's locale is.
+    for no site packages (``-S``), writes nothing (``-B``) and uses UTF-8 whatever the image's locale is.
     """
     loader = [f"{mount}/lib/ld.so", "--inhibit-cache", "--library-path", f"{mount}/lib"]
     return [*loader, f"{mount}/bin/python3", "-I", "-S", "-B", "-X", "utf8", f"{mount}/agent/main.pyc"]

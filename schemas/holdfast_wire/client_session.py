@@ -49,7 +49,7 @@ class ClientSession(Session):
             self._next_channel,
             self._take_over,
         )
-        self._owed.say(hello)
+        self._owed.queue(hello)
 
     def open(self, kind: str, params: dict[str, Any]) -> int:
         """Open a channel; returns its number. Raises ``HoldfastError`` when too many are open or the params are too large."""

@@ -111,7 +111,7 @@ def decode(message: bytes) -> tuple[Frame, int]:
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise ProtocolError(f"a message is not valid msgpack within the limits: {type(error).__name__}") from None
     if type(body) is not list or not body or type(body[0]) is not int:
-        raise ProtocolError("a message is one msgpack array that begins with the frame's kind")
+        raise ProtocolError("a message must be one msgpack array that begins with the frame's kind")
     kind = body[0]
     item = _ITEMS.get(kind)
     if item is not None:

@@ -57,7 +57,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The session cannot go on, for the reason in ``error``; no event follows."""
+    """The session has ended, for the reason in ``error``; no event follows."""
 
     error: HoldfastError
 

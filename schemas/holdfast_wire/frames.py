@@ -187,7 +187,7 @@ class Failed(Item):
     error: dict[str, Any]
 
 
-# Bookkeeping: either way, channel 0 unless it speaks of one -----------------------------------------------------
+# Bookkeeping: in both directions, on channel 0 unless a frame concerns another channel -----------------------------
 
 
 @dataclass(frozen=True, slots=True)

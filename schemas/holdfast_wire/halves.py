@@ -1,4 +1,4 @@
-"""The two halves of one channel direction: what was sent and is not yet known to have arrived, and what has arrived.
+"""The sender's and the receiver's half of one direction of a channel.
 
 Owns offsets, storage for replay, acknowledgement and credit (PROTOCOL §4, §5). Knows nothing of frames' meaning, sessions or
 time. The send half stores before it sends and trims on ack; the receive half drops duplicates and refuses holes. Called by
@@ -16,7 +16,7 @@ from .limits import CONTROL_SLACK, ITEM_BYTES, WINDOW_BYTES
 
 
 class ByteCounter:
-    """What send halves hold together until it is acknowledged, bytes; ``whole`` counts them with those of others."""
+    """The bytes that send halves hold together until they are acknowledged; ``whole`` counts them with those of other sessions."""
 
     __slots__ = ("held", "whole")
 

@@ -1,7 +1,7 @@
-"""Every number that bounds the protocol, in one place, with its unit.
+"""The limits of the protocol, with their units.
 
-Owns the limits both ends enforce on each other (PROTOCOL §8). A peer that crosses one is in breach and its
-connection fails with ``protocol_error``; a caller that would cross one gets a typed error before anything is sent.
+Owns the limits both ends enforce on each other (PROTOCOL §8). The connection of a peer that exceeds
+one fails with ``protocol_error``; a caller that would exceed one gets a typed error before anything is sent.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Session:
         elif now >= max(self._heard, self._pinged) + self.timing.ping_interval_s:
             self._pings += 1
             self._pinged = now
-            self._owed.say(Ping(self._pings))
+            self._owed.queue(Ping(self._pings))
 
     # Actions ----------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Session:
     def go_away(self, deadline_s: float, jitter_s: float, reason: str) -> None:
         """Announce the end of the connection, or of the sandbox (PROTOCOL §6.3, §6.4)."""
         if self.attached:
-            self._owed.say(GoAway(deadline_s, jitter_s, reason))
+            self._owed.queue(GoAway(deadline_s, jitter_s, reason))
 
     def disconnected(self) -> None:
         """The connection ended. Everything unacknowledged stays stored for the next one."""

@@ -102,7 +102,7 @@ class FrameHeaders:
 
     def _check_control(self, first: int, length: int) -> None:
         if first not in _CONTROL:
-            raise ProtocolError("every message is one unfragmented binary frame")
+            raise ProtocolError("every message must be one unfragmented binary frame")
         if length > _CONTROL_BYTES:
             raise ProtocolError("a control frame is over 125 bytes")
         if first == CLOSE:

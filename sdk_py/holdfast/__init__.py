@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast._errors import (  # isort: skip
         ArchiveError, ArgumentsTooLongError, AuthenticationError, CancelledRemotelyError, ChecksumError, ClientClosedError,
         CommandFailedError, ConfigurationError, ConflictError, HoldfastError, ImageNotFoundError, ImagePullError,
-        InputClosedError, InvalidArgumentError, InvalidPathError, NoSpaceError, NotFoundError, OutcomeUnknownError, PatchError,
+        InputClosedError, InvalidArgumentError, InvalidPathError, NoSpaceError, NotFoundError, OutcomeUnknownError,
         PortUnreachableError, ProtocolError, QuotaError, RemoteFileError, RemoteFileExistsError, RemoteFileNotFoundError,
         RemoteIsADirectoryError, RemoteNotADirectoryError, RemotePermissionError, RequestTooLargeError, SandboxLostError,
         SandboxNotFoundError, SandboxNotReadyError, ServiceError, ServiceUnavailableError, SessionFencedError, SessionLostError,
@@ -53,7 +53,7 @@ __all__ = [
     "CommandFailedError", "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "FileEntry", "FileEvent",
     "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
     "InputClosedError", "InvalidArgumentError", "InvalidPathError", "NoSpaceError", "NotFoundError", "OutcomeUnknownError",
-    "PatchError", "PatchResult", "PortUnreachableError", "Process", "ProtocolError", "QuotaError", "RemoteFileError",
+    "PatchResult", "PortUnreachableError", "Process", "ProtocolError", "QuotaError", "RemoteFileError",
     "RemoteFileExistsError", "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError",
     "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError",
     "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell",

@@ -1,7 +1,7 @@
 """Single arguments of the public methods, checked: a mistake raises before anything is sent.
 
 Pure. Owns what a time, name, path, environment, content, label or size may be, and the error messages for invalid ones. Does not
-own what is made of them (``_requests``). Called by ``_requests`` and by the methods themselves.
+build requests from them (``_requests``). Called by ``_requests`` and by the methods themselves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
-def bad(message: str, hint: str = "change what the message names") -> InvalidArgumentError:
+def bad(message: str, hint: str = "correct the argument that the message names") -> InvalidArgumentError:
     """The error for an invalid argument."""
     return InvalidArgumentError("invalid_argument", message, hint=hint)
 
@@ -58,7 +58,7 @@ def seconds(value: float | None, name: str = "timeout", hint: str = "leave it ou
 def seconds_up_to(most_s: int, value: float, name: str, hint: str) -> float:
     """A number of seconds above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most_s:
-        raise bad(f"{name} is a number of seconds above 0 and up to {most_s}, not {value!r:.40}", hint)
+        raise bad(f"{name} must be a number of seconds above 0 and up to {most_s}, not {value!r:.40}", hint)
     return float(value)
 
 
@@ -76,7 +76,7 @@ def part_of(offset: int, length: int | None) -> None:
     """Check a range of bytes of a file: where it begins, and its length."""
     for name, value in (("offset", offset), ("length", length)):
         if value is not None and (type(value) is not int or not 0 <= value < 2**63):
-            raise bad(f"{name} is a number of bytes, 0 or more, not {value!r:.40}")
+            raise bad(f"{name} must be a number of bytes, 0 or more, not {value!r:.40}")
 
 
 def name_of(value: str | None, what: str) -> str | None:
@@ -84,7 +84,7 @@ def name_of(value: str | None, what: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= ID_BYTES or not value.isprintable():
-        raise bad(f"{what} is 1 to {ID_BYTES} printable characters")
+        raise bad(f"{what} must be 1 to {ID_BYTES} printable characters")
     return value
 
 
@@ -103,7 +103,8 @@ def command_id_of(command_id: str | None) -> str:
 def sandbox_id_of(sandbox_id: str) -> str:
     """The id of a sandbox that is there already: it becomes part of a path."""
     if not is_identifier(sandbox_id):
-        raise bad(f"no sandbox has the id {sandbox_id!r:.80}", hint="letters, digits, '.', '_' and '-': list yours with `holdfast list`")
+        hint = "an id has letters, digits, '.', '_' and '-': list your sandboxes with `holdfast list`"
+        raise bad(f"no sandbox has the id {sandbox_id!r:.80}", hint=hint)
     return sandbox_id
 
 
@@ -115,7 +116,7 @@ def path_of(path: RemotePath) -> str | bytes:
     except (TypeError, UnicodeEncodeError):
         raw = b""
     if not 1 <= len(raw) <= PATH_BYTES or b"\0" in raw:
-        raise InvalidPathError("invalid_path", f"a path is 1 to {PATH_BYTES} bytes without NUL")
+        raise InvalidPathError("invalid_path", f"a path must be 1 to {PATH_BYTES} bytes without NUL")
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -135,10 +136,10 @@ def environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
     if env is None:
         return None
     if not isinstance(env, Mapping):
-        raise bad("env maps strings to strings")
+        raise bad("env must map strings to strings")
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise bad("env maps strings to strings")
+            raise bad("env must map strings to strings")
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise bad(f"{name!r} cannot be the name of an environment variable, or its value holds NUL")
     return dict(env)
@@ -148,7 +149,7 @@ def words_of(words: object, what: str) -> list[str]:
     """A list of strings, from any iterable of them."""
     found: list[Any] = list(words) if hasattr(words, "__iter__") and not isinstance(words, (bytes, Mapping)) else [None]
     if not all(isinstance(word, str) for word in found):
-        raise bad(f"{what} is a list of strings")
+        raise bad(f"{what} must be a list of strings")
     return found
 
 
@@ -165,11 +166,11 @@ def content_of(data: object, what: str = "data") -> bytes:
 def output_limit(value: int | None, default: int, keep: str = "head") -> int:
     """How many bytes of each stream are kept, and which of them."""
     if keep not in ("head", "tail", "both"):
-        raise bad(f"keep is 'head', 'tail' or 'both', not {keep!r:.40}")
+        raise bad(f"keep must be 'head', 'tail' or 'both', not {keep!r:.40}")
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise bad(f"max_output_bytes is a number of bytes, 0 or more, not {value!r:.40}")
+        raise bad(f"max_output_bytes must be a number of bytes, 0 or more, not {value!r:.40}")
     return value if keep == "head" else Bound(value, keep)
 
 
@@ -183,7 +184,7 @@ def time_limit(value: float | None, default: float | None) -> float | None:
 def script_of(script: str) -> str:
     """A command string for a shell."""
     if not isinstance(script, str):
-        raise bad("a shell runs a string", hint="give a list of arguments to sandbox.exec() instead")
+        raise bad("the command of a shell must be a string", hint="give a list of arguments to sandbox.exec() instead")
     if "\0" in script:
         raise bad("a command cannot hold NUL")
     return script
@@ -193,7 +194,7 @@ def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
     """Labels: strings to strings."""
     labels = {} if labels is None else labels
     if not isinstance(labels, Mapping) or not all(isinstance(key, str) and isinstance(value, str) and key for key, value in labels.items()):
-        raise bad("labels map strings to strings")
+        raise bad("labels must map strings to strings")
     return dict(labels)
 
 
@@ -209,7 +210,7 @@ def plain(value: Any) -> Any:
 def group_name_of(name: str) -> str:
     """A group's name: it becomes part of a path."""
     if not is_identifier(name, _GROUP_NAME_CHARACTERS) or not name[-1].isalnum():
-        raise bad("a group's name is letters, digits, '.', '_' and '-', at most 100, with a letter or digit at both ends")
+        raise bad("a group's name must be at most 100 letters, digits, '.', '_' and '-', with a letter or digit at both ends")
     return name
 
 
@@ -221,14 +222,15 @@ def ttl_of(ttl_s: float) -> float:
 def port_of(port: int) -> int:
     """A TCP port."""
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise bad("a port is a number from 1 to 65535")
+        raise bad("a port must be a number from 1 to 65535")
     return port
 
 
 def host_of(host: str | None, name: str) -> str:
     """A name or an address of a machine. An empty one would mean every interface for a listener: that has to be written out."""
     if not isinstance(host, str) or not host or "\0" in host:
-        raise bad(f"{name} is the name or address of a host", hint="'127.0.0.1' for this machine alone, '0.0.0.0' for all its interfaces")
+        hint = "'127.0.0.1' for this machine alone, '0.0.0.0' for all its interfaces"
+        raise bad(f"{name} must be the name or address of a host", hint=hint)
     return host
 
 
@@ -240,5 +242,5 @@ def local_port_of(port: int) -> int:
 def size_of(rows: int, cols: int) -> tuple[int, int]:
     """A terminal's size in character cells."""
     if not all(type(size) is int and 1 <= size <= 4096 for size in (rows, cols)):
-        raise bad("rows and cols are numbers from 1 to 4096")
+        raise bad("rows and cols must be numbers from 1 to 4096")
     return rows, cols

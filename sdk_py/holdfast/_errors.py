@@ -1,4 +1,4 @@
-"""The exceptions of the SDK. The codes, hints and blame live in ``holdfast_wire.errors``; this file gives each a class.
+"""The exceptions of the SDK. Codes, hints and faults are defined in ``holdfast_wire.errors``; this file defines the classes.
 
     HoldfastError                       code, message, hint, fault, is_infrastructure, reason, retryable, detail
     ├── ConfigurationError              no URL or key was found, or a setting is malformed
@@ -14,7 +14,7 @@
     │   ├── SandboxNotFoundError
     │   └── ImageNotFoundError
     ├── ServiceError                    the service failed
-    │   ├── ServiceUnavailableError     it cannot be reached, or answers "later"
+    │   ├── ServiceUnavailableError     it cannot be reached, or asks to retry later
     │   └── ImagePullError              a registry failed, or cannot be reached
     ├── SandboxNotReadyError
     ├── WaitTimeoutError                (a TimeoutError) a local wait ran out; nothing was cancelled
@@ -23,7 +23,7 @@
     ├── SessionLostError · SessionFencedError · ProtocolError
     ├── ShellLostError · SpawnError · CommandFailedError · CancelledRemotelyError · PortUnreachableError
     ├── InputClosedError                (a BrokenPipeError) there is no reader of what was written
-    ├── PatchError · ArchiveError
+    ├── ArchiveError
     └── RemoteFileError                 (an OSError)
         ├── RemoteFileNotFoundError     (a FileNotFoundError)
         ├── RemoteFileExistsError       (a FileExistsError)
@@ -218,10 +218,6 @@ class CancelledRemotelyError(HoldfastError):
 
 class PortUnreachableError(HoldfastError):
     """Nothing in the sandbox listens on the port."""
-
-
-class PatchError(HoldfastError):
-    """The text is not a valid patch."""
 
 
 class ArchiveError(HoldfastError):

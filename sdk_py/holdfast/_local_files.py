@@ -1,4 +1,4 @@
-"""What a transfer of files needs on this machine: the local path, the new file, and the checksum of what passed through.
+"""The local side of file transfers: checks of local paths, new files, and the checksum of the transferred bytes.
 
 Pure but for the local file system. Does not own archives (``_archives``) nor the transfers themselves (``_async.files``).
 """

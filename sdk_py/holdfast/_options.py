@@ -1,4 +1,4 @@
-"""Where the service is, with which key, and how patient to be: frozen settings, read from the environment once per client.
+"""The settings of a client: address and key of the service, time limits. Frozen, and read from the environment once per client.
 
 Owns names and defaults of settings. Order: arguments, ``HOLDFAST_URL``/``HOLDFAST_API_KEY``, then Orchard's
 ``SANDBOX_BASE_URL``/``SANDBOX_API_KEY``, then the file ``env`` that a local stack writes (``$HOLDFAST_DATA`` or ``.holdfast``).

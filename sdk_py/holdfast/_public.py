@@ -1,4 +1,4 @@
-"""What all public classes share: their module name, and an error that names the right argument for an unknown one.
+"""A decorator for all public classes: it sets their module name, and an unknown argument raises an error that names the right one.
 
 Owns ``public``, the decorator around each of them. Does not own what single arguments may be (``_arguments``) nor which names of other
 tools mean which of ours (``_suggestions``). Applied to both APIs.

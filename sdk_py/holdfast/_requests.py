@@ -1,4 +1,4 @@
-"""Requests as maps for the wire, made of the public methods' arguments.
+"""Builds the maps that are sent as requests from the arguments of the public methods.
 
 Pure. Owns the names of parameters of channels (PROTOCOL §7) and of REST bodies, and how large a request may be. Does not own what a
 single argument may be (``_arguments``). Called by both APIs.
@@ -47,7 +47,7 @@ def command_of(command: Command, arguments: tuple[str, ...] = ()) -> dict[str, A
     """``script`` for a string, ``argv`` for a list, or for a program with its ``arguments`` behind it."""
     if arguments:
         if not isinstance(command, str):
-            raise bad("a command is a string, one list, or a program and its arguments one by one")
+            raise bad("a command must be a string, one list, or a program and its arguments one by one")
         command = [command, *arguments]
     if isinstance(command, str):
         return {"script": script_of(command)}
@@ -58,7 +58,7 @@ def command_of(command: Command, arguments: tuple[str, ...] = ()) -> dict[str, A
     except TypeError:  # a word is no string
         valid = False
     if not valid:
-        raise bad("a command is a string or a list of at least one string, without NUL")
+        raise bad("a command must be a string or a list of at least one string, without NUL")
     return {"argv": argv}
 
 
@@ -90,7 +90,7 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
     most_bytes, most_items = (PARAMS_BYTES, PARAMS_ITEMS) if may_follow else (MESSAGE_PARAMS_BYTES, DECODE_ITEMS)
     items = max([len(value) for value in params.values() if isinstance(value, (list, dict))], default=0)
     if size > most_bytes:
-        raise cls(code, f"the command and its variables are {size} bytes, over {most_bytes}", hint=hint)
+        raise cls(code, f"the command and its variables have {size} bytes; the limit is {most_bytes}", hint=hint)
     if items > most_items:
         raise cls(code, f"one request takes at most {most_items} words or variables", hint=hint)
     return LargeParams(params) if size > MESSAGE_PARAMS_BYTES or items > DECODE_ITEMS else params
@@ -128,13 +128,13 @@ def command_params(
 ) -> dict[str, Any]:
     """Open params of a ``command`` channel. ``live`` and ``keep`` are about reading its output (CHANNELS.md)."""
     if stderr not in ("pipe", "stdout"):
-        raise bad("stderr is 'pipe', or 'stdout' for one stream in the order of writing")
+        raise bad("stderr must be 'pipe', or 'stdout' for one stream in the order of writing")
     if outlive not in ("adopt", "kill", "wait"):
-        raise bad("outlive is 'adopt', 'kill' or 'wait'")
+        raise bad("outlive must be 'adopt', 'kill' or 'wait'")
     if spool not in ("block", "tail"):
-        raise bad("spool is 'block' or 'tail'")
+        raise bad("spool must be 'block' or 'tail'")
     if spool_bytes is not None and (type(spool_bytes) is not int or not 1 <= spool_bytes <= SPOOL_COMMAND_BYTES):
-        raise bad(f"spool_bytes is a number of bytes from 1 to {SPOOL_COMMAND_BYTES}, not {spool_bytes!r:.40}")
+        raise bad(f"spool_bytes must be a number of bytes from 1 to {SPOOL_COMMAND_BYTES}, not {spool_bytes!r:.40}")
     return bounded(
         {
             "id": command_id_of(command_id),
@@ -216,7 +216,7 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
     """What a sandbox may reach, as REST spells it."""
     if not isinstance(network, Mapping):
-        raise bad('network is a map, as {"mode": "internet"}')
+        raise bad('network must be a map, as {"mode": "internet"}')
     return check_json({str(name): plain(value) for name, value in network.items()})
 
 
@@ -251,7 +251,7 @@ def create_body(
 ) -> dict[str, Any]:
     """The body of ``POST /sandboxes``."""
     if not isinstance(image, str) or not image or not image.isprintable():
-        raise bad("image is the name of an image")
+        raise bad("image must be the name of an image")
     try:
         cpu is None or parse_cpu(cpu)
         memory is None or parse_bytes(memory)
@@ -291,12 +291,12 @@ def _entrypoint(value: object) -> bool | list[str] | None:
         return value or None
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and value and all(isinstance(word, str) for word in value):
         return list(value)
-    raise bad("entrypoint is True for the image's own, or a list of words: a program and its arguments")
+    raise bad("entrypoint must be True for the image's own, or a list of strings: a program and its arguments")
 
 
 def _ulimits(value: object) -> dict[str, Any] | None:
     if not isinstance(value, Mapping):
-        raise bad('ulimits is a map, as {"nofile": (1024, 4096), "core": 0}')
+        raise bad('ulimits must be a map, as {"nofile": (1024, 4096), "core": 0}')
     return {str(name): plain(limits) for name, limits in value.items()} or None
 
 
@@ -310,7 +310,7 @@ def shell_params(
 ) -> dict[str, Any]:
     """Open params of a ``shell`` channel; ``size`` is that of its terminal, where it is to have one."""
     if shell not in ("auto", "bash", "sh"):
-        raise bad("shell is 'auto', 'bash' or 'sh'")
+        raise bad("shell must be 'auto', 'bash' or 'sh'")
     return bounded(
         given(
             name=name_of(name, "name"),

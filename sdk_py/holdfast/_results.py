@@ -1,4 +1,4 @@
-"""What calls of the SDK return: small frozen records, and how they are read from a peer that may lie.
+"""The results of the SDK's methods: small frozen records, and their validation when they come from an untrusted peer.
 
 Owns field names and units of results. Does not own how they are gathered (``_transport.session.sinks``) or fetched. The parsers take
 maps from the agent, which code in the sandbox may own: every type is checked, a wrong one raises ``ProtocolError``.

@@ -1,4 +1,4 @@
-"""The token by which one client passes its session to another: what ``sandbox.session_token()`` gives and ``client.take_over`` takes.
+"""The token with which one client passes its session to another: ``sandbox.session_token()`` returns it, ``client.take_over`` accepts it.
 
 Owns the token's form, which is private: a prefix and a URL-safe text. It holds the session's secret, so no message and no
 ``repr`` shows it. ``read`` validates untrusted input.

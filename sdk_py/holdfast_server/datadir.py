@@ -1,6 +1,6 @@
 """The data folder of one stack: its lock, secret, development key, sockets and the environment of its processes.
 
-Owns what lies in `$HOLDFAST_DATA` before the first process starts. The node and Redis own their own folders in it.
+Owns the content of `$HOLDFAST_DATA` before the first process starts. The node and Redis own their own folders in it.
 A folder holds one stack at a time: the lock is held by every process of the runner and vanishes with the last of them.
 """
 
@@ -26,7 +26,7 @@ _FILES = frozenset({"lock", "secret", "other-secrets", "keys", "env", "runner.ou
 
 
 class DataDir:
-    """Where everything of one stack lies. All paths are absolute."""
+    """The paths of one stack's files. All are absolute."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,6 +1,6 @@
 """A stack for the length of a block: starts the runner as a child, waits until it is ready, ends it.
 
-Used by the demo, the benchmarks and the test fixtures, which all want what `holdfast up` gives, on a free port. Owns the
+Used by the demo, the benchmarks and the test fixtures, which need what `holdfast up` starts, on a free port. Owns the
 runner's process; the runner owns everything else.
 """
 

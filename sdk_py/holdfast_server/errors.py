@@ -1,4 +1,4 @@
-"""What can be wrong before the stack starts: each with the thing to do about it.
+"""The error of a stack that cannot start: what is wrong, and what to do about it.
 
 Owns the one exception of the runner. `__main__` prints it and exits with status 2.
 """

@@ -1,4 +1,4 @@
-"""Where the parts of the server lie: in a checkout at its top, in an installed wheel inside this package.
+"""The locations of the server's parts: at the top of a checkout, or inside this package in an installed wheel.
 
 A wheel keeps ``gateway`` and ``session_agent`` in ``services``, which the processes of a stack get in PYTHONPATH, so that no other
 project's environment sees packages of those names.

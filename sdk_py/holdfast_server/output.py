@@ -1,8 +1,8 @@
-"""Prints what the processes print: each line with its process in front, coloured on a terminal.
+"""Prints the output of the processes: each line with the name of its process in front, coloured on a terminal.
 
 Owns stdout and the log files `logs/<name>.log`. A terminal that stops reading must never stop a process of the stack,
 so lines pass through a bounded queue to a thread that writes; what does not fit is dropped from the screen with a
-count and still lies in the log file, which starts over at 16 MiB.
+count and is still in the log file, which starts over at 16 MiB.
 """
 
 from __future__ import annotations

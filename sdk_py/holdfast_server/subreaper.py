@@ -1,4 +1,4 @@
-"""No process outlives a run: two processes that watch each other.
+"""Makes sure that no process outlives a run, with two processes that watch each other.
 
 The subreaper is the process the user started; the supervisor is its child and the parent of the stack. Both call
 PR_SET_CHILD_SUBREAPER, so orphans of the stack become children of one of them. `kill -9` of the first reaches the

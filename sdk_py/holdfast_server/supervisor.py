@@ -1,4 +1,4 @@
-"""Starts the processes of a Procfile, restarts what dies, ends all of it in reverse order.
+"""Starts the processes of a Procfile, restarts those that end, and stops all of them in reverse order.
 
 Owns the life of each process: its group, its output pipe, its pid file, the back-off before it is started again
 (0.1 s doubling to 5 s, forgotten after 10 s of life) and the order of shutdown (SIGTERM, a bounded wait, SIGKILL, one

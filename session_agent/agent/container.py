@@ -1,4 +1,4 @@
-"""What an agent finds when it is a container's command: the environment as the container runtime gave it.
+"""The environment of an agent that is the command of a container, as the container runtime passed it.
 
 Owns reading it from the kernel (``os.environ`` also has what the interpreter or the bundle added), removing the agent's settings from
 where every process of the container could read them, and closing the agent's memory to the processes it starts. Called by

@@ -1,8 +1,8 @@
 """The bundle's first module (``agent/main.pyc``): finds the agent beside itself and starts it.
 
-Owns the import path, what makes the start short, and what of the image must not reach the interpreter's libraries. Modules of the start
-come from one file (``store.py`` writes it), all others from their own files; ``infra/decisions/0054`` has the figures. It is compiled
-into the bundle and not imported from anywhere. Everything else is in ``session_agent.__main__``.
+Owns the import path, the optimizations of the start, and which settings of the image must not reach the interpreter's libraries. Modules
+of the start come from one file (``store.py`` writes it), all others from their own files; ``infra/decisions/0054`` has the figures. It is
+compiled into the bundle and not imported from anywhere. Everything else is in ``session_agent.__main__``.
 """
 
 import gc

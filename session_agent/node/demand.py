@@ -18,7 +18,7 @@ WINDOW_S = 30.0
 SPARE_BYTES = 16 << 20
 """What a waiting agent takes: about 6 MiB of its own, its mounts and namespaces, and what its first command adds."""
 _SHARE = 32
-"""One part in so many of the machine's memory may wait in spares."""
+"""Spares may take at most 1/32 of the machine's memory."""
 _MOST = 128
 Key = TypeVar("Key")
 

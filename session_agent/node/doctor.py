@@ -1,6 +1,6 @@
-"""What this machine has for sandboxes, what is missing, and how to get it.
+"""Checks of this machine: what sandboxes need, what is missing, and how to get it.
 
-Owns the checks; each tries the real thing in a process of its own and leaves nothing behind. Called by the CLI entry
+Owns the checks; each tries the feature in a process of its own and leaves nothing behind. Called by the CLI entry
 and by the RPC.
 """
 

@@ -1,4 +1,4 @@
-"""Waiting for a new sandbox: that its namespaces are made, and that its agent serves or why it does not.
+"""Waits until the namespaces of a new sandbox are made and its agent serves; reports why the agent does not.
 
 Owns reading one byte and one JSON line from an untrusted process.
 """

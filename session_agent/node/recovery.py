@@ -126,7 +126,7 @@ def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
             if other.run_dir != path or not _is_gone(data_dir):
                 return
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, FileNotFoundError):  # its node lives, or is of a release without the link
+        except (BlockingIOError, FileNotFoundError):  # its node is running, or is of a release without the link
             return
         if not _is_gone(data_dir):
             return

@@ -1,6 +1,6 @@
-"""What may be asked of the node, checked.
+"""Validation of the requests that the node receives.
 
-Owns the bounds of a create request. The gateway has checked most of it before; the node checks all of it again.
+Owns the limits of a create request. The gateway has checked most of it before; the node checks all of it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_DISK = 8 << 40
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """One sandbox to be made. `disk` and `limits` are bytes and cores."""
+    """The request for one sandbox. `disk` and `limits` are bytes and cores."""
 
     sandbox_id: str
     incarnation: str

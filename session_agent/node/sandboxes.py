@@ -1,7 +1,7 @@
 """The sandboxes of this machine: named, watched, removed.
 
-Owns each sandbox's life from request to end, and what is remembered of it. Does not own what a sandbox is made of
-(containers.py) nor the RPC (server.py). One lock per sandbox keeps its life serial.
+Owns each sandbox from its request to its end, and the record that remains of it. Does not own its processes and files
+(containers.py) nor the RPC (server.py). One lock per sandbox makes its operations serial.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Sandbox:
-    """One sandbox: what was asked, what it is made of, how it is."""
+    """One sandbox: its request, its container and its state."""
 
     request: CreateRequest
     image: ImageSpec

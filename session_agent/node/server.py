@@ -71,7 +71,7 @@ class NodeServer:
                 try:
                     body = json.loads(line)
                     if not isinstance(body, dict):
-                        raise ValueError("a request is a JSON object")
+                        raise ValueError("a request must be a JSON object")
                 except ValueError as error:
                     await _send(writer, {"id": None, "ok": False, **_error("invalid_argument", str(error))})
                     continue

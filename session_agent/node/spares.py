@@ -1,6 +1,6 @@
 """Spare containers: created ahead of requests, for the images that were asked for last.
 
-Owns the stock; demand.py decides how many of each image. Refilling starts a moment after the last create, so that it slows neither a
+Owns the spares; demand.py decides how many of each image. Refilling starts a moment after the last create, so that it slows neither a
 burst nor the first commands of a new sandbox; where no spare is left it starts at once. Spares that are no longer wanted are destroyed.
 """
 
@@ -19,14 +19,14 @@ from session_agent.node.images.spec import ImageSpec
 log = logging.getLogger(__name__)
 _LULL_S = 0.1
 _QUIET_S = 1.0
-"""How long after the last create the stock grows above its minimum: refilling takes no CPU time from new sandboxes."""
+"""How long after the last create spares above the minimum are made: refilling takes no CPU time from new sandboxes."""
 _TRIM_S = 10.0
-"""How often the stock is reduced to what is wanted."""
+"""How often spares that are no longer wanted are destroyed."""
 _Key = tuple[str, tuple[str, ...]]
 
 
 class Spares:
-    """A small stock of containers. One task fills it; `stop` ends the task and destroys the stock."""
+    """The spare containers. One task creates them; `stop` ends the task and destroys them."""
 
     def __init__(self, containers: ContainerFactory, per_image: int) -> None:
         self._containers = containers

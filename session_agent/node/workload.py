@@ -1,4 +1,4 @@
-"""The namespaces that commands have for themselves: users, network and control groups.
+"""The namespaces that commands do not share with the agent: users, network and control groups.
 
 Their user namespace lies below the agent's and lacks the agent's own id. Their network namespace belongs to it, so that root in there
 may use raw sockets and low ports; their control group namespace begins at the commands' own groups, so that programs find their limits.

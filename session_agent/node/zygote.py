@@ -1,7 +1,7 @@
-"""The warm process sandboxes are forked from: it has the agent imported and nothing else.
+"""The process that agents are forked from: it has imported the agent's modules and nothing else.
 
-Owns forking and the order of a new sandbox's first milliseconds. Single threaded, executed afresh so that no secret of
-the node is in its memory: tokens and environments go from the node straight to the child over a channel of its own.
+Owns forking and the first steps of a new sandbox. It has one thread, and is a new program rather than a fork of the node, so that
+no secret of the node is in its memory: tokens and environments go from the node directly to the child over a separate channel.
 Children are made children of the node (CLONE_PARENT), so a zygote that dies takes no sandbox with it.
 Started by ``zygote_main``.
 """
@@ -31,7 +31,7 @@ from session_agent.node.rootfs import DetachedMounts, Root
 MAX_MESSAGE = 1 << 17
 PREPARED = b"1"
 """What the child sends its node once its namespaces are there."""
-_REHEARSALS = 16
+_WARM_UPS = 16
 """After so many rounds CPython has specialized the code of these steps: 3.11 after nine, 3.12 after two, 3.13 after sixteen (counted)."""
 _FDS = ("control", "ready", "stderr", "disk")
 _CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
@@ -77,7 +77,7 @@ class Zygote:
         self._last_capability = namespaces.last_capability()
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._rehearse()
+        self._warm_shared_code()
         self.mounts = rootfs.ZygoteMounts(directory)
 
     def serve(self) -> None:
@@ -128,10 +128,10 @@ class Zygote:
             os.close(mapped_w)
             opened.close()
 
-    def _rehearse(self) -> None:
+    def _warm_shared_code(self) -> None:
         """Run the first steps of an agent until the interpreter has optimized their code: in memory that all agents share, and once."""
         try:
-            for _ in range(_REHEARSALS):
+            for _ in range(_WARM_UPS):
                 self._warm_up()
         except Exception:  # noqa: BLE001 - a slow machine: agents start a little slower, and do start
             traceback.print_exc()

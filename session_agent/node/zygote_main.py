@@ -1,4 +1,4 @@
-"""The start of the zygote's process: what no agent uses is kept out of the memory that all agents share, and out of their start.
+"""The start of the zygote's process, without the libraries that no agent uses: they would cost memory and time in every agent.
 
 Owns the list of libraries that are left out: their importers work without them, and each is five mappings that every fork copies and
 every agent's end removes. Owns also which hooks run at a fork. Does not own the zygote.

@@ -52,8 +52,8 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
     async with AsyncExitStack() as scope:
         client = await scope.enter_async_context(AsyncSandboxClient(stack.url, stack.key))
         if "P9" in wanted:  # first: after figures that enlarge the gateway's heap, new sessions would use free memory in it
-            async with _crowd(client) as crowd:
-                take(await memory.p9(_gateway_pid(stack), [each.id for each in crowd], environment))
+            async with _idle_sandboxes(client) as idle_sandboxes:
+                take(await memory.p9(_gateway_pid(stack), [each.id for each in idle_sandboxes], environment))
         if "P7" in wanted:
             for run, ids, name in (
                 (many.rollouts, ("P7", "P7c"), "sandboxes at once, created, used, deleted"),
@@ -102,11 +102,11 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                     if _asked(figure) in wanted:
                         take(figure)
             if "P12" in wanted:
-                async with _crowd(client) as crowd:
+                async with _idle_sandboxes(client) as idle_sandboxes:
                     half = _IDLE_SESSIONS // 2
-                    shell = await crowd[0].shell()
+                    shell = await idle_sandboxes[0].shell()
                     around = [await latency.shell_round_trip(shell, 1000)]
-                    async with workers("idle", (half, half), [each.id for each in crowd], environment):
+                    async with workers("idle", (half, half), [each.id for each in idle_sandboxes], environment):
                         beside = await latency.shell_round_trip(shell)
                     around.append(await latency.shell_round_trip(shell, 1000))
                 take(latency.p12(latency.joined(around), beside, _IDLE_SESSIONS))
@@ -126,7 +126,7 @@ def _gateway_pid(stack: EmbeddedStack) -> int:
 
 
 @asynccontextmanager
-async def _crowd(client: AsyncSandboxClient) -> AsyncIterator[list[AsyncSandbox]]:
+async def _idle_sandboxes(client: AsyncSandboxClient) -> AsyncIterator[list[AsyncSandbox]]:
     """The sandboxes for many idle sessions."""
     async with AsyncExitStack() as several:
         yield [await several.enter_async_context(await client.create_sandbox("host", cpu="1", memory="512Mi")) for _ in range(20)]

@@ -148,8 +148,8 @@ async def attached(stage: Stage) -> list[Curve]:
     latency: list[tuple[float, float]] = []
     seconds: list[tuple[float, float]] = []
     async with contextlib.AsyncExitStack() as several:
-        crowd = [await several.enter_async_context(await stage.client.create_sandbox("host", cpu="0.1", memory="64Mi")) for _ in range(10)]
-        ids = [each.id for each in crowd]
+        idle = [await several.enter_async_context(await stage.client.create_sandbox("host", cpu="0.1", memory="64Mi")) for _ in range(10)]
+        ids = [each.id for each in idle]
         await growth.attach(ids, 20, stage.another)
         empty, shell = stage.machine.memory_bytes("gateway"), await stage.sandbox.shell()
         for count in stage.amounts(30, 100, 300, 1000):

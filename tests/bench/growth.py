@@ -90,8 +90,8 @@ async def output(sandbox: AsyncSandbox, size_mb: int) -> float:
 async def p13(client: AsyncSandboxClient, sandbox: AsyncSandbox, another: Callable[[], AsyncSandboxClient]) -> list[Figure]:
     """P13c, P13s, P13n, P13o: seconds for ten times the work beside ten times the seconds for the work."""
     async with contextlib.AsyncExitStack() as several:
-        crowd = [await several.enter_async_context(await client.create_sandbox("host", cpu="0.5", memory="256Mi")) for _ in range(10)]
-        ids = [each.id for each in crowd]
+        idle = [await several.enter_async_context(await client.create_sandbox("host", cpu="0.5", memory="256Mi")) for _ in range(10)]
+        ids = [each.id for each in idle]
         kinds: list[tuple[str, str, int, Work]] = [
             ("P13c", "sandboxes created and deleted", 10, lambda count: create(client, count)),
             ("P13s", "sessions attached", _SESSIONS, lambda count: attach(ids, count, another)),

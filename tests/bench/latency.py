@@ -136,8 +136,8 @@ async def p5(sandbox: AsyncSandbox, url: str, key: str, count: int = 300) -> Fig
     return at_most("P5", "one-off over REST, p50", samples.p50 * 1e3, "ms", samples.floor_p50 * 1e3, 3, None, how, samples.spread(1e3))
 
 
-def p12(alone: Samples, crowded: Samples, idle: int) -> Figure:
+def p12(alone: Samples, beside_idle: Samples, idle: int) -> Figure:
     how = f"P1 again with {idle} idle sessions attached; floor: the same shell before they are attached and after they are gone"
     return at_most(
-        "P12", f"P1 beside {idle} idle sessions, p50", crowded.p50 * 1e6, "µs", alone.p50 * 1e6, 1.5, None, how, crowded.spread(1e6)
+        "P12", f"P1 beside {idle} idle sessions, p50", beside_idle.p50 * 1e6, "µs", alone.p50 * 1e6, 1.5, None, how, beside_idle.spread(1e6)
     )

@@ -64,7 +64,7 @@ async def pod_path(folder: Path) -> AsyncIterator[tuple[str, str]]:
     }
     gateway = {"HOLDFAST_DATA": str(folder), "HOLDFAST_REDIS_URL": redis.url, "PORT": str(gateway_port)}
     try:
-        await store.mark_generation("bench", term=1)
+        await store.set_marker("bench", term=1)
         with _process("session_agent", agent), _process("gateway", gateway):
             for port in (agent_port, gateway_port):
                 _wait_healthy(port)

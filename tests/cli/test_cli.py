@@ -86,7 +86,7 @@ def test_errors_have_a_hint_and_never_contain_the_key(agent: FakeAgent) -> None:
     agent.refuse_with("sandbox_gone", reason="oom")
     done = holdfast(agent, "exec", "sb", "--", "true")
     assert done.returncode == 125
-    assert done.stderr == "holdfast: refused: sandbox_gone\n  create a new one; the reason says why it ended\n"
+    assert done.stderr == "holdfast: refused: sandbox_gone\n  create a new sandbox; the reason states why this one ended\n"
     agent.refuse_with("key_invalid")
     done = holdfast(agent, "exec", "--json", "sb", "--", "true")
     assert json.loads(done.stderr)["error"]["code"] == "key_invalid"

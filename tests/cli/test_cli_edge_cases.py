@@ -67,13 +67,13 @@ def test_version_and_help_need_no_service() -> None:
     ("words", "expected"),
     [
         (["--env-file", "binary"], "binary is not a file of variables"),
-        (["--env-file", "wrong"], "a line of wrong is written NAME=VALUE, not '=x'"),
+        (["--env-file", "wrong"], "a line of wrong must be written NAME=VALUE, not '=x'"),
         (["--env-file", "absent"], "a line of absent names the variable 'NOT_SET_HERE'"),
         (["--env-file", "nothing"], "No such file or directory: nothing"),
         (["--env-file", "."], "Is a directory: ."),
         (["-e", "NOT_SET_HERE"], "--env names the variable 'NOT_SET_HERE', which is not set here"),
-        (["-e", "=x"], "--env is written NAME=VALUE, not '=x'"),
-        (["-e", ""], "--env is written NAME=VALUE, not ''"),
+        (["-e", "=x"], "--env must be written NAME=VALUE, not '=x'"),
+        (["-e", ""], "--env must be written NAME=VALUE, not ''"),
     ],
 )
 def test_errors_name_variables_that_cannot_be_read(tmp_path: Any, words: list[str], expected: str) -> None:

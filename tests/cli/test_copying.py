@@ -206,4 +206,4 @@ def test_input_that_is_no_archive_is_refused(environment: dict[str, str], sandbo
     assert cp(environment, "-", f"{sandbox.id}:/tmp", input=empty.getvalue()).returncode == 0
     to_file = cp(environment, "-", f"{sandbox.id}:/etc/hostname", input=empty.getvalue())
     assert to_file.returncode == 2
-    assert b"goes into a directory" in to_file.stderr
+    assert b"must be a directory" in to_file.stderr

@@ -139,7 +139,7 @@ def test_run_in_the_background(holdfast: Run, created: list[str]) -> None:
     assert (unknown.returncode, "exec -d" in unknown.stderr) == (125, True)
     created.append("words-empty")
     holdfast("create", "--name", "words-empty", "host")
-    assert "no command of `run`" in holdfast("logs", "words-empty").stderr
+    assert "no command that `run` started" in holdfast("logs", "words-empty").stderr
     created.append("words-gone")
     script = "until [ -e /tmp/go ]; do sleep 0.05; done"
     assert holdfast("run", "-d", "--rm", "--idle-timeout", "1", "--name", "words-gone", "host", "sh", "-c", script).returncode == 0

@@ -8,9 +8,9 @@ import pytest
 from holdfast import Chunk
 from holdfast.cli.app import parse
 from holdfast.cli.app import run as run_words
-from holdfast.cli.guesses import COMMANDS, OPTIONS
+from holdfast.cli.command_line import UsageError
 from holdfast.cli.logs import last_lines
-from holdfast.cli.words import UsageError
+from holdfast.cli.suggestions import COMMANDS, OPTIONS
 
 from tests.sdk.test_rest import Service
 
@@ -62,8 +62,8 @@ def refusal(typed: str) -> UsageError:
         ("cp a", "TARGET is missing"),
         ("rm -l", "-l needs a value"),
         ("list extra", "'extra' is an unexpected argument"),
-        ("exec --timeout soon sb ls", "--timeout is a number of seconds from 0"),
-        ("run --network=host host ls", "--network is one of none, bridge, internet"),
+        ("exec --timeout soon sb ls", "--timeout SECONDS must be a number from 0"),
+        ("run --network=host host ls", "--network must be one of none, bridge, internet"),
         ("list --quiet=yes", "--quiet takes no value"),
     ],
 )
@@ -79,7 +79,8 @@ def test_the_first_line_names_the_equivalent(typed: str, named: str) -> None:
 def test_an_error_names_the_word_that_was_not_read_as_a_network() -> None:
     why = refusal("create --network foo host")
     assert "'host' is an unexpected argument" in str(why)
-    assert why.hint == "--network is one of none, bridge, internet, and internet where it stands alone: 'foo' was taken for what follows it"
+    meaning = "--network takes one of none, bridge, internet; without a value it means internet"
+    assert why.hint == f"{meaning}: 'foo' was read as the next argument"
     assert refusal("create host more").hint == ""
     assert refusal("create --network none host more").hint == ""
 
@@ -95,7 +96,7 @@ def test_an_error_about_the_image_names_the_possible_networks(
         assert run_words(typed.split()) == 125
         first, second = capsys.readouterr().err.splitlines()
         assert "there is no image foo" in first
-        assert "--net is one of none, bridge, internet" in second
+        assert "--net takes one of none, bridge, internet" in second
         assert run_words(["create", "foo"]) == 125
         assert "check the name" in capsys.readouterr().err
 

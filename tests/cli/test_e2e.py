@@ -49,7 +49,7 @@ def test_create_list_and_rm(holdfast: Run) -> None:
     assert holdfast("list", "-q", "-l", "a=b").stdout == ""
     assert holdfast("list", "-l", "a=b", "-f", "colour=red").returncode == 2  # also where no sandbox is listed
     gone = holdfast("rm", "sb-never")
-    assert (gone.returncode, gone.stderr) == (125, "holdfast: there is no sandbox 'sb-never'\n  list yours with `holdfast list`\n")
+    assert (gone.returncode, gone.stderr) == (125, "holdfast: there is no sandbox 'sb-never'\n  list your sandboxes with `holdfast list`\n")
     as_json = holdfast("rm", "sb-never", "--json")
     assert json.loads(as_json.stdout) == {"removed": [], "missing": ["sb-never"]}
     assert json.loads(as_json.stderr)["error"]["code"] == "sandbox_not_found"

@@ -13,14 +13,14 @@ RECORD = {"namespace": "", "block_network": True, "cpu": "1", "memory": "1Gi", "
 @pytest.mark.parametrize(
     ("filter_", "expected"),
     [
-        ("status=bogus", "the filter status is one of pending, ready, failed, running, not 'bogus'"),
-        ("status=", "the filter status is one of pending, ready, failed, running, not ''"),
-        ("status", "the filter status is one of"),
+        ("status=bogus", "the filter status must be one of pending, ready, failed, running, not 'bogus'"),
+        ("status=", "the filter status must be one of pending, ready, failed, running, not ''"),
+        ("status", "the filter status must be one of"),
         ("id", "the filter id needs a value: id=VALUE"),
         ("name=", "the filter name needs a value: name=VALUE"),
         ("ancestor=", "the filter ancestor needs a value: ancestor=VALUE"),
         ("label", "the filter label needs a value: label=NAME=VALUE"),
-        ("label=a", "is written NAME=VALUE, not 'a'"),
+        ("label=a", "must be written NAME=VALUE, not 'a'"),
         ("colour=red", "there is no filter 'colour'"),
     ],
 )

@@ -30,10 +30,10 @@ def test_a_group_of_commands_has_help(typed: str, capsys: pytest.CaptureFixture[
         ("cp a:/x b:/y", "nothing is copied from one sandbox to another", "holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path"),
         ("cp x y", "either SOURCE or TARGET must be SANDBOX:PATH", "holdfast cp LOCAL SANDBOX:/path"),
         ("create host --shm-size x", "--shm-size is a size, not 'x'", "512m"),
-        ("create host --ready-timeout 0", "ready_timeout_s is a number of seconds above 0", "leave it out to wait for an hour"),
-        ("create host --lifetime -5", "--lifetime is a number of seconds from 0 to 999999999, not '-5'", "usage: holdfast create"),
-        ("logs sb -n abc", "-n is a number of lines from 0", "usage: holdfast logs"),
-        ("create host --lifetime 0", "lifetime_s is a number of seconds above 0", "leave it out for the service's default"),
+        ("create host --ready-timeout 0", "ready_timeout_s must be a number of seconds above 0", "leave it out to wait for an hour"),
+        ("create host --lifetime -5", "--lifetime SECONDS must be a number from 0 to 999999999, not '-5'", "usage: holdfast create"),
+        ("logs sb -n abc", "-n LINES must be a number from 0", "usage: holdfast logs"),
+        ("create host --lifetime 0", "lifetime_s must be a number of seconds above 0", "leave it out for the service's default"),
     ],
 )
 def test_the_error_names_the_correct_form(typed: str, first: str, second: str, capsys: pytest.CaptureFixture[str]) -> None:

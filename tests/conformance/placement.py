@@ -373,7 +373,7 @@ class PlacementConformance:
             store.delete("sb-1", OOM, term=6),
             store.rebuild(spec("sb-2"), "unix:///x", 1.0, term=6),
             store.fence(6),
-            store.mark_generation("g", term=6),
+            store.set_marker("g", term=6),
         ):
             with pytest.raises(FencedError):
                 await write
@@ -412,10 +412,10 @@ class PlacementConformance:
         await store.delete("sb-1", DELETED, owner="ada", forget=True)
         assert await store.get("sb-1") is None
 
-    async def test_the_generation_marker_is_all_or_nothing(self, store: PlacementStore) -> None:
-        assert await store.generation() is None
-        await store.mark_generation("g1", term=1)
-        assert await store.generation() == "g1"
+    async def test_the_completeness_marker_is_all_or_nothing(self, store: PlacementStore) -> None:
+        assert await store.marker() is None
+        await store.set_marker("g1", term=1)
+        assert await store.marker() == "g1"
 
     # Changes
 

@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
 from gateway.model.records import SandboxSpec
-from gateway.runtimes.base import CreateRequest, Event, Runtime, Synced, WentAway
+from gateway.runtimes.base import CreateRequest, Event, Runtime, SandboxEnded, Synced
 from tests.support.until import until_async
 
 DEADLINE_S = 60.0
@@ -99,7 +99,7 @@ class RuntimeConformance:
         synced = await next_of(events, Synced)
         assert [present.sandbox_id for present in synced.sandboxes] == ["sb-1"]
         await runtime.delete("sb-1")
-        gone = await next_of(events, WentAway, "sb-1")
+        gone = await next_of(events, SandboxEnded, "sb-1")
         assert gone.cause.reason == "deleted"
         await events.aclose()  # type: ignore[attr-defined]
 
@@ -116,9 +116,9 @@ class RuntimeConformance:
         await runtime.create(request, CREATE_S)
         for sandbox_id, incarnation in (("sb-1", "0" * 16), ("sb-2", request.spec.incarnation)):
             with pytest.raises(HoldfastError) as caught:
-                await runtime.allow(sandbox_id, incarnation, Egress())
+                await runtime.set_egress(sandbox_id, incarnation, Egress())
             assert caught.value.code == "sandbox_not_found"
-        await runtime.allow("sb-1", request.spec.incarnation, Egress())
+        await runtime.set_egress("sb-1", request.spec.incarnation, Egress())
         await runtime.delete("sb-1")
 
     async def test_ping_stats_spares_and_doctor_answer(self, runtime: Runtime) -> None:

@@ -27,7 +27,7 @@ from holdfast_wire.limits import WINDOW_BYTES, Timing
 from holdfast_wire.session import AgentSession
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.records import Record, Records, fingerprint
 from session_agent.agent.output.spool import Budget, Spool
 from session_agent.agent.session.channels import Channel
@@ -80,7 +80,7 @@ class Job:
 
     def step(self, size_bytes: int) -> None:
         spool = self.record.spool
-        if self.record.ending is not None or spool.full:
+        if self.record.exit_status is not None or spool.full:
             return
         if self.left:
             size = min(self.left, size_bytes)
@@ -91,7 +91,7 @@ class Job:
             self._end(0)
 
     def _end(self, exit_code: int) -> None:
-        self._sandbox.context.records.finish(self.record, Ending(exit_code, 1.0), self._sandbox.context.now())
+        self._sandbox.context.records.finish(self.record, ExitStatus(exit_code, 1.0), self._sandbox.context.now())
 
     def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         consumed(len(data))

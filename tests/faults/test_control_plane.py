@@ -44,7 +44,7 @@ def test_an_end_is_reported_within_seconds_of_a_kill(victims: tuple[str, ...], b
         _kill(stack, victims)
         reason = "ttl" if victims == ("controller",) else "node-lost"
         took_s = until_signal(client, sandbox_id, reason, 60)
-        print(f"\n{' and '.join(victims)} killed: {reason} was told after {took_s:.1f} s")
+        print(f"\n{' and '.join(victims)} killed: {reason} was reported after {took_s:.1f} s")
         assert took_s <= bar_s
         stack.wait_ready()
 

@@ -11,7 +11,7 @@ from holdfast._transport.session.sinks import CommandSink
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Gap, Hello
 
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.records import Record, Records
 from session_agent.agent.output.spool import Spool, SpoolReader
 from session_agent.agent.session.delivery import Presenter
@@ -50,8 +50,8 @@ def _a_repeated_id_runs_again(patch: pytest.MonkeyPatch) -> None:
 def _a_record_is_removed_at_the_exit(patch: pytest.MonkeyPatch) -> None:
     original = Records.finish
 
-    def finish(self: Records, record: Record, ending: Ending, now: float) -> None:
-        original(self, record, ending, now)
+    def finish(self: Records, record: Record, exit_status: ExitStatus, now: float) -> None:
+        original(self, record, exit_status, now)
         self._records.pop(record.command_id, None)
 
     patch.setattr(Records, "finish", finish)
@@ -63,7 +63,7 @@ def _a_pruned_id_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     def prune(self: Records, now: float) -> None:
         original(self, now)
         for record in list(self._records.values()):
-            if record.ending is not None:
+            if record.exit_status is not None:
                 del self._records[record.command_id]
 
     patch.setattr(Records, "prune", prune)

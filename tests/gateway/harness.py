@@ -33,7 +33,7 @@ from gateway.auth import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
-from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced, WentAway
+from gateway.runtimes.base import CreateRequest, Event, Images, SandboxEnded, SandboxStatus, Synced
 from gateway.service import Gateway
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 
@@ -79,12 +79,12 @@ class MemoryRuntime:
 
     async def adopt(self, spare_id: str, order: CreateRequest, timeout_s: float) -> str:
         if self.present.pop(spare_id, None) is None:
-            raise HoldfastError("sandbox_not_found", "that spare is gone")
+            raise HoldfastError("sandbox_not_found", "the spare no longer exists")
         self.orders.append(order)
         self._make(order.spec)
         return self.endpoint
 
-    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         if sandbox_id not in self.present or self.present[sandbox_id].incarnation != incarnation:
             raise HoldfastError("sandbox_not_found", "there is no such sandbox")
         self.allowed[sandbox_id] = egress
@@ -103,7 +103,7 @@ class MemoryRuntime:
         """The sandbox fails by itself."""
         present = self.present[sandbox_id]
         self.present[sandbox_id] = replace(present, state="failed", cause=cause)
-        self._publish(WentAway(sandbox_id, present.incarnation, cause))
+        self._publish(SandboxEnded(sandbox_id, present.incarnation, cause))
 
     def restart(self) -> None:
         """Behave as a node that was killed and restarted: all sandboxes are gone, and the watch reports it."""
@@ -118,7 +118,7 @@ class MemoryRuntime:
         self.deleted.append(sandbox_id)
         present = self.present.pop(sandbox_id, None)
         if present is not None:
-            self._publish(WentAway(sandbox_id, present.incarnation, Cause("deleted", "caller")))
+            self._publish(SandboxEnded(sandbox_id, present.incarnation, Cause("deleted", "caller")))
         return present is not None
 
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:
@@ -227,7 +227,7 @@ async def serve(
         admission=admission or AdmissionSettings(),
     )
     store, runtime = PlacementStore(settings.placement), MemoryRuntime()
-    await store.mark_generation("g", term=1)  # as a controller does after its first pass
+    await store.set_marker("g", term=1)  # as a controller does after its first pass
     gateway = Gateway(settings, store, runtime, Keys(keys), (SECRET,))
     listener = socket.create_server(("127.0.0.1", 0))
     config = server_config(settings, gateway)

@@ -27,7 +27,7 @@ from tests.support.until import until_async
 pytestmark = requires("redis")
 
 
-SMALL = AdmissionSettings(making=2, owner_making=2, queue=6, owner_queue=4, queue_wait_s=5.0)
+SMALL = AdmissionSettings(concurrent_creates=2, owner_concurrent_creates=2, queue=6, owner_queue=4, queue_wait_s=5.0)
 
 
 def admission(**more: Any) -> Admission:
@@ -40,7 +40,7 @@ def turns(places: list[QueuePlace]) -> list[int]:
 
 
 async def test_owners_are_served_round_robin() -> None:
-    one = admission(making=1, owner_making=1)
+    one = admission(concurrent_creates=1, owner_concurrent_creates=1)
     places = [one.enter("ada") for _ in range(4)] + [one.enter("bob"), one.enter("eve")]
     order = []
     for _ in range(6):
@@ -53,7 +53,7 @@ async def test_owners_are_served_round_robin() -> None:
 
 async def test_a_thousand_creates_are_served_in_order_with_a_fair_share_for_each_owner() -> None:
     """Ada's 900 creates arrive first; Bob's and Eve's are served in turn with hers, and each owner's in order of arrival."""
-    one = admission(making=4, owner_making=4, queue=1000, owner_queue=1000)
+    one = admission(concurrent_creates=4, owner_concurrent_creates=4, queue=1000, owner_queue=1000)
     places = [one.enter("ada") for _ in range(900)] + [one.enter(owner) for _ in range(50) for owner in ("bob", "eve")]
     served: list[int] = []
     for number, place in enumerate(places):
@@ -71,7 +71,7 @@ async def test_a_thousand_creates_are_served_in_order_with_a_fair_share_for_each
 
 
 async def test_one_owner_cannot_take_every_place() -> None:
-    one = admission(making=3, owner_making=2)
+    one = admission(concurrent_creates=3, owner_concurrent_creates=2)
     ada, bob = [one.enter("ada") for _ in range(3)], one.enter("bob")
     assert (turns(ada), bob.turn.done()) == ([0, 1], True)
 
@@ -93,7 +93,7 @@ async def test_a_full_queue_is_refused_with_a_retry_time() -> None:
 
 
 async def test_a_create_that_leaves_the_queue_takes_no_turn() -> None:
-    one = admission(making=1, queue_wait_s=0.05)
+    one = admission(concurrent_creates=1, queue_wait_s=0.05)
     first, second, third = (one.enter("ada") for _ in range(3))
     with pytest.raises(HoldfastError, match="queue"):
         async with second:
@@ -122,10 +122,10 @@ def test_after_any_steps_the_limits_hold_and_no_turn_is_lost(steps: list[tuple[s
                 held.pop(which % len(held)).leave()
             running, waiting = [p for p in held if p.turn.done()], [p for p in held if not p.turn.done()]
             assert (one.running, one.waiting) == (len(running), len(waiting))
-            assert len(running) <= SMALL.making
+            assert len(running) <= SMALL.concurrent_creates
             assert len(waiting) <= SMALL.queue
-            assert all(count <= SMALL.owner_making for count in Counter(p.owner for p in running).values())
-            assert len(running) == SMALL.making or not waiting
+            assert all(count <= SMALL.owner_concurrent_creates for count in Counter(p.owner for p in running).values())
+            assert len(running) == SMALL.concurrent_creates or not waiting
         for place in held:
             place.leave()
         assert (one.running, one.waiting) == (0, 0)
@@ -164,7 +164,7 @@ async def serving(redis_url: str, folder: Path, admission: AdmissionSettings) ->
 
 @pytest.mark.timeout(180)
 async def test_a_thousand_creates_at_once_keep_the_runtime_limit_and_starve_no_owner(redis_url: str, tmp_path: Path) -> None:
-    limits = AdmissionSettings(making=16, owner_making=12, queue=2000, owner_queue=2000, queue_wait_s=120.0)
+    limits = AdmissionSettings(concurrent_creates=16, owner_concurrent_creates=12, queue=2000, owner_queue=2000, queue_wait_s=120.0)
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada, served.client(BOB) as bob:
         # At most 100 requests at once, none with "wait": a thousand sockets would overload the client, which is not the subject here.
         gate = asyncio.Semaphore(100)
@@ -190,7 +190,7 @@ async def test_a_thousand_creates_at_once_keep_the_runtime_limit_and_starve_no_o
 
 
 async def test_creates_beyond_the_queue_are_refused_and_leave_no_record(redis_url: str, tmp_path: Path) -> None:
-    limits = AdmissionSettings(making=4, owner_making=4, queue=20, owner_queue=10, queue_wait_s=60.0)
+    limits = AdmissionSettings(concurrent_creates=4, owner_concurrent_creates=4, queue=20, owner_queue=10, queue_wait_s=60.0)
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
         runtime.hold = asyncio.Event()
         posts = [asyncio.create_task(ada.post("/sandboxes", json={"image": "host", "wait": True}, timeout=60)) for _ in range(100)]
@@ -213,7 +213,7 @@ async def test_creates_beyond_the_queue_are_refused_and_leave_no_record(redis_ur
 
 
 async def test_a_create_whose_turn_does_not_come_leaves_nothing_and_can_be_retried(redis_url: str, tmp_path: Path) -> None:
-    limits = AdmissionSettings(making=1, owner_making=1, queue=20, owner_queue=10, queue_wait_s=0.05)
+    limits = AdmissionSettings(concurrent_creates=1, owner_concurrent_creates=1, queue=20, owner_queue=10, queue_wait_s=0.05)
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
         runtime.hold = asyncio.Event()
         first = asyncio.create_task(ada.post("/sandboxes", json={"image": "host", "wait": True}))
@@ -228,7 +228,7 @@ async def test_a_create_whose_turn_does_not_come_leaves_nothing_and_can_be_retri
 
 async def test_the_wait_of_a_queued_create_is_visible(redis_url: str, tmp_path: Path) -> None:
     """It is in the record at any replica, in the metrics, and in the error if the turn does not come."""
-    settings_ = AdmissionSettings(making=1, owner_making=1, queue=6, owner_queue=4, queue_wait_s=6.0)
+    settings_ = AdmissionSettings(concurrent_creates=1, owner_concurrent_creates=1, queue=6, owner_queue=4, queue_wait_s=6.0)
     other_folder = tmp_path / "other"
     other_folder.mkdir()
     async with serve(redis_url, tmp_path, admission=settings_) as served, serve(redis_url, other_folder) as other:
@@ -267,7 +267,7 @@ async def test_a_turn_that_comes_while_the_record_is_written_is_recorded(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is written as queued, and the turn comes before the creation waits for it."""
-    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
+    async with serve(redis_url, tmp_path, admission=AdmissionSettings(concurrent_creates=1, owner_concurrent_creates=1)) as served:
         first = served.gateway.admission.enter("ada")
         write = served.store.create
 

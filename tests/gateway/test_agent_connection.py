@@ -161,7 +161,7 @@ async def test_too_many_items_for_a_call_that_only_waits_for_its_end_are_an_erro
         for _ in range(2 * CONTROL_SLACK + 1):
             call.take(Started(1, "j", {}))
         async with asyncio.timeout(10):
-            with pytest.raises(HoldfastError, match="too many facts"):
+            with pytest.raises(HoldfastError, match="too many messages"):
                 await call.settled()
 
 

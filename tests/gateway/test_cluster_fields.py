@@ -156,7 +156,7 @@ async def test_a_network_that_cannot_be_enforced_changes_nothing(served: Served)
         async def refuse(sandbox_id: str, incarnation: str, egress: Egress) -> None:
             raise HoldfastError("unsupported", "domain names cannot be enforced")
 
-        served.runtime.allow = refuse  # type: ignore[method-assign]
+        served.runtime.set_egress = refuse  # type: ignore[method-assign]
         answer = await client.put("/sandboxes/sb-1/network", json={"domains": ["pypi.org"]})
         assert (answer.status_code, answer.json()["code"]) == (501, "unsupported")
         assert (await client.get("/sandboxes/sb-1")).json()["network"] == {"mode": "none"}

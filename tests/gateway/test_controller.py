@@ -106,7 +106,7 @@ async def test_a_wiped_store_loses_no_sandbox(store: PlacementStore, runtime: Me
             record = await becomes(store, spec.sandbox_id, Record, None)
             assert record.spec == spec
             assert record.status == "ready"
-        await until_async(store.generation, deadline_s=60, what="the marker")
+        await until_async(store.marker, deadline_s=60, what="the marker")
     assert runtime.deleted == []
     assert len(runtime.present) == 30
 
@@ -123,7 +123,7 @@ async def test_a_wiped_store_is_rebuilt_within_a_minute_with_deployed_settings(
 
         async def all_recorded() -> bool:
             with contextlib.suppress(PlacementUnavailableError):  # Redis may be slow on a busy machine
-                return await store.generation() is not None and len([one async for one in store.scan()]) == 500
+                return await store.marker() is not None and len([one async for one in store.scan()]) == 500
             return False
 
         await until_async(all_recorded, deadline_s=60, what="the first records")
@@ -138,7 +138,7 @@ async def test_a_wiped_store_is_rebuilt_within_a_minute_with_deployed_settings(
 async def test_a_restart_of_redis_loses_nothing(store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:
-        await until_async(store.generation, deadline_s=60, what="the marker")
+        await until_async(store.marker, deadline_s=60, what="the marker")
         redis_server.kill()
         await until_async(lambda: controller.leadership.term is None, deadline_s=60, what="the lead to end")
         redis_server.start()  # empty, as after a crash without persistence
@@ -205,7 +205,7 @@ async def test_a_restarted_runtime_is_noticed_at_once(store: PlacementStore, run
         await add(store, runtime, f"sb-{number}")
     controller = Controller(store, runtime, "c1", ControllerSettings())
     async with at_work(controller):
-        await until_async(store.generation, deadline_s=60, what="the first pass")
+        await until_async(store.marker, deadline_s=60, what="the first pass")
         runtime.restart()
         with Stopwatch() as watch:
             for number in range(30):

@@ -52,7 +52,7 @@ async def test_an_id_is_reused_while_its_deleted_sandbox_is_being_created(served
 
 
 async def test_a_sandbox_deleted_before_its_turn_is_not_created(redis_url: str, tmp_path: Path) -> None:
-    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
+    async with serve(redis_url, tmp_path, admission=AdmissionSettings(concurrent_creates=1, owner_concurrent_creates=1)) as served:
         hold = served.runtime.hold = asyncio.Event()
         async with served.client() as client:
             await client.post("/sandboxes", json={**BODY, "sandbox_id": "before"})
@@ -67,7 +67,7 @@ async def test_a_sandbox_deleted_before_its_turn_is_not_created(redis_url: str, 
 
 async def test_a_queued_create_gets_the_outcome_of_its_own_sandbox_only(redis_url: str, tmp_path: Path) -> None:
     """The id was created again in the meantime; that is another sandbox, and its outcome does not matter here."""
-    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
+    async with serve(redis_url, tmp_path, admission=AdmissionSettings(concurrent_creates=1, owner_concurrent_creates=1)) as served:
         hold = served.runtime.hold = asyncio.Event()
         async with served.client() as client:
             await client.post("/sandboxes", json={**BODY, "sandbox_id": "before"})

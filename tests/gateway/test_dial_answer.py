@@ -48,7 +48,7 @@ async def test_an_upgrade_has_no_body_whatever_it_declares() -> None:
     [
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 4000, "head is too long"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n", "body is too long"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "not an HTTP answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "the agent's answer is not HTTP"),
         (b"SSH-2.0\r\n\r\n", "no status line"),
     ],
 )

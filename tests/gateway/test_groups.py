@@ -110,7 +110,7 @@ async def test_members_never_created_leave_the_group_and_missing_members_join_ag
     await add(store, runtime, "lost", group="run-9", group_ttl_s=60.0)
     term = await store.lead("c1", 60)
     assert term is not None
-    await store.mark_generation("g", term=term)
+    await store.set_marker("g", term=term)
     reconciler = Reconciler(store, runtime, 0.0)
     reconciler.further_reconcilers.append(Groups(store, reconciler.remove, unmade_s=0.0).reconcile)
     await reconciler.run_once(term)

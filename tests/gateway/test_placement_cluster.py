@@ -89,7 +89,7 @@ async def test_the_server_is_really_a_cluster(cluster_port: int) -> None:
 
 
 async def test_every_other_step_runs_on_a_cluster(store: PlacementStore) -> None:
-    await store.mark_generation("g", term=1)
+    await store.set_marker("g", term=1)
     for pool in ("p1", "p2"):
         await store.offer_spares(pool, {"pool-a": 1.0, "pool-b": 2.0}, term=1)
         assert await store.take_spare(pool) == "pool-a"

@@ -46,7 +46,7 @@ async def test_a_step_touches_one_slot_only(store: PlacementStore, redis_url: st
     for name in (keys.record, keys.tombstone, keys.idempotency):
         assert name("sb-1").startswith(f"hf:{{s{keys.shard_of('sb-1'):02d}}}:")
     shard = keys.shard_of("sb-1")
-    for key in (keys.owned(shard, "ada"), keys.due(shard), keys.term(shard), keys.generation(shard)):
+    for key in (keys.owned(shard, "ada"), keys.due(shard), keys.term(shard), keys.marker(shard)):
         assert key.startswith(f"hf:{{s{shard:02d}}}:")
 
 
@@ -147,11 +147,11 @@ async def test_a_hanging_redis_is_reported_within_a_second(redis_server: RedisSe
     await store.aclose()
 
 
-async def test_a_wiped_shard_loses_the_generation_marker(store: PlacementStore, redis_url: str) -> None:
-    await store.mark_generation("g1", term=1)
+async def test_a_wiped_shard_loses_the_completeness_marker(store: PlacementStore, redis_url: str) -> None:
+    await store.set_marker("g1", term=1)
     with redis.Redis.from_url(redis_url) as client:
-        client.delete(keys.generation(17))
-    assert await store.generation() is None
+        client.delete(keys.marker(17))
+    assert await store.marker() is None
 
 
 async def test_terms_rise_over_a_wipe(store: PlacementStore, redis_server: RedisServer) -> None:

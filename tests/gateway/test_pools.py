@@ -40,7 +40,7 @@ async def offered(store: PlacementStore, key: str = KEY) -> set[str]:
 
 async def test_an_offered_spare_is_taken_once_and_the_oldest_first(store: PlacementStore) -> None:
     assert await store.spares(KEY) is None, "a new store has no information about spares"
-    await store.mark_generation("g", term=1)
+    await store.set_marker("g", term=1)
     assert await store.spares(KEY) == {}
     await store.offer_spares(KEY, {f"pool-{number}": 100.0 - number for number in range(20)}, term=1)
     await store.offer_spares(KEY, {"pool-3": 7.0}, term=1)
@@ -56,7 +56,7 @@ async def test_an_offered_spare_is_taken_once_and_the_oldest_first(store: Placem
 
 
 async def test_an_old_term_changes_no_pool(store: PlacementStore) -> None:
-    await store.mark_generation("g", term=7)
+    await store.set_marker("g", term=7)
     await store.offer_spares(KEY, {"pool-a": 1.0}, term=7)
     with pytest.raises(FencedError):
         await store.offer_spares(KEY, {"pool-b": 1.0}, term=6)
@@ -84,7 +84,7 @@ async def test_the_source_of_a_sandbox_is_assigned_once(store: PlacementStore) -
 async def test_a_spare_that_became_ready_during_a_long_pass_stays(store: PlacementStore) -> None:
     """It was being created when the pass began, and its creation had ended and offered it when the pass examined it."""
     runtime, creations = MemoryRuntime(), asyncio.TaskGroup()
-    await store.mark_generation("g", term=1)
+    await store.set_marker("g", term=1)
     term = await store.lead("c1", 60)
     assert term is not None
     hold = runtime.hold = asyncio.Event()
@@ -102,7 +102,7 @@ async def test_a_spare_that_became_ready_during_a_long_pass_stays(store: Placeme
 
 async def test_an_unoffered_spare_is_offered_after_two_passes(store: PlacementStore) -> None:
     """The spare may have just been taken. A new controller, or one with a new store, offers it at once."""
-    await store.mark_generation("g", term=1)
+    await store.set_marker("g", term=1)
     await store.lead("c1", 60)
     pool_refill = PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics())
     spares = [spare("pool-a", created_at=time.time())]
@@ -184,7 +184,7 @@ async def test_no_spare_is_created_while_the_store_is_rebuilt(store: PlacementSt
     pool_refill = PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics())
     await pool_refill.refill(1, spawn)
     assert made == []
-    await store.mark_generation("one", term=1)
+    await store.set_marker("one", term=1)
     await pool_refill.refill(1, spawn)
     assert made
 

@@ -127,9 +127,9 @@ async def test_without_a_quota_nothing_is_counted(store: PlacementStore) -> None
 
 
 def test_limits_come_from_the_environment() -> None:
-    env = {"HOLDFAST_MAKING": "8", "HOLDFAST_CREATE_QUEUE": "40", "HOLDFAST_QUOTA_CPU": "1500m", "HOLDFAST_MAX_MEMORY": "4Gi"}
+    env = {"HOLDFAST_CONCURRENT_CREATES": "8", "HOLDFAST_CREATE_QUEUE": "40", "HOLDFAST_QUOTA_CPU": "1500m", "HOLDFAST_MAX_MEMORY": "4Gi"}
     limits = from_environment(env).admission
-    assert (limits.making, limits.owner_making, limits.queue, limits.owner_queue) == (8, 6, 40, 30)
+    assert (limits.concurrent_creates, limits.owner_concurrent_creates, limits.queue, limits.owner_queue) == (8, 6, 40, 30)
     assert (limits.owner_quota, limits.quota) == (Quota(cores=1.5), Quota(memory_bytes=2**32))
     wrong = {"QUOTA_SANDBOXES": "many", "MAX_SANDBOXES": "-1", "QUOTA_CPU": "0", "MAX_MEMORY": "much"}
     for name, value in wrong.items():

@@ -89,7 +89,7 @@ async def test_an_outdated_watch_ends_no_sandbox(store: PlacementStore) -> None:
         runtime.add(spec.sandbox_id)
     old = [runtime.add("sb-old", created_at=1.0)]
     runtime.list_watched = lambda: _returning(old)  # type: ignore[method-assign]
-    await store.mark_generation("m", term=term)
+    await store.set_marker("m", term=term)
     reconciler = Reconciler(store, runtime, -1.0)
     for _ in range(4):
         await reconciler.run_once(term)
@@ -112,7 +112,7 @@ async def test_a_list_finds_what_the_watch_does_not_show(store: PlacementStore, 
     """An outdated watch would leave a sandbox without a record after a wipe; one that missed an end would keep the record forever."""
     runtime, term = MemoryRuntime(), await store.lead("c1", 60)
     assert term is not None
-    await store.mark_generation("m", term=term)
+    await store.set_marker("m", term=term)
     await store.create(SandboxSpec("sb-1", "ada", "1" * 16, "host"), fingerprint="f")
     await store.mark_ready("sb-1", "1" * 16, runtime.endpoint)
     shown = [runtime.add("sb-1", created_at=1.0)]

@@ -200,7 +200,9 @@ async def test_the_close_code_reaches_a_client_that_is_still_sending(served: Ser
             sending = asyncio.create_task(_send_many(client, bytes(64 * MESSAGE_BYTES) if who == "client" else bytes(MESSAGE_BYTES)))
             await ended.wait()
             await until_async(
-                lambda: all(r.hung_up for r in served.gateway.attached._relays), deadline_s=DEADLINE_S, what="the relay to send its close"
+                lambda: all(r.client_shut_down for r in served.gateway.attached._relays),
+                deadline_s=DEADLINE_S,
+                what="the relay to send its close",
             )
             client.transport.resume_reading()
             assert (await closed_with(client))[0] == (4413 if who == "client" else 4414)

@@ -161,7 +161,7 @@ async def test_a_redis_outage_is_503_within_a_second_and_recovers(
 
     async def answers() -> bool:
         with contextlib.suppress(PlacementUnavailableError):
-            await served.store.mark_generation("g2", term=2)  # Redis is empty; a controller marks when the records are complete again
+            await served.store.set_marker("g2", term=2)  # Redis is empty; a controller marks when the records are complete again
         return (await ada("GET", "/readyz")).status_code == 200
 
     await until_async(answers, deadline_s=60, what="readiness to come back")

@@ -82,10 +82,10 @@ def test_the_file_of_other_secrets(tmp_path: Path) -> None:
     path.write_text(f"\n{OLD}\n  {SECRET}  \n{OLD}\n")
     assert read_secrets(own, path) == (SECRET, OLD)
     path.write_text("\n".join(str(number) * 32 for number in range(5)))
-    with pytest.raises(ValueError, match="over 5"):
+    with pytest.raises(ValueError, match="1 to 5 secrets"):
         read_secrets(own, path)
     path.write_text(f"{OLD}\nshort\n")
-    with pytest.raises(ValueError, match="shorter than 32") as caught:
+    with pytest.raises(ValueError, match="at least 32 characters") as caught:
         read_secrets(own, path)
     assert "short\n" not in str(caught.value)
     assert OLD not in str(caught.value)

@@ -126,8 +126,8 @@ async def test_a_network_change_that_the_node_cannot_make_is_refused(tmp_path: P
     server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
     runtime = LocalRuntime(tmp_path / "node.sock")
     for network, egress, works in ((True, Egress(), False), (False, Egress("internet"), False), (True, Egress("internet"), True)):
-        with contextlib.nullcontext() if works else pytest.raises(HoldfastError, match="cannot change what a sandbox reaches"):
-            await runtime.allow(f"sb-{network}", "1", egress)
+        with contextlib.nullcontext() if works else pytest.raises(HoldfastError, match="cannot change the network"):
+            await runtime.set_egress(f"sb-{network}", "1", egress)
     await runtime.aclose()
     server.close()
     await server.wait_closed()

@@ -46,7 +46,7 @@ def test_a_key_is_read_from_two_headers() -> None:
 
 def test_a_short_secret_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("short")
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="at least 32 characters"):
         read_secrets(tmp_path / "secret", tmp_path / "none")
 
 
@@ -85,30 +85,30 @@ def _disconnected() -> bool:
 
 
 def test_a_repeated_post_joins_only_if_its_client_disconnected_or_fell_back() -> None:
-    reposts = RetryDetection()
-    reposts.note(b"f", PostedExec("c1", True, _connected))
-    assert reposts.find(b"f", True) is None
-    assert reposts.find(b"g", False) is None
-    assert reposts.find(b"f", False) == "c1"
-    assert reposts.find(b"f", False) is None
-    reposts.note(b"f", PostedExec("c2", False, _disconnected))
-    assert reposts.find(b"f", False) == "c2"
+    retries = RetryDetection()
+    retries.note(b"f", PostedExec("c1", True, _connected))
+    assert retries.find(b"f", True) is None
+    assert retries.find(b"g", False) is None
+    assert retries.find(b"f", False) == "c1"
+    assert retries.find(b"f", False) is None
+    retries.note(b"f", PostedExec("c2", False, _disconnected))
+    assert retries.find(b"f", False) == "c2"
     posted = PostedExec("c3", True, _connected)
-    reposts.note(b"f", posted)
+    retries.note(b"f", posted)
     posted.answered(connected=True)
-    assert reposts.find(b"f", True) is None
-    assert reposts.find(b"f", False) == "c3"
+    assert retries.find(b"f", True) is None
+    assert retries.find(b"f", False) == "c3"
     posted = PostedExec("c4", True, _connected)
-    reposts.note(b"f", posted)
+    retries.note(b"f", posted)
     posted.answered(connected=False)
-    assert reposts.find(b"f", True) == "c4"
+    assert retries.find(b"f", True) == "c4"
 
 
 def test_the_number_of_remembered_posts_is_bounded() -> None:
-    reposts = RetryDetection()
+    retries = RetryDetection()
     for number in range(10_000):
-        reposts.note(b"%d" % (number % 5000), PostedExec("c", True, None))
-    assert len(reposts._posted) <= 4096
+        retries.note(b"%d" % (number % 5000), PostedExec("c", True, None))
+    assert len(retries._posted) <= 4096
 
 
 def test_settings_come_from_the_environment() -> None:

@@ -55,7 +55,7 @@ async def test_requests_during_the_rebuild_get_503_and_not_404(
     async with served.client() as client:
         answer = await client.request(method, path, json=body)
         assert (answer.status_code, answer.json()["code"]) == (503, "placement_unavailable")
-        await served.store.mark_generation("g2", term=2)
+        await served.store.set_marker("g2", term=2)
         assert (await client.request(method, path, json=body)).status_code == afterwards
 
 
@@ -71,7 +71,7 @@ async def test_an_idempotency_key_finds_its_sandbox_after_a_wipe(served: Served,
     assert (await _made(served, headers=headers)).status_code == 503
     present = served.runtime.present[first["sandbox_id"]]
     assert await served.store.rebuild(present.spec, present.endpoint, present.created_at, term=2)
-    await served.store.mark_generation("g2", term=2)
+    await served.store.set_marker("g2", term=2)
     again = await _made(served, headers=headers)
     assert (again.status_code, again.json()["incarnation"]) == (200, first["incarnation"])
     assert (await _made(served, BOB, headers=headers)).json()["sandbox_id"] != first["sandbox_id"]
@@ -87,7 +87,7 @@ async def test_a_sandbox_in_creation_during_a_wipe_is_returned_once_it_is_record
         await until_async(lambda: "mid" in served.runtime.present, deadline_s=DEADLINE_S, what="the sandbox")
         present = served.runtime.present["mid"]
         await served.store.rebuild(present.spec, present.endpoint, present.created_at, term=2)
-        await served.store.mark_generation("g2", term=2)
+        await served.store.set_marker("g2", term=2)
         answer = await making
     assert (answer.status_code, answer.json()["incarnation"]) == (200, present.incarnation)
     assert served.runtime.deleted == []
@@ -98,5 +98,5 @@ async def test_readiness_returns_once_the_records_are_complete(served: Served, r
     async with served.client() as client:
         answer = await client.get("/readyz")
         assert (answer.status_code, list(answer.json()["unavailable"])) == (503, ["placement"])
-        await served.store.mark_generation("g2", term=2)
+        await served.store.set_marker("g2", term=2)
         assert (await client.get("/readyz")).status_code == 200

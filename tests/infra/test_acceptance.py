@@ -16,7 +16,7 @@ from holdfast import AuthenticationError, ServiceUnavailableError
 from holdfast_server.embed import free_port
 
 from infra.scripts.acceptance import burst, inside
-from infra.scripts.acceptance.__main__ import STEPS, Rehearsal, parse
+from infra.scripts.acceptance.__main__ import STEPS, AcceptanceTest, parse
 from infra.scripts.acceptance.__main__ import main as acceptance
 from infra.scripts.acceptance.outcome import NotRunError, Result, StepError, passed, take, verdict
 from infra.scripts.deploy.kubectl import DeployError, Kubectl
@@ -60,7 +60,7 @@ def test_every_outcome_of_a_step_is_reported(error: Exception | None, word: str,
 
 
 @pytest.mark.parametrize("arguments", [["--steps", ""], ["--steps", "smoke,nonsense"], ["--count", "0"], ["--sessions", "0"]])
-def test_a_rehearsal_without_steps_or_sandboxes_is_refused(arguments: list[str]) -> None:
+def test_an_acceptance_test_without_steps_or_sandboxes_is_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse(arguments)
 
@@ -221,9 +221,9 @@ def test_a_fault_passes_only_if_all_sessions_continued(
 
     monkeypatch.setattr(module, "_AT_WORK_S", 0.0)
     program = kubectl(tmp_path, logs, refused)
-    rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
-    rehearsal.take("fault", lambda: rehearsal.under("k", rehearsal.faults()["controllers killed"]))
-    assert rehearsal.results[0].word == word, rehearsal.results
+    acceptance = AcceptanceTest(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
+    acceptance.take("fault", lambda: acceptance.under("k", acceptance.faults()["controllers killed"]))
+    assert acceptance.results[0].word == word, acceptance.results
 
 
 def test_failed_sessions_are_reported_rather_than_the_completed_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,10 +232,10 @@ def test_failed_sessions_are_reported_rather_than_the_completed_pod(tmp_path: Pa
 
     monkeypatch.setattr(module, "_AT_WORK_S", 0.0)
     program = kubectl(tmp_path, report(2, failed=2, failures=["SandboxLostError: it was deleted"]), ("exec",))
-    rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
-    rehearsal.take("fault", lambda: rehearsal.under("k", rehearsal.faults()["controllers killed"]))
-    assert rehearsal.results[0].word == "failed"
-    assert "SandboxLostError: it was deleted" in rehearsal.results[0].detail
+    acceptance = AcceptanceTest(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
+    acceptance.take("fault", lambda: acceptance.under("k", acceptance.faults()["controllers killed"]))
+    assert acceptance.results[0].word == "failed"
+    assert "SandboxLostError: it was deleted" in acceptance.results[0].detail
 
 
 def test_without_a_cluster_it_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,12 +247,12 @@ def test_without_a_cluster_it_fails(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_steps_that_cannot_run_are_reported_and_do_not_pass(tmp_path: Path) -> None:
     program = kubectl(tmp_path)
-    rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k"]), Kubectl(program))
-    rehearsal.take("deploy", rehearsal.deploy)
-    rehearsal.take("away", lambda: rehearsal.api_away("http://x", "k"))
-    assert [one.word for one in rehearsal.results] == ["not run", "not run"]
-    assert "--api-away" in rehearsal.results[1].detail
-    assert not passed(rehearsal.results)
+    acceptance = AcceptanceTest(parse(["--kubectl", program, "--api-key", "k"]), Kubectl(program))
+    acceptance.take("deploy", acceptance.deploy)
+    acceptance.take("away", lambda: acceptance.api_away("http://x", "k"))
+    assert [one.word for one in acceptance.results] == ["not run", "not run"]
+    assert "--api-away" in acceptance.results[1].detail
+    assert not passed(acceptance.results)
 
 
 @HERE
@@ -297,7 +297,7 @@ def test_the_key_is_known_when_every_gateway_accepts_it(monkeypatch: pytest.Monk
 
         def list_sandboxes(self) -> None:
             if (number := next(connections)) % 2 and number < 10:
-                raise AuthenticationError("key_invalid", "this API key is not known")
+                raise AuthenticationError("key_invalid", "the API key of the request is not known")
 
     monkeypatch.setattr(module, "SandboxClient", Client)
     monkeypatch.setattr("infra.scripts.acceptance.__main__.time.sleep", lambda _: None)
@@ -313,9 +313,9 @@ def test_the_key_is_known_when_every_gateway_accepts_it(monkeypatch: pytest.Monk
 def test_the_outage_of_the_api_server_runs_a_command_during_sessions(stack: Stack, tmp_path: Path) -> None:
     program = kubectl(tmp_path)
     arguments = ["--kubectl", program, "--url", stack.url, "--api-key", stack.key, "--image", "host", "--sessions", "2"]
-    rehearsal = Rehearsal(parse([*arguments, "--api-away", f"touch {tmp_path}/away"]), Kubectl(program))
-    rehearsal.take("away", lambda: rehearsal.api_away(stack.url, stack.key))
-    assert rehearsal.results[0].word == "passed", rehearsal.results
+    acceptance = AcceptanceTest(parse([*arguments, "--api-away", f"touch {tmp_path}/away"]), Kubectl(program))
+    acceptance.take("away", lambda: acceptance.api_away(stack.url, stack.key))
+    assert acceptance.results[0].word == "passed", acceptance.results
     assert (tmp_path / "away").exists()
 
 

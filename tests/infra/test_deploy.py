@@ -205,17 +205,21 @@ def test_workloads_are_awaited_in_the_order_of_their_dependencies() -> None:
 @pytest.mark.parametrize(
     ("profile", "seen", "words"),
     [
-        ("userns", node_probes.Seen("userns", 1.0, True), "in a user namespace of the pod; a probe pod had one"),
-        ("userns", node_probes.Seen("userns", 1.0, False, "runc is old"), "BUT THE NODES CANNOT: runc is old. Every create is refused"),
-        ("userns", node_probes.Seen("userns", 1.0, None, "no image"), "not known (no image)"),
-        ("userns", node_probes.Seen("root", 1.0, True), "not known (no probe pod has been over yet)"),
+        ("userns", node_probes.NodeVerdict("userns", 1.0, True), "in a user namespace of the pod; a probe pod had one"),
+        (
+            "userns",
+            node_probes.NodeVerdict("userns", 1.0, False, "runc is old"),
+            "BUT THE NODES CANNOT: runc is old. Every create is refused",
+        ),
+        ("userns", node_probes.NodeVerdict("userns", 1.0, None, "no image"), "not known (no image)"),
+        ("userns", node_probes.NodeVerdict("root", 1.0, True), "not known (no probe pod has been over yet)"),
         ("userns", None, "not known (no probe pod has been over yet)"),
         ("root", None, "sandbox profile root: the image's own user, root included, without a user namespace"),
         ("restricted", None, "sandbox profile restricted: user 1000, no capabilities"),
     ],
 )
 def test_deploy_reports_the_profile_and_whether_nodes_support_it(
-    read_only_cluster: ReadOnlyCluster, profile: str, seen: node_probes.Seen | None, words: str
+    read_only_cluster: ReadOnlyCluster, profile: str, seen: node_probes.NodeVerdict | None, words: str
 ) -> None:
     manifests = render(K8S / "overlays/dev")
     settings = next(one for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS)

@@ -68,7 +68,7 @@ async def _note_verdict(api: Api, settings: KubernetesSettings) -> None:
         assert verdict.conclusive, f"the probe cannot determine whether this cluster enforces network policies: {verdict.detail}"
         _verdicts.append(verdict)
     else:
-        await network_probe.note(api, settings, _verdicts[0])
+        await network_probe.store_verdict(api, settings, _verdicts[0])
 
 
 _verdicts: list[network_probe.Verdict] = []

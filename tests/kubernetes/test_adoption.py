@@ -185,7 +185,7 @@ async def test_the_pod_of_a_former_incarnation_is_found_beside_the_next(runtime:
     await runtime.adopt("pool-1", former, 60.0)
     await runtime.create(later, 60.0)
     assert len(await runtime.list_all()) == 2
-    await runtime.allow("a", former.spec.incarnation, Egress("internet"))
+    await runtime.set_egress("a", former.spec.incarnation, Egress("internet"))
     assert await runtime.delete("a", former.spec.incarnation)
     assert [one.incarnation for one in await runtime.list_all()] == [later.spec.incarnation]
 

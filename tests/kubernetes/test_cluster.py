@@ -18,7 +18,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Options, Volume
-from gateway.runtimes.base import EndAnnounced, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -100,7 +100,7 @@ async def test_a_pod_past_its_deadline_is_reported(runtime: KubernetesRuntime) -
     events = runtime.watch()
     await next_of(events, Synced)
     await runtime.api.patch(f"{runtime.pods}/hf-sb-1", {"spec": {"activeDeadlineSeconds": 1}})
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert gone.cause.reason == "ttl"
     await events.aclose()  # type: ignore[attr-defined]
 
@@ -112,7 +112,7 @@ async def test_an_eviction_is_announced_and_its_end_reported(runtime: Kubernetes
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "hf-sb-1", "namespace": runtime.settings.namespace}}
     await runtime.api.post(f"{runtime.pods}/hf-sb-1/eviction", body)
     leaving = await next_of(events, EndAnnounced, "sb-1")
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert (leaving.cause.reason, gone.cause.reason, gone.cause.fault) == ("evicted", "evicted", "infrastructure")
     assert leaving.deadline > time.time() - 1
     await events.aclose()  # type: ignore[attr-defined]
@@ -128,7 +128,7 @@ async def test_the_workload_is_not_at_fault_when_another_client_deletes_the_pod(
     events = runtime.watch()
     await next_of(events, Synced)
     await runtime.api.delete(f"{runtime.pods}/hf-sb-1", options)
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     print(f"\n{gone.cause}")
     assert (gone.cause.reason, gone.cause.fault) == ("deleted", "infrastructure")
     await events.aclose()  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.runtimes.base import EndAnnounced, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.pods.runtime_events import carried, on_change, on_vanish
 from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -28,7 +28,7 @@ async def test_kubectl_delete(runtime: KubernetesRuntime, api: FakeApi, kubelet:
     if options != {"gracePeriodSeconds": 0}:
         leaving = await next_of(events, EndAnnounced, "sb-1")
         assert (leaving.cause.reason, leaving.cause.fault) == ("deleted", "infrastructure")
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert (gone.cause.reason, gone.cause.fault) == ("deleted", "infrastructure"), gone.cause
     await events.aclose()  # type: ignore[attr-defined]
 
@@ -47,7 +47,7 @@ async def test_a_delete_through_the_service_is_attributed_to_the_caller(runtime:
     await next_of(events, Synced)
     await until_ready(runtime)
     assert await runtime.delete("sb-1", request.spec.incarnation)
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert (gone.cause.reason, gone.cause.fault) == ("deleted", "caller")
     await events.aclose()  # type: ignore[attr-defined]
 
@@ -58,11 +58,11 @@ async def test_a_pod_that_ended_before_its_delete_keeps_its_cause(runtime: Kuber
     await next_of(events, Synced)
     kubelet.end("hf-sb-1", reason="OOMKilled")
     api.pods.delete("hf-sb-1", {})
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert (gone.cause.reason, gone.cause.fault) == ("oom", "workload")
     await runtime.create(order("sb-2"), CREATE_S)
     kubelet.end("hf-sb-2", reason="Error", code=3)
-    later = await next_of(events, WentAway, "sb-2")
+    later = await next_of(events, SandboxEnded, "sb-2")
     assert (later.cause.reason, later.cause.fault) == ("exited", "workload")
     await events.aclose()  # type: ignore[attr-defined]
 
@@ -90,14 +90,14 @@ async def test_an_end_before_the_delete_is_distinguished_from_one_caused_by_it(
         (ended_pod(1.0, "OOMKilled"), "oom", "workload"),
     ):
         (event,) = on_change(facts, before, runtime.settings)
-        assert isinstance(event, WentAway)
+        assert isinstance(event, SandboxEnded)
         assert (event.cause.reason, event.cause.fault) == (reason, fault)
     # The kubelet removes an ended pod with a grace period of 0. That is not reported a second time.
     assert on_vanish(ended_pod(1.0, grace=0), ended_pod(1.0)) == []
     (event,) = on_vanish(ended_pod(1.0, grace=0), before)  # one event carried both: it is reported now
-    assert isinstance(event, WentAway)
+    assert isinstance(event, SandboxEnded)
     assert (event.cause.reason, event.cause.fault) == ("deleted", "infrastructure")
     ours = ended_pod(1.0, grace=ASKED_GRACE_S)
     (event,) = on_vanish(carried(ended_pod(1.0, grace=0), ours), ours)
-    assert isinstance(event, WentAway)
+    assert isinstance(event, SandboxEnded)
     assert (event.cause.reason, event.cause.fault) == ("deleted", "caller")

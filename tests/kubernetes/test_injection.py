@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.base import WentAway
+from gateway.runtimes.base import SandboxEnded
 from gateway.runtimes.kubernetes.cluster import injection, node_probes
-from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, find_out, version_of
+from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, detect, version_of
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, all_ready, order
 from tests.kubernetes.conftest import QUICK, settings_for
-from tests.support.kube.canaries import Canaries
 from tests.support.kube.kubelet import NO_LOADER, NOT_ID_MAPPED, Kubelet
 from tests.support.kube.objects import Entry, RefusedError
+from tests.support.kube.probe_pods import ProbePods
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
@@ -52,7 +52,7 @@ async def test_the_choice_by_server_version_and_node_runtimes(
     api.minor, api.image_volumes = minor, gate
     for number, text in enumerate(runtimes):
         node(api, text, f"node-{number + 2}")
-    found = await find_out(runtime.api, runtime.settings)
+    found = await detect(runtime.api, runtime.settings)
     assert (found.way, bool(found.why)) == (way, way == "init"), found
     assert api.pods.names() == [], "no pod is really created"
 
@@ -60,8 +60,8 @@ async def test_the_choice_by_server_version_and_node_runtimes(
 async def test_only_nodes_of_sandboxes_count(runtime: KubernetesRuntime, api: FakeApi) -> None:
     node(api, "containerd://1.7.0", pool="system")
     node(api, "containerd://2.2.0", "node-10")
-    assert (await find_out(runtime.api, replace(runtime.settings, node_selector=(("pool", "sandboxes"),)))).way == "image"
-    assert (await find_out(runtime.api, runtime.settings)).way == "init"
+    assert (await detect(runtime.api, replace(runtime.settings, node_selector=(("pool", "sandboxes"),)))).way == "image"
+    assert (await detect(runtime.api, runtime.settings)).way == "init"
 
 
 NO_NODES = RefusedError(403, "Forbidden", "nodes is forbidden: cannot list resource")
@@ -75,10 +75,10 @@ async def test_where_nodes_may_not_be_read_a_probe_pod_decides(
     """A version is no proof: Kubernetes 1.36 runs on containerd 2.1, which mounts the whole image."""
     api.minor = minor
     if volume is not None:
-        with Canaries(api, volume=volume).run():
+        with ProbePods(api, volume=volume).run():
             await node_probes.probe(runtime.api, runtime.settings)
     api.refuse = [("list nodes", NO_NODES)]
-    found = await find_out(runtime.api, runtime.settings)
+    found = await detect(runtime.api, runtime.settings)
     assert (found.way, found.sure) == ("image" if volume else "init", volume is not None)
     assert ("did not find the bundle" in found.why) is (volume is False)
 
@@ -90,16 +90,16 @@ async def test_a_gateway_uses_a_new_probe_result_within_seconds(
     injecting = InjectionChoice(runtime.api, runtime.settings)
     api.refuse = [("list nodes", NO_NODES)] * 2
     assert await injecting.way() == "init"
-    with Canaries(api).run():
+    with ProbePods(api).run():
         await node_probes.probe(runtime.api, runtime.settings)
     assert await injecting.way() == "image"
 
 
 async def test_a_probe_does_not_override_a_node_with_an_old_runtime(runtime: KubernetesRuntime, api: FakeApi) -> None:
     node(api, "containerd://2.1.9")
-    with Canaries(api).run():
+    with ProbePods(api).run():
         await node_probes.probe(runtime.api, runtime.settings)
-    assert (await find_out(runtime.api, runtime.settings)).way == "init"
+    assert (await detect(runtime.api, runtime.settings)).way == "init"
 
 
 @pytest.mark.parametrize(("why", "shown"), [(NO_LOADER, "ld.so"), (NOT_ID_MAPPED, "idmap mounts")])
@@ -121,7 +121,7 @@ async def test_a_pod_without_its_bundle_is_created_again(
     assert api.pods.get("hf-sb-1")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"
     assert api.requests["create pods"] == 2
     await all_ready(runtime)
-    assert not [one for one in events if isinstance(one, WentAway)]
+    assert not [one for one in events if isinstance(one, SandboxEnded)]
     following.cancel()
     await runtime.create(order("sb-2"), CREATE_S)
     other = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
@@ -159,7 +159,7 @@ async def test_a_probe_says_that_the_image_volume_is_what_fails(runtime: Kuberne
             status = {"phase": "Failed", "containerStatuses": [{"name": "sandbox", "state": ended}]}
             api.pods.update(name, lambda pod: pod.update(status=status))
 
-    with Canaries(api).run():
+    with ProbePods(api).run():
         api.pods.on_write.append(refuse)
         seen = await node_probes.probe(runtime.api, runtime.settings)
     assert (seen.users, seen.volume) == (True, False)
@@ -172,7 +172,7 @@ async def test_a_probe_says_that_the_image_volume_is_what_fails(runtime: Kuberne
 
 async def test_an_exceeded_quota_does_not_count_as_missing_image_volumes(runtime: KubernetesRuntime, api: FakeApi) -> None:
     api.quota_pods = 0
-    assert (await find_out(runtime.api, runtime.settings)).way == "image"
+    assert (await detect(runtime.api, runtime.settings)).way == "image"
 
 
 async def test_the_choice_is_made_once_for_all_creates(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:

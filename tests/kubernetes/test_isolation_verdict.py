@@ -12,14 +12,14 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import AllowedRange, Egress
-from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.api.client import ApiError
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.gateway.harness import serve
 from tests.kubernetes.conftest import QUICK, settings_for
-from tests.support.kube.canaries import Canaries
+from tests.support.kube.probe_pods import ProbePods
 from tests.support.kube.server import FakeApi
 from tests.support.pace import Stopwatch
 from tests.support.requires import requires
@@ -120,7 +120,7 @@ async def test_a_later_verdict_takes_effect_within_seconds(gateway: KubernetesRu
 async def test_an_inconclusive_probe_does_not_replace_an_earlier_verdict(gateway: KubernetesRuntime, api: FakeApi) -> None:
     api.note_verdict(holds=True)
     found = await network_probe.found(gateway.api, gateway.settings)
-    with Canaries(api).run():
+    with ProbePods(api).run():
         await network_probe.probe(gateway.api, gateway.settings)
     inconclusive = await network_probe.probe(gateway.api, gateway.settings, 0.1)
     assert not inconclusive.conclusive
@@ -155,22 +155,22 @@ async def test_running_isolated_sandboxes_end_after_two_leaks(runtime: Kubernete
     events = runtime.watch()
     await next_of(events, Synced)
     api.probed = False
-    with Canaries(api, enforced=False).run() as canaries:
+    with ProbePods(api, enforced=False).run() as probe_pods:
 
         def change_network(entry: object) -> None:
-            canaries.enforced = canaries.played >= 2 and not leaks_again
+            probe_pods.enforced = probe_pods.played >= 2 and not leaks_again
 
         api.pods.on_write.insert(0, change_network)
         await runtime.collect()
         api.pods.on_write.remove(change_network)
-        assert canaries.played == 2
+        assert probe_pods.played == 2
     if not leaks_again:
         assert {present.sandbox_id for present in await runtime.list_all()} == {"sb-none", "sb-listed", "sb-open"}
         return
     reported: set[tuple[str, str]] = set()
     async with asyncio.timeout(60):
         async for event in events:
-            if isinstance(event, EndAnnounced | WentAway):
+            if isinstance(event, EndAnnounced | SandboxEnded):
                 assert (event.cause.reason, event.cause.fault) == ("isolation", "infrastructure")
                 reported.add((type(event).__name__, event.sandbox_id))
             if len(reported) == 4:

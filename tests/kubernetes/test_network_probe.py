@@ -15,7 +15,7 @@ from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.conformance.runtimes import CREATE_S, order
-from tests.support.kube.canaries import Canaries
+from tests.support.kube.probe_pods import ProbePods
 from tests.support.kube.server import FakeApi
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -35,7 +35,7 @@ async def test_the_first_leader_probes_at_once(
     api.pods.create(stale_pod)
     api.pods.update("hf-canary-left", lambda pod: pod["metadata"].update(creationTimestamp="2020-01-01T00:00:00Z"))
     store = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
-    with Canaries(api, enforced=enforced).run() as canaries:
+    with ProbePods(api, enforced=enforced).run() as probe_pods:
         assert (await network_check(runtime))["detail"].endswith("not probed yet")
         task = asyncio.create_task(Controller(store, runtime, "c1", ControllerSettings()).run(), name="controller")
 
@@ -45,7 +45,7 @@ async def test_the_first_leader_probes_at_once(
         await until_async(probed, deadline_s=60, what="the first probe")
         await until_async(lambda: not api.pods.names(), deadline_s=60, what="its pods, and those of a killed probe, to be gone")
         assert (await network_check(runtime))["ok"] is enforced
-        await until_async(lambda: canaries.played == (1 if enforced else 2), deadline_s=60, what="a second probe after a leak")
+        await until_async(lambda: probe_pods.played == (1 if enforced else 2), deadline_s=60, what="a second probe after a leak")
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

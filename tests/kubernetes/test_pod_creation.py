@@ -214,7 +214,7 @@ async def test_an_unreachable_cluster_is_unavailable(tmp_path: Path) -> None:
         runtime.delete("sb-1"),
         runtime.ping(),
         runtime.stats(),
-        runtime.allow("sb-1", "1" * 16, Egress("internet")),
+        runtime.set_egress("sb-1", "1" * 16, Egress("internet")),
     ):
         with pytest.raises(RuntimeUnavailableError):
             await call

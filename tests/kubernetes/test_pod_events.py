@@ -131,7 +131,7 @@ async def test_root_is_refused_where_it_would_be_root_of_the_node(
     async def unknown(manifest: dict[str, Any]) -> None:
         """As when the API server did not answer the dry run."""
 
-    monkeypatch.setattr(stuck._pod_creation, "_has_user_namespaces", unknown)
+    monkeypatch.setattr(stuck._pod_creation, "_check_user_namespaces", unknown)
     with pytest.raises(HoldfastError, match="gives pods no user namespaces"):
         await stuck.create(request, CREATE_S)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod to be gone")

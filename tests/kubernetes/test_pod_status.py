@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.runtimes.base import EndAnnounced, WentAway
+from gateway.runtimes.base import EndAnnounced, SandboxEnded
 from gateway.runtimes.kubernetes.pods.json_fields import moment
 from gateway.runtimes.kubernetes.pods.manifest import pod
 from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish, status_of
@@ -151,10 +151,10 @@ def test_deletions_by_the_service_are_distinguished_from_others() -> None:
     assert isinstance(leaving, EndAnnounced)
     assert leaving.deadline == moment("2026-01-01T00:10:30Z")
     (gone,) = on_vanish(ours)
-    assert isinstance(gone, WentAway)
+    assert isinstance(gone, SandboxEnded)
     assert (gone.cause.reason, gone.cause.fault) == ("deleted", "caller")
     (gone,) = on_vanish(theirs)
-    assert isinstance(gone, WentAway)
+    assert isinstance(gone, SandboxEnded)
     assert (gone.cause.reason, gone.cause.fault) == ("deleted", "infrastructure")
 
 
@@ -175,7 +175,7 @@ def test_a_disruption_is_announced_once_and_is_the_cause_of_the_end(reason: str,
     assert leaving.cause.reason == expected
     assert on_change(target, target, SETTINGS) == []
     (gone,) = on_vanish(target)
-    assert isinstance(gone, WentAway)
+    assert isinstance(gone, SandboxEnded)
     assert (gone.cause.reason, gone.cause.fault) == (expected, "infrastructure")
 
 
@@ -184,12 +184,12 @@ def test_each_change_is_reported_once() -> None:
     assert on_change(ready, None, SETTINGS) == []
     assert on_change(ready, ready, SETTINGS) == []
     (away,) = on_change(dead, ready, SETTINGS)
-    assert isinstance(away, WentAway)
+    assert isinstance(away, SandboxEnded)
     assert away.cause.reason == "oom"
     assert on_change(dead, dead, SETTINGS) == []
     assert on_vanish(dead) == []
     (gone,) = on_vanish(ready)
-    assert isinstance(gone, WentAway)
+    assert isinstance(gone, SandboxEnded)
     assert gone.cause.reason == "node-lost"
 
 

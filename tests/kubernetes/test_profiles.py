@@ -26,8 +26,8 @@ from gateway.runtimes.kubernetes.settings import Profile, read
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.kubernetes.test_manifest import PLAIN
-from tests.support.kube.canaries import NODES_USERS, OWN_USERS, Canaries
 from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.probe_pods import NODES_USERS, OWN_USERS, ProbePods
 from tests.support.kube.rules import check_pod
 from tests.support.kube.server import FakeApi
 
@@ -59,7 +59,7 @@ async def test_a_probe_pod_decides_whether_userns_is_available(
 ) -> None:
     runtime, supported = runtimes["userns"], uid_map == OWN_USERS
     assert "not probed yet" in (await check_of(runtime))["detail"]
-    with Canaries(api, uid_map=uid_map).run():
+    with ProbePods(api, uid_map=uid_map).run():
         seen = await node_probes.probe(runtime.api, runtime.settings)
     assert seen.users is supported
     assert api.pods.names() == []
@@ -106,13 +106,13 @@ async def test_a_refusal_by_the_kubelet_is_reported_in_seconds(
 
 
 async def test_a_probe_reads_a_refusal_by_the_kubelet(runtimes: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet) -> None:
-    """`Canaries` usually plays the pods of a probe; here the kubelet schedules the pod for user namespaces and refuses it."""
+    """`ProbePods` usually plays the pods of a probe; here the kubelet schedules the pod for user namespaces and refuses it."""
 
     def refuse(entry: Any) -> None:
         metadata = entry.object["metadata"]
         if entry.kind == "ADDED" and metadata["labels"].get("holdfast.dev/canary-role"):
             api.pods.update(metadata["name"], lambda body: body["spec"].update(nodeName="node-1"))
-            kubelet._complain(metadata["uid"], f"Failed to create pod sandbox: {REFUSED}")
+            kubelet._warn(metadata["uid"], f"Failed to create pod sandbox: {REFUSED}")
 
     api.pods.on_write.append(refuse)
     runtime = runtimes["userns"]
@@ -132,7 +132,7 @@ async def test_an_inconclusive_probe_refuses_no_create(runtimes: dict[Profile, K
 
 
 async def test_a_verdict_for_another_profile_does_not_count(runtimes: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
-    with Canaries(api).run():
+    with ProbePods(api).run():
         await node_probes.probe(runtimes["restricted"].api, runtimes["restricted"].settings)
     assert await node_probes.known(runtimes["userns"].api, runtimes["userns"].settings) is None
 
@@ -141,7 +141,7 @@ async def test_the_leader_probes_again_only_when_due(
     runtimes: dict[Profile, KubernetesRuntime], api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = runtimes["userns"]
-    with Canaries(api, uid_map=NODES_USERS).run() as canaries:
+    with ProbePods(api, uid_map=NODES_USERS).run() as probe_pods:
         await runtime.collect()
         bad = await node_probes.known(runtime.api, runtime.settings)
         assert bad is not None
@@ -149,7 +149,7 @@ async def test_the_leader_probes_again_only_when_due(
         await runtime.collect()
         assert await node_probes.known(runtime.api, runtime.settings) == bad, "not again so soon"
         monkeypatch.setattr(node_probes, "_PROBE_AGAIN_S", 0.0)
-        canaries.uid_map = OWN_USERS
+        probe_pods.uid_map = OWN_USERS
         await runtime.collect()
         good = await node_probes.known(runtime.api, runtime.settings)
         assert good is not None
@@ -221,16 +221,16 @@ def test_settings() -> None:
     assert (read(bundle).sandbox_profile, read(bundle).user) == ("userns", None)
     assert read({**bundle, "HOLDFAST_SANDBOX_PROFILE": "restricted", "HOLDFAST_GROUP": "5"}).group == 5
     assert read({**bundle, "HOLDFAST_USER": "0"}).user == 0
-    with pytest.raises(ValueError, match="HOLDFAST_SANDBOX_PROFILE='docker' is none of userns, root, restricted"):
+    with pytest.raises(ValueError, match="HOLDFAST_SANDBOX_PROFILE must be one of userns, root, restricted, not 'docker'"):
         read({**bundle, "HOLDFAST_SANDBOX_PROFILE": "docker"})
     with pytest.raises(ValueError, match="HOLDFAST_GROUP needs HOLDFAST_USER"):
         read({**bundle, "HOLDFAST_GROUP": "5"})
     assert read({**bundle, "HOLDFAST_ALLOW_ROOT": "True"}).allow_root
     assert not read({**bundle, "HOLDFAST_ALLOW_ROOT": "no"}).allow_root
-    with pytest.raises(ValueError, match="HOLDFAST_ALLOW_ROOT='enabled' is neither true nor false"):
+    with pytest.raises(ValueError, match="HOLDFAST_ALLOW_ROOT must be true or false, not 'enabled'"):
         read({**bundle, "HOLDFAST_ALLOW_ROOT": "enabled"})
     for value in ("inf", "nan"):
-        with pytest.raises(ValueError, match=f"HOLDFAST_NODE_LOST_S='{value}' is not a finite number"):
+        with pytest.raises(ValueError, match=f"HOLDFAST_NODE_LOST_S must be a finite number, not '{value}'"):
             read({**bundle, "HOLDFAST_NODE_LOST_S": value})
 
 

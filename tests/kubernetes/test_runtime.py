@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial_agent
 from gateway.model.options import AllowedRange, Egress
-from gateway.runtimes.base import EndAnnounced, Synced, WentAway
+from gateway.runtimes.base import EndAnnounced, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
 from gateway.runtimes.kubernetes.network import egress_key
@@ -48,15 +48,15 @@ async def test_the_allowance_of_a_running_sandbox_changes(runtime: KubernetesRun
     request = order("sb-1")
     await runtime.create(request, CREATE_S)
     for egress in (LISTED, INTERNET, Egress(), LISTED):
-        await runtime.allow("sb-1", request.spec.incarnation, egress)
+        await runtime.set_egress("sb-1", request.spec.incarnation, egress)
         assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == egress_key(egress, runtime.settings)
         (present,) = await runtime.list_all()
         assert present.spec.egress == egress
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-none", request.spec.incarnation, LISTED)
+        await runtime.set_egress("sb-none", request.spec.incarnation, LISTED)
     assert caught.value.code == "sandbox_not_found"
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-1", request.spec.incarnation, Egress("listed", domains=("pypi.org",)))
+        await runtime.set_egress("sb-1", request.spec.incarnation, Egress("listed", domains=("pypi.org",)))
     assert caught.value.code == "unsupported"
     (present,) = await runtime.list_all()
     assert present.spec.egress == LISTED
@@ -68,7 +68,7 @@ async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRunti
 
     async def refused(incarnation: str) -> None:
         with pytest.raises(HoldfastError) as caught:
-            await runtime.allow("sb-1", incarnation, INTERNET)
+            await runtime.set_egress("sb-1", incarnation, INTERNET)
         assert caught.value.code == "sandbox_not_found"
 
     await refused("f" * 16)
@@ -104,14 +104,14 @@ async def test_only_unused_policies_are_collected(runtime: KubernetesRuntime, ap
     await again.aclose()
 
 
-async def test_the_canary_distinguishes_enforced_open_and_broken_networks(
+async def test_the_network_probe_distinguishes_enforced_open_and_broken_networks(
     runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet
 ) -> None:
     api.probed = False
     assert await network_probe.known(runtime.api, runtime.settings) is None
 
     async def play(closed: int, opened: int) -> network_probe.Verdict:
-        """End the pods of the canary with the exit codes that a network would cause."""
+        """End the pods of the probe with the exit codes that a network would cause."""
         probing = asyncio.create_task(network_probe.probe(runtime.api, runtime.settings, 20.0))
         for role, code in (("listener", None), ("closed", closed), ("open", opened)):
             await until_async(lambda r=role: any(f"-{r}-" in name for name in api.pods.names()), deadline_s=SOON_S, what=role)
@@ -158,7 +158,7 @@ async def test_an_eviction_is_announced_and_its_end_reported(runtime: Kubernetes
     assert (leaving.cause.reason, leaving.cause.fault) == ("evicted", "infrastructure")
     api.pods.delete("hf-sb-1", {})
     kubelet.agents[made.partition("#")[2]].kill() if made.partition("#")[2] in kubelet.agents else None
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert (gone.incarnation, gone.cause.reason, gone.cause.fault) == (request.spec.incarnation, "evicted", "infrastructure")
     await events.aclose()  # type: ignore[attr-defined]
 
@@ -178,7 +178,7 @@ async def test_an_end_is_reported_while_the_pod_still_exists(
     events = runtime.watch()
     await next_of(events, Synced)
     kubelet.end("hf-sb-1", reason=reason, pod=pod)
-    gone = await next_of(events, WentAway, "sb-1")
+    gone = await next_of(events, SandboxEnded, "sb-1")
     assert (gone.cause.reason, gone.cause.fault) == (expected, fault)
     (present,) = await runtime.list_all()
     assert present.state == "failed"
@@ -191,7 +191,7 @@ async def test_a_pod_that_vanished_during_a_watch_outage_is_reported(runtime: Ku
     await runtime.create(order("sb-1"), CREATE_S)
     events = runtime.watch()
     await next_of(events, Synced)
-    away = asyncio.create_task(next_of(events, WentAway, "sb-1"))
+    away = asyncio.create_task(next_of(events, SandboxEnded, "sb-1"))
     await until_async(lambda: len(api.watches) == 2, deadline_s=SOON_S, what="both watches")
     api.stalled = True
     api.pods.remove("hf-sb-1")
@@ -230,7 +230,7 @@ async def test_exactly_one_of_many_requests_adopts_a_spare(runtime: KubernetesRu
     with pytest.raises(HoldfastError):
         await dial_agent(made, spare.token, 5.0)
     assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
-    await runtime.allow(winner.spec.sandbox_id, winner.spec.incarnation, INTERNET)  # the sandbox is found although its pod has another name
+    await runtime.set_egress(winner.spec.sandbox_id, winner.spec.incarnation, INTERNET)  # its pod has another name
     assert await runtime.delete(winner.spec.sandbox_id, winner.spec.incarnation)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod's end")
 

@@ -90,13 +90,13 @@ async def test_invalid_lifetimes_have_specific_hints(face: Any, wrong: Any) -> N
     client = face.client("http://127.0.0.1:1", "k", resume_timeout_s=0)
     sandbox = client.get_sandbox("sb")
     for call, expected, hint in (
-        (sandbox.extend, "seconds is a number of seconds above 0", "to end it sooner, call set_lifetime(), which counts from now"),
-        (sandbox.set_lifetime, "lifetime_s is a number of seconds above 0", "to end it now, call delete()"),
+        (sandbox.extend, "seconds must be a number of seconds above 0", "to end it sooner, call set_lifetime(), which counts from now"),
+        (sandbox.set_lifetime, "lifetime_s must be a number of seconds above 0", "to end it now, call delete()"),
     ):
         with pytest.raises(InvalidArgumentError, match=expected) as refused:
             await call(wrong)
         assert refused.value.hint == hint
-    with pytest.raises(InvalidArgumentError, match="ttl_s is a number of seconds above 0") as refused:
+    with pytest.raises(InvalidArgumentError, match="ttl_s must be a number of seconds above 0") as refused:
         client.group("run", ttl_s=wrong)
     assert "leave it out for a minute" in refused.value.hint
     await client.close()

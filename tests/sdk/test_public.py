@@ -27,7 +27,7 @@ ERRORS = frozenset(
     """
     ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError ClientClosedError CommandFailedError
     ConfigurationError ConflictError HoldfastError ImageNotFoundError ImagePullError InputClosedError InvalidArgumentError
-    InvalidPathError NoSpaceError NotFoundError OutcomeUnknownError PatchError PortUnreachableError ProtocolError QuotaError
+    InvalidPathError NoSpaceError NotFoundError OutcomeUnknownError PortUnreachableError ProtocolError QuotaError
     RemoteFileError RemoteFileExistsError RemoteFileNotFoundError RemoteIsADirectoryError RemoteNotADirectoryError RemotePermissionError
     RequestTooLargeError SandboxLostError SandboxNotFoundError SandboxNotReadyError ServiceError ServiceUnavailableError
     SessionFencedError SessionLostError ShellLostError SpawnError UnsupportedError UserNotFoundError WaitTimeoutError

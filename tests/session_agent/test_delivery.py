@@ -6,7 +6,7 @@ from holdfast_wire.frames import Exited, Fact, Gap, Output, Started
 from holdfast_wire.halves import SendHalf
 from holdfast_wire.limits import CONTROL_SLACK, WINDOW_BYTES
 
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Budget, Spool
 from session_agent.agent.session.delivery import Presenter
@@ -52,7 +52,7 @@ def test_a_flood_without_credit_becomes_one_gap() -> None:
         spool.append(1, b"x" * PIECE)
         spool.append(2, b"e" * 10)
         assert not presenter.pump()
-    record.ending = Ending(0, 1.0)
+    record.exit_status = ExitStatus(0, 1.0)
     while not presenter.pump():
         channel.half.grant(channel.half.limit + WINDOW_BYTES)
     assert isinstance(channel.facts[0], Started)

@@ -16,7 +16,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES
 
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.records import Records
 from session_agent.agent.output.spool import Budget, Spool
 from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
@@ -181,7 +181,7 @@ def test_output_of_delivered_commands_is_kept_within_bounds() -> None:
     for i in range(200):
         record = records.create(f"c{i}", b"", Spool(budget))
         record.spool.append(1, b"x" * size)
-        records.finish(record, Ending(0, 0.1), float(i))
+        records.finish(record, ExitStatus(0, 0.1), float(i))
         records.delivered(f"c{i}", float(i))
         assert records.get(f"c{i}").spool.held(1) == b"x" * size
         assert budget.held_bytes <= KEPT_SANDBOX_BYTES
@@ -198,7 +198,7 @@ def test_records_keep_their_bounds() -> None:
     for i in range(50):
         record = records.create(f"c{i}", b"", Spool(budget))
         record.spool.append(1, b"x" * 100)
-        records.finish(record, Ending(0, 0.1), float(i))
+        records.finish(record, ExitStatus(0, 0.1), float(i))
         if i % 2:
             records.delivered(f"c{i}", float(i))
     assert len(records) == 10

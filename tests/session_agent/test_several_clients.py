@@ -229,7 +229,7 @@ async def test_results_wait_for_a_client_that_gives_no_credit(ends: bool, monkey
         send(encode_item(Open(1, "shell", {"name": "main"}), 0))
         send(encode_item(Run(1, "much", {"script": f"head -c {WINDOW_BYTES - 2} /dev/zero"}), 1))
         send(*(encode_item(Run(1, command_id, {"script": ":"}), 2 + at) for at, command_id in enumerate(ids)))
-        await until_async(lambda: all(records.get(command_id).ending for command_id in ids), deadline_s=60, what="the end of all runs")
+        await until_async(lambda: all(records.get(command_id).exit_status for command_id in ids), deadline_s=60, what="the end of all runs")
         collect()
         assert received.count("Exited") < len(ids)
         if ends:

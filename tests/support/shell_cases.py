@@ -389,7 +389,7 @@ CASES: tuple[Case, ...] = (
         limit_s=36,
         shells=BASH,
     ),
-    _case("segmentation fault is told", "sh -c 'kill -SEGV $$'", exit_code=139, stderr=None),
+    _case("segmentation fault is reported", "sh -c 'kill -SEGV $$'", exit_code=139, stderr=None),
     _case("wait for a background job", "(sleep 0.05; exit 3) & wait $!", exit_code=3),
     _case("HOME is set", 'test -n "$HOME" && echo ok', stdout=b"ok\n"),
     _case("environment of the shell", "echo $CASE_ENV", env={"CASE_ENV": "given"}, stdout=b"given\n"),

@@ -1,5 +1,5 @@
 -- Reserve a sandbox id, once.
--- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 generation marker  7 changes
+-- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 completeness marker  7 changes
 --       8 set where the request was cancelled
 -- ARGV: 1 id  2 owner  3 incarnation  4 fingerprint  5 doc  6 ready timeout  7 lifetime  8 idle  9 heartbeat
 --       10 idempotency ttl ('' where its key is not this id's)  11 keep_failed   (durations in ms)
@@ -8,7 +8,7 @@
 --       16 1: its creation waits in a queue
 -- Answer: {fresh|record|tombstone|conflict|cancelled|taken|in use|forgotten, hash}
 local keyed = ARGV[10] ~= ''
-local cancelled, prior, generation = unpack(redis.call('MGET', KEYS[8], KEYS[3], KEYS[6]))
+local cancelled, prior, marker = unpack(redis.call('MGET', KEYS[8], KEYS[3], KEYS[6]))
 if cancelled then return { 'cancelled', {} } end
 local r = read(KEYS[1])
 if keyed and prior then
@@ -21,7 +21,7 @@ if r then
   if ARGV[15] == '1' and r.request ~= ARGV[14] then return { 'in use', {} } end
   return entry(r, KEYS[2])
 end
-if ARGV[12] == '1' and not generation and redis.call('EXISTS', KEYS[2]) == 0 then return { 'forgotten', {} } end
+if ARGV[12] == '1' and not marker and redis.call('EXISTS', KEYS[2]) == 0 then return { 'forgotten', {} } end
 local now = now_ms()
 r = {
   doc = ARGV[5], owner = ARGV[2], inc = ARGV[3], fp = ARGV[4], status = 'pending', created = text(now), active = text(now),

@@ -20,14 +20,14 @@ local was = pairs_of(r)
 if why == 'idle' and ARGV[5] == '1' then return { 'ask', was, why } end
 if why == 'ready-timeout' then
   save(KEYS[1], KEYS[3], ARGV[1], r, { status = 'failed', ended = text(now_ms()), reason = why, fault = 'infrastructure',
-    message = 'it did not become ready in time' }, keep)
+    message = 'the sandbox was not ready in time' }, keep)
   note_change(KEYS[6], ARGV[1])
   return { 'kept', was, why }
 end
 local messages = {
-  ttl = 'its lifetime is over',
-  idle = 'it was not used for longer than its idle timeout',
-  heartbeat = 'no heartbeat came within its heartbeat timeout',
+  ttl = "the sandbox's lifetime is over",
+  idle = 'the sandbox was not used for longer than its idle timeout',
+  heartbeat = 'no heartbeat of the sandbox came within its heartbeat timeout',
 }
 local reason, fault, message = why, 'caller', messages[why]
 if why == 'failed' then reason, fault, message = r.reason, r.fault, r.message end

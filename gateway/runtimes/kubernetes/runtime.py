@@ -97,7 +97,7 @@ class KubernetesRuntime:
         await self.policies.ensure(request.spec.egress)
         return await self._pod_creation.adopt(spare_id, request, timeout_s)
 
-    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         key = egress_key(egress, self.settings)
         await self._guard.check(egress)
         await self.policies.ensure(egress)

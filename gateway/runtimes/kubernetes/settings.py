@@ -103,7 +103,7 @@ def read(env: Mapping[str, str]) -> KubernetesSettings:
         raise ValueError("HOLDFAST_BUNDLE_IMAGE is not set: name the image that holds the agent's bundle")
     owner = tuple(env.get("HOLDFAST_OWNER", "").split("|"))
     if owner != ("",) and len(owner) != 4:
-        raise ValueError("HOLDFAST_OWNER is not apiVersion|kind|name|uid")
+        raise ValueError("HOLDFAST_OWNER must be written apiVersion|kind|name|uid")
     profile = cast(Profile, _one_of(env, "HOLDFAST_SANDBOX_PROFILE", ("userns", "root", "restricted")))
     user, group = _id(env, "HOLDFAST_USER"), _id(env, "HOLDFAST_GROUP")
     if group is not None and user is None and profile != "restricted":
@@ -145,21 +145,21 @@ def _parts(env: Mapping[str, str], name: str) -> tuple[str, ...]:
 def _pair(text: str, name: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"{name}: {text!r} is not name=value")
+        raise ValueError(f"{name}: {text!r} must be written name=value")
     return key, value
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:
     text = env.get(name, "").lower()
     if text not in ("", "0", "1", "false", "no", "true", "yes"):
-        raise ValueError(f"{name}={env[name]!r} is neither true nor false")
+        raise ValueError(f"{name} must be true or false, not {env[name]!r}")
     return text in ("1", "true", "yes")
 
 
 def _one_of(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     value = env.get(name) or choices[0]
     if value not in choices:
-        raise ValueError(f"{name}={value!r} is none of {', '.join(choices)}")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     return value
 
 
@@ -172,11 +172,11 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
     try:
         value = float(text) if text else default
     except ValueError:
-        raise ValueError(f"{name}={text!r} is not a number") from None
+        raise ValueError(f"{name} must be a number, not {text!r}") from None
     if not math.isfinite(value):
-        raise ValueError(f"{name}={text!r} is not a finite number")
+        raise ValueError(f"{name} must be a finite number, not {text!r}")
     if value < 0:
-        raise ValueError(f"{name}={text!r} is below 0")
+        raise ValueError(f"{name} must be at least 0, not {text!r}")
     return value
 
 

@@ -1,1 +1,1 @@
-"""Rehearses a deployment on the cluster that kubectl reaches: `python -m infra.scripts.acceptance --help`."""
+"""Tests a deployment on the cluster that kubectl reaches: `python -m infra.scripts.acceptance --help`."""

@@ -1,7 +1,7 @@
-"""``python -m infra.scripts.acceptance``: rehearse a deployment, with faults, on the cluster that KUBECONFIG names.
+"""``python -m infra.scripts.acceptance``: test a deployment, with faults, on the cluster that KUBECONFIG names.
 
 Owns the order of the steps, the faults and the command line. 0 when something passed and nothing failed; what was not run is listed with
-its reason. Writes acceptance.json. Called by `make acceptance`. It makes an API key of its own and takes it away at the end.
+its reason. Writes acceptance.json. Called by `make acceptance`. It creates an API key of its own and removes it at the end.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _KEY_S = 150
 """A Secret that is mounted is read again by the kubelet within about a minute, by the gateway soon after."""
 _KNOWN_IN_A_ROW = 12
 _AT_WORK_S = 10.0
-"""How long sessions go on after a fault."""
+"""How long sessions continue after a fault."""
 STEPS = ("deploy", "doctor", "smoke", "isolation", "images", "burst", "rolling", "faults")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m infra.scripts.acceptance", description="Rehearse a deployment, with faults.")
+    parser = argparse.ArgumentParser(prog="python -m infra.scripts.acceptance", description="Test a deployment, with faults.")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"some of {','.join(STEPS)}, in this order")
-    parser.add_argument("--overlay", default="", help="deploy this first (default: take what is deployed)")
-    parser.add_argument("--url", default="", help="where it answers from here (default: a port forwarded by kubectl)")
-    parser.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="default: one that is made, and taken away again")
-    parser.add_argument("--image", default="busybox:stable", help="what sandboxes and bare pods are made from (default: busybox:stable)")
-    parser.add_argument("--cpu", default="100m", help="a limit, too: with much less an agent takes long to start (default: 100m)")
-    parser.add_argument("--images", default="", metavar="NAME=IMAGE,…", help="images to try, by what is special of each")
+    parser.add_argument("--overlay", default="", help="deploy this overlay first (default: test what is deployed)")
+    parser.add_argument("--url", default="", help="URL of the service (default: a port forwarded by kubectl)")
+    parser.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="API key (default: a temporary one)")
+    parser.add_argument("--image", default="busybox:stable", help="image of the sandboxes and bare pods (default: busybox:stable)")
+    parser.add_argument("--cpu", default="100m", help="cpu of each sandbox; with much less an agent starts slowly (default: 100m)")
+    parser.add_argument("--images", default="", metavar="NAME=IMAGE,…", help="images to test, each with a name for the report")
     parser.add_argument("--count", type=int, default=100, metavar="N", help="sandboxes of the burst (default: 100)")
     parser.add_argument("--sessions", type=int, default=5, metavar="N", help="sessions at work under faults (default: 5)")
-    parser.add_argument("--api-away", default="", metavar="COMMAND", help="takes the API server away and back; else not run")
+    parser.add_argument("--api-away", default="", metavar="COMMAND", help="stops and restarts the API server (default: no such step)")
     parser.add_argument("--timeout", type=int, default=600, metavar="S", help="longest wait for a step (default: 600)")
     parser.add_argument("--output", type=Path, default=Path("acceptance.json"))
     parser.add_argument("--context", default="")
@@ -55,11 +55,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if unknown := sorted(set(options.wanted) - set(STEPS)):
         parser.error(f"no such step: {', '.join(unknown)}")
     if not options.wanted or options.count < 1 or options.sessions < 1:
-        parser.error("nothing would be tried: --steps names one at least, --count and --sessions are 1 at least")
+        parser.error("--steps must name at least one step, --count and --sessions must be at least 1")
     return options
 
 
-class Rehearsal:
+class AcceptanceTest:
     """One run on one deployment."""
 
     def __init__(self, options: argparse.Namespace, cluster: Kubectl) -> None:
@@ -75,8 +75,8 @@ class Rehearsal:
     def deploy(self) -> dict[str, Any]:
         if not self.options.overlay:
             if self.cluster.get("deployment/holdfast-gateway", "--namespace", SYSTEM) is None:
-                raise StepError("nothing is deployed: name an overlay")
-            raise NotRunError("what is deployed is taken as it is; --overlay deploys")
+                raise StepError("nothing is deployed: name an overlay with --overlay")
+            raise NotRunError("the existing deployment is tested as it is; --overlay deploys one")
         if deploying.main([*self.where, "apply", self.options.overlay]) != 0:
             raise StepError("the deploy failed, see above")
         return {"detail": self.options.overlay}
@@ -95,12 +95,12 @@ class Rehearsal:
             keys.remove(self.cluster, owner)
 
     def sandbox(self, **more: Any) -> dict[str, Any]:
-        """What each is asked for with. Of a rehearsal that is killed nothing is left after a minute."""
+        """The arguments with which each sandbox is created. A test run that is killed leaves nothing after a minute."""
         size = {"image": self.options.image, "cpu": self.options.cpu, "memory": "64Mi", "ready_timeout_s": float(self.options.timeout)}
         return {**size, "lifetime_s": 3600, "heartbeat_timeout_s": 60, "labels": {"purpose": "acceptance"}, **more}
 
     def with_key(self, url: str, key: str) -> None:
-        """Take the steps that need a key. Nothing of what they make is left."""
+        """Run the steps that need a key. They remove everything that they create."""
         _until_known(url, key)
         with SandboxClient(url, key) as client:
             for group, name, step in self.steps(client, url, key):
@@ -108,7 +108,7 @@ class Rehearsal:
                     self.take(name, step)
 
     def steps(self, client: SandboxClient, url: str, key: str) -> Iterator[tuple[str, str, Step]]:
-        """Each with the one of ``STEPS`` that it belongs to, and its name."""
+        """Yields for each step the entry of ``STEPS`` that it belongs to, its name, and its function."""
         options = self.options
         yield "doctor", "doctor", lambda: inside.doctor(client)
         yield "smoke", "smoke", lambda: self.smoke(url, key)
@@ -157,7 +157,7 @@ class Rehearsal:
         self.cluster.run(words[0], "--namespace", SYSTEM, *words[1:])
 
     def killed(self, component: str, *, everything: bool) -> None:
-        """Without grace; returns once others are there and ready."""
+        """Kill pods of a component without a grace period; returns once their replacements are ready."""
         selector = f"app.kubernetes.io/component={component}"
         found = self.cluster.run("get", "pods", "--namespace", SYSTEM, "--selector", selector, "--output", "name").split()
         if not found:
@@ -196,7 +196,7 @@ def _images(text: str) -> dict[str, str]:
 
 
 def _until_known(url: str, key: str) -> None:
-    """Until every gateway behind ``url`` takes the key: each reads its Secret in its own time, and a balancer picks one by connection."""
+    """Wait until all gateways behind ``url`` accept the key: each rereads its Secret by itself, and a connection reaches any one."""
     end = time.monotonic() + _KEY_S
     known = 0
     while known < _KNOWN_IN_A_ROW:
@@ -214,22 +214,22 @@ def _until_known(url: str, key: str) -> None:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     cluster = Kubectl(options.kubectl, options.context)
-    rehearsal = Rehearsal(options, cluster)
+    acceptance = AcceptanceTest(options, cluster)
     began = time.time()
     try:
         cluster.reachable()
         if "deploy" in options.wanted:
-            rehearsal.take("deploy", rehearsal.deploy)
-        if not any(one.word == "failed" for one in rehearsal.results) and options.wanted != ["deploy"]:
-            with rehearsal.key() as key, contextlib.nullcontext(options.url) if options.url else smoking.forwarded(cluster) as url:
-                rehearsal.with_key(url, key)
+            acceptance.take("deploy", acceptance.deploy)
+        if not any(one.word == "failed" for one in acceptance.results) and options.wanted != ["deploy"]:
+            with acceptance.key() as key, contextlib.nullcontext(options.url) if options.url else smoking.forwarded(cluster) as url:
+                acceptance.with_key(url, key)
     except Exception as error:  # noqa: BLE001 - what was found so far is still reported
-        rehearsal.results.append(Result("rehearsal", "failed", f"{type(error).__name__}: {error}", round(time.time() - began, 1)))
-        print(line(rehearsal.results[-1]), flush=True)
+        acceptance.results.append(Result("acceptance test", "failed", f"{type(error).__name__}: {error}", round(time.time() - began, 1)))
+        print(line(acceptance.results[-1]), flush=True)
     known = {name: str(value) for name, value in vars(options).items() if name != "api_key"}
-    write(options.output, rehearsal.results, {"began": began, "options": known})
-    print(f"\n{verdict(rehearsal.results)} ({options.output})")
-    return 0 if passed(rehearsal.results) else 1
+    write(options.output, acceptance.results, {"began": began, "options": known})
+    print(f"\n{verdict(acceptance.results)} ({options.output})")
+    return 0 if passed(acceptance.results) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Many sandboxes at once, side by side with as many bare pods of the same image: what is Holdfast's, and what the cluster's own.
+"""Creates many sandboxes at once and as many bare pods of the same image, and compares how long both take.
 
 Owns both bursts and their comparison. The bare pods ask for the same and pass the same admission, so that nodes, kubelet and container
 runtime have the same to do but for what is Holdfast's: the pod's user namespace, the volume with the bundle, and the agent's start.

@@ -1,4 +1,4 @@
-"""What sandboxes of a deployment are like inside: the images they are made from, and what the network lets them reach.
+"""Checks inside the sandboxes of a deployment: images of several kinds, and what the network lets a sandbox reach.
 
 Owns these checks; how the deployment is reached is ``__main__``'s.
 """
@@ -24,7 +24,7 @@ IMAGES = {
 
 
 def made(client: SandboxClient, options: dict[str, Any]) -> Sandbox:
-    """A sandbox, or why there is none: what is not this deployment's fault is not run."""
+    """A new sandbox. Raises ``NotRunError`` where the nodes cannot pull its image, which is not the deployment's fault."""
     try:
         return client.create_sandbox(**options)
     except (ImageNotFoundError, ImagePullError) as error:
@@ -36,11 +36,11 @@ def use(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
     with made(client, options) as sandbox:
         who = sandbox.exec(["/bin/sh", "-c", "id -u; exit 3"], timeout=60)
         if who.exit_code != 3:
-            raise StepError(f"a one-off answered {who.exit_code} {who.stderr!r}")
+            raise StepError(f"a one-off command ended with {who.exit_code} {who.stderr!r}")
         with sandbox.shell() as shell:
             shell.run("N=41", timeout=60)
             if (result := shell.run("echo $((N + 1))", timeout=60)).stdout != "42\n":
-                raise StepError(f"its shell answered {result.stdout!r} {result.stderr!r}")
+                raise StepError(f"the sandbox's shell answered {result.stdout!r} {result.stderr!r}")
         content = bytes(range(256)) * 64
         sandbox.files.write("/tmp/holdfast-acceptance", content)
         if sandbox.files.read("/tmp/holdfast-acceptance") != content:
@@ -55,7 +55,7 @@ def root(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
     except UnsupportedError as error:
         raise NotRunError(f"this deployment gives no root: {error}") from None
     if found["uid"] != "0":
-        raise StepError(f"it asked for root and is user {found['uid']}")
+        raise StepError(f"the sandbox was created as root and runs as user {found['uid']}")
     return found
 
 
@@ -77,7 +77,7 @@ def read_only(client: SandboxClient, cluster: Kubectl, options: dict[str, Any]) 
         script = "touch /holdfast-acceptance 2>/dev/null && echo writable || echo read-only"
         shown = cluster.run("exec", name, "--namespace", SANDBOXES, "--container", agent["name"], "--", "/bin/sh", "-c", script).strip()
         if shown != "read-only":
-            raise StepError(f"its root is {shown}")
+            raise StepError(f"the root file system of the sandbox is {shown}")
     finally:
         cluster.run("delete", "pod", name, "--namespace", SANDBOXES, "--ignore-not-found", "--grace-period=0", "--force")
     return {"detail": "a pod made again from a sandbox's, with a read-only root: its agent listens"}
@@ -89,14 +89,14 @@ def isolation(client: SandboxClient, options: dict[str, Any], target: str) -> di
     try:
         sandbox = made(client, {**options, "block_network": True})
     except UnsupportedError as error:
-        return {"detail": f"refused, because nothing would keep it from the network: {error}"}
+        return {"detail": f"the cluster cannot isolate sandboxes from the network: {error}"}
     with sandbox:
         has = sandbox.exec(["/bin/sh", "-c", "command -v nc || command -v bash"], timeout=60)
         if has.exit_code != 0:
             raise NotRunError(f"{options['image']} has neither nc nor bash to try with")
         tried = f"if command -v nc >/dev/null; then nc -w 3 {host} {port} </dev/null; else timeout 3 bash -c '</dev/tcp/{host}/{port}'; fi"
         if sandbox.exec(["/bin/sh", "-c", tried], timeout=60).exit_code == 0:
-            raise StepError(f"it asked to be kept from the network and reached {target}")
+            raise StepError(f"the sandbox is isolated from the network and reached {target}")
     return {"detail": f"could not reach {target}"}
 
 
@@ -105,5 +105,5 @@ def doctor(client: SandboxClient) -> dict[str, Any]:
     checks = client.doctor()
     bad = [f"{one['name']}: {one['detail']}" for one in checks if one.get("required") and not one.get("ok")]
     if not checks or bad:
-        raise StepError("; ".join(bad) or "it checked nothing")
+        raise StepError("; ".join(bad) or "holdfast doctor checked nothing")
     return {"detail": f"{len(checks)} checks"}

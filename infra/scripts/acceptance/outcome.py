@@ -1,7 +1,7 @@
-"""What a rehearsal found, step by step, and the verdict.
+"""The results of an acceptance test, step by step, and the verdict.
 
 Owns the three words a step ends with (passed, failed, not run), the table and the report. A step that was not run has a reason and does not
-count; a rehearsal passes only when something passed and nothing failed.
+count; a test passes only when something passed and nothing failed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Word = Literal["passed", "failed", "not run"]
 
 
 class NotRunError(Exception):
-    """The step cannot be taken here; the message is the reason."""
+    """The step cannot be run here; the message is the reason."""
 
 
 class StepError(Exception):
-    """The step was taken and did not do what it should."""
+    """The step was run and failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ Step = Callable[[], dict[str, Any]]
 
 
 def take(name: str, step: Step) -> Result:
-    """Take one step, whatever becomes of it."""
+    """Run one step, and turn what it raises into its result."""
     began = time.monotonic()
     word: Word = "failed"
     figures: dict[str, Any] = {}

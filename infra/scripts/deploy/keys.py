@@ -58,14 +58,14 @@ def lines(cluster: Kubectl) -> list[str]:
 
 
 def add(cluster: Kubectl, owner: str) -> str:
-    """One more key of ``owner``; those there are go on working. Gateways read it within about a minute, without a restart."""
+    """Add a key of ``owner``; existing keys stay valid. Gateways read it within about a minute, without a restart."""
     key, line = new_key(owner)
     write_secret(cluster, KEYS, {"keys": "\n".join([*lines(cluster), line]) + "\n"})
     return key
 
 
 def remove(cluster: Kubectl, prefix: str) -> list[str]:
-    """Take away all keys of an owner, or the one whose hash begins with ``prefix`` (8 digits at least). What was taken away."""
+    """Remove all keys of an owner, or the one whose hash begins with ``prefix`` (8 digits at least). Returns the removed lines."""
     present = lines(cluster)
     gone = [line for line in present if line.split()[0] == prefix or (len(prefix) >= 8 and line.split()[1].startswith(prefix))]
     if not gone:

@@ -1,6 +1,6 @@
-"""The one way from here to a cluster: kubectl, with readable answers and errors.
+"""Runs kubectl for the scripts of this folder, and turns its failures into readable errors.
 
-Owns running it. Called by the other modules of this package and by the smoke test.
+Called by the other modules of this package and by the smoke test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def moment(text: str) -> float:
 
 
 class DeployError(Exception):
-    """The deployment cannot go on; the message names the remedy."""
+    """The deployment cannot continue; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

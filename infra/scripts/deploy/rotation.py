@@ -1,4 +1,4 @@
-"""The signing secret of a deployment, changed under sessions at work.
+"""Replaces the signing secret of a deployment while sessions run.
 
 Owns the order. An agent accepts a token made from the secret of the time of its start. So all gateways first accept the new secret, then
 use it, and forget the former one once no sandbox made with it is left: each gateway always accepts the sandboxes and tickets of all others.
@@ -29,46 +29,46 @@ Say = Callable[[str], None]
 
 
 def rotate(cluster: Kubectl, timeout_s: int, say: Say) -> None:
-    """To a new secret, while the former one is still taken. Two rounds of restarts, in which sessions resume."""
+    """Change to a new secret, while the former one is still accepted. Restarts all gateways twice; sessions resume."""
     present = _present(cluster)
     others = present[OTHERS]
     if len(others) >= _MOST:
-        raise DeployError("a rotation before is not finished: python -m infra.scripts.deploy rotate-secret --finish")
+        raise DeployError("the previous rotation is not finished; run python -m infra.scripts.deploy rotate-secret --finish")
     new = secrets.token_urlsafe(48)
     _annotate(cluster, {SINCE: None})
     write_secret(cluster, KEYS, {OTHERS: _lines([new, *others])})
-    say("gateways learn the new secret")
+    say("restarting the gateways, which then accept the new secret")
     restart(cluster, timeout_s)
     write_secret(cluster, KEYS, {"secret": new, OTHERS: _lines([present["secret"][0], *others])})
-    say("gateways use the new secret")
+    say("restarting the gateways, which then sign with the new secret")
     restart(cluster, timeout_s)
     _annotate(cluster, {SINCE: str(int(time.time()))})
-    say("rotated; once the sandboxes of now have ended: python -m infra.scripts.deploy rotate-secret --finish")
+    say("rotated; once all present sandboxes have ended, run python -m infra.scripts.deploy rotate-secret --finish")
 
 
 def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
-    """Forget the former secrets. Raises ``DeployError`` while there are sandboxes that would be lost."""
+    """Remove the former secrets. Raises ``DeployError`` while there are sandboxes that would be lost."""
     present = cluster.get("secret", KEYS, "--namespace", SYSTEM) or {}
     since = ((present.get("metadata") or {}).get("annotations") or {}).get(SINCE)
     if not _present(cluster)[OTHERS]:
         raise DeployError("there is nothing to finish: one secret is in use")
     if since is None:
-        raise DeployError("the rotation was interrupted: python -m infra.scripts.deploy rotate-secret")
+        raise DeployError("the rotation was interrupted; run python -m infra.scripts.deploy rotate-secret")
     pods = (cluster.get("pods", "--namespace", SANDBOXES, "--selector", _MADE) or {}).get("items") or []
     old = [pod for pod in pods if moment(pod["metadata"]["creationTimestamp"]) <= float(since)]
     if old:
         raise DeployError(f"{len(old)} sandboxes were made with a former secret and would be lost: wait until they have ended")
     write_secret(cluster, KEYS, {OTHERS: ""})
     restart(cluster, timeout_s)
-    say("the former secret is forgotten")
+    say("the former secret is removed")
 
 
 def replace(cluster: Kubectl, timeout_s: int, say: Say) -> None:
-    """To a new secret at once: what leaked opens nothing any more, and every sandbox that is there is lost."""
+    """Change to a new secret at once: the former one is no longer accepted, and every present sandbox is lost."""
     _present(cluster)
     write_secret(cluster, KEYS, {"secret": secrets.token_urlsafe(48), OTHERS: ""})
     restart(cluster, timeout_s)
-    say("replaced; no sandbox made before can be reached: delete them")
+    say("replaced; sandboxes that were created before cannot be reached any more: delete them")
 
 
 def restart(cluster: Kubectl, timeout_s: int) -> None:

@@ -1,1 +1,1 @@
-"""Tries a deployment through the SDK: `python -m infra.scripts.smoke --help`."""
+"""Tests a deployment through the SDK: `python -m infra.scripts.smoke --help`."""

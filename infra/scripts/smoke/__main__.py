@@ -36,10 +36,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m infra.scripts.smoke", description="Create sandboxes, use them, delete them; print how long each step took."
     )
-    way = parser.add_argument_group("how to reach it (default: HOLDFAST_URL, else a port forwarded by kubectl)")
+    way = parser.add_argument_group("URL of the service (default: HOLDFAST_URL, else a port forwarded by kubectl)")
     way.add_argument("--url", default=os.environ.get("HOLDFAST_URL", ""))
     way.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="default: HOLDFAST_API_KEY")
-    way.add_argument("--in-cluster", action="store_true", help="run as a pod beside it, through its Service")
+    way.add_argument("--in-cluster", action="store_true", help="run as a pod in the cluster, through the Service of the gateways")
     way.add_argument("--context", default="")
     way.add_argument("--kubectl", default=os.environ.get("KUBECTL", "kubectl"))
     what = parser.add_argument_group("what to do")
@@ -53,12 +53,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     what.add_argument("--ready", default="120", metavar="S", help="longest wait for a sandbox (default: 120)")
     what.add_argument(
-        "--rolling", type=int, default=0, metavar="N", help="restart all gateways N times under sessions at work; implies --in-cluster"
+        "--rolling", type=int, default=0, metavar="N", help="restart all gateways N times while sessions are at work; implies --in-cluster"
     )
     what.add_argument("--timeout", type=int, default=600, metavar="S", help="longest wait for the whole (default: 600)")
     options = parser.parse_args(arguments)
     if options.count < 1 or options.rolling < 0:
-        parser.error("--count is at least 1, --rolling at least 0")
+        parser.error("--count must be at least 1, --rolling at least 0")
     if not options.api_key:
         raise DeployError("no API key: set HOLDFAST_API_KEY; `python -m infra.scripts.deploy key add OWNER` makes one")
     return options
@@ -89,13 +89,13 @@ def forwarded(cluster: Kubectl) -> Iterator[str]:
 
 
 Disturb = Callable[[], int]
-"""What happens while sessions are at work; how often it did."""
+"""Disturbs sessions that are at work; returns the number of disturbances."""
 AtWork = Callable[[subprocess.Popen[str]], int]
-"""The same, with the program whose output is read."""
+"""The same, given the program whose output is read."""
 
 
 def in_cluster(options: argparse.Namespace, cluster: Kubectl, disturb: Disturb | None = None) -> dict[str, Any]:
-    """Run ``episodes`` as a pod, with rollouts of the gateways meanwhile, or what ``disturb`` does. Its report."""
+    """Run ``episodes`` as a pod, while the gateways are rolled out or ``disturb`` runs. Its report."""
     gateway = cluster.get("deployment/holdfast-gateway", "--namespace", SYSTEM)
     if gateway is None:
         raise DeployError(f"there is no deployment holdfast-gateway in namespace {SYSTEM}")
@@ -164,7 +164,7 @@ def _report_of(command: list[str], options: argparse.Namespace, at_work: AtWork,
                 return {**found, **({"rollouts": happened} if options.rolling else {})}
     if time.monotonic() >= end:
         raise DeployError(f"{options.count} sandboxes had not done every step within {options.timeout} s (--timeout)")
-    raise DeployError(f"it ended without a report: {''.join(lines).strip()[-2000:]}")
+    raise DeployError(f"the smoke pod ended without a report: {''.join(lines).strip()[-2000:]}")
 
 
 def _stop(cluster: Kubectl, name: str) -> None:
@@ -196,7 +196,7 @@ def _roll(options: argparse.Namespace, cluster: Kubectl) -> int:
     for number in range(options.rolling):
         before = cluster.run("get", "pods", "--namespace", SYSTEM, "--selector", _GATEWAYS, "--output", "name").split()
         if not before:
-            raise DeployError("no gateway is there whose restart could show anything")
+            raise DeployError("there is no gateway to restart")
         cluster.run("rollout", "restart", "deployment/holdfast-gateway", "--namespace", SYSTEM)
         cluster.run("rollout", "status", "deployment/holdfast-gateway", "--namespace", SYSTEM, limit)
         cluster.run("wait", *before, "--namespace", SYSTEM, "--for=delete", limit)
@@ -204,11 +204,11 @@ def _roll(options: argparse.Namespace, cluster: Kubectl) -> int:
     return int(options.rolling)
 
 
-def run_episodes(options: argparse.Namespace, url: str, meanwhile: str = "") -> dict[str, Any]:
-    """Run ``episodes`` as a process; with ``--rolling`` the command ``meanwhile`` is what happens under sessions at work. Its report."""
+def run_episodes(options: argparse.Namespace, url: str, disturbance: str = "") -> dict[str, Any]:
+    """Run ``episodes`` as a process; with ``--rolling`` the command ``disturbance`` runs while sessions are at work. Its report."""
 
     def at_work(process: subprocess.Popen[str]) -> int:
-        status = subprocess.run(["sh", "-c", meanwhile], check=False, timeout=options.timeout).returncode
+        status = subprocess.run(["sh", "-c", disturbance], check=False, timeout=options.timeout).returncode
         process.terminate()
         return int(status == 0)
 

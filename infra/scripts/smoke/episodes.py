@@ -59,7 +59,7 @@ class Figures:
 
 
 def unmet(steps: dict[str, Any], count: int, wanted: tuple[str, ...]) -> list[str]:
-    """The steps that fewer than ``count`` sandboxes have done, or all of them where none was asked for: nothing done is nothing shown."""
+    """The steps that fewer than ``count`` sandboxes have done; a run without sandboxes fails too."""
     if count < 1:
         return ["no sandbox was asked for"]
     done = {step: int(steps.get(step, {}).get("n", 0)) for step in wanted}
@@ -67,7 +67,7 @@ def unmet(steps: dict[str, Any], count: int, wanted: tuple[str, ...]) -> list[st
 
 
 def episode(client: SandboxClient, options: argparse.Namespace, figures: Figures) -> None:
-    """One sandbox, from nothing to nothing."""
+    """Create a sandbox, use it in each way once, and delete it."""
     try:
         with figures.timed("create", lambda: create(client, options)) as sandbox:
             shell = figures.timed("open a shell", sandbox.shell)

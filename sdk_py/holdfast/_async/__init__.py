@@ -1,1 +1,1 @@
-"""One of the two faces of the SDK: ``_async`` is written, and ``infra/scripts/generate_sync.py`` generates ``_sync`` from it."""
+"""The asynchronous API of the SDK, written by hand. ``infra/scripts/generate_sync.py`` generates the blocking API, ``_sync``, from it."""

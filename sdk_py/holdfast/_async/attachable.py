@@ -18,7 +18,7 @@ from holdfast._public import public
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Background, Event, Lock
-from holdfast._transport.session.engine import elsewhere
+from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
 
@@ -116,13 +116,13 @@ class AsyncAttachable:
         self._rest.check_open()
         if self._by_rest:
             raise UnsupportedError(
-                "unsupported", "this needs a session, and only REST is in use", hint="WebSockets must reach the service for it"
+                "unsupported", "this operation needs a session, and this client uses only REST", hint="let WebSockets reach the service"
             )
         async with self._lock.own:
             driver = self._driver
             if driver is not None and not driver.here:
                 if not driver.left_behind:
-                    raise elsewhere()
+                    raise wrong_process_error()
                 driver = self._driver = None  # it belongs to the other process; this one makes a session of its own
                 self._start_over()
             if driver is not None and driver.engine.error is not None:

@@ -6,6 +6,7 @@ through with bounded memory. Paths are absolute, or relative to the sandbox's wo
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
 from binascii import crc32
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 Entries = list[FileEntry]
 Matches = list[FileMatch]
-_Founds = list  # the class has a method of that name
 
 
 @public
@@ -123,7 +123,7 @@ class AsyncFiles:
         rest = await self._sandbox._fallback()
         if rest is not None:
             if mode is not None or not parents or not atomic:
-                raise UnsupportedError("unsupported", "files over REST take no options", hint="use a session (WebSocket)")
+                raise UnsupportedError("unsupported", "file operations over REST take no options", hint="use a session (WebSocket)")
             content = content_of(await run_blocking(data.read)) if whole is None else whole  # type: ignore[union-attr]
             return TransferResult(await rest.write_file(self._sandbox.id, text_path(path), content, user))
         params = given(path=path_of(path), mode=mode, user=user)
@@ -147,7 +147,7 @@ class AsyncFiles:
                 await transfer.write(whole or b"", eof=True)
                 seen.note(whole or b"")
             else:
-                while data := content_of(await run_blocking(source.read, PIECE_BYTES), "what a file object gives"):
+                while data := content_of(await run_blocking(source.read, PIECE_BYTES), "the data of a file object"):
                     seen.note(data)
                     await transfer.write(data)
                 await transfer.write(b"", eof=True)
@@ -168,7 +168,7 @@ class AsyncFiles:
         rest = await self._sandbox._fallback()
         if rest is not None:
             if recursive:
-                raise UnsupportedError("unsupported", "a list over REST is of one directory", hint="use a session (WebSocket)")
+                raise UnsupportedError("unsupported", "over REST one directory is listed at a time", hint="use a session (WebSocket)")
             return await rest.list_files(self._sandbox.id, text_path(path), user)
         return await self._maps("list", path, read_entry, recursive=recursive or None, user=user)
 
@@ -194,8 +194,8 @@ class AsyncFiles:
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip, "user": user}
         return await self._maps("search", path, read_match, **params)
 
-    async def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], Found], **params: Any) -> _Founds[Found]:
-        found: _Founds[Found] = []
+    async def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], Found], **params: Any) -> builtins.list[Found]:
+        found: builtins.list[Found] = []
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
         with await self._open("fs", path, op=operation, **params) as transfer:
             while data := await transfer.read():
@@ -203,7 +203,7 @@ class AsyncFiles:
             result = await transfer.closed()
         if operation == "list" and result.get("truncated") is True:
             message = f"there is more below {path!s:.200} than the {len(found)} entries that one list gives"
-            raise RequestTooLargeError("request_too_large", message, hint="list its directories one by one, or run find")
+            raise RequestTooLargeError("request_too_large", message, hint="list the directories below it one by one, or run find")
         return found
 
     @opening

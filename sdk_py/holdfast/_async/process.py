@@ -26,7 +26,7 @@ class AsyncProcess(AsyncInput):
         """End its standard input: a real end of file. Nothing more when it is closed already, or the command has ended."""
         if not self._no_input and not self.done:
             await self._write(b"", True)
-            self._no_input = "its standard input was closed"
+            self._no_input = "the command's standard input was closed"
 
 
 @public

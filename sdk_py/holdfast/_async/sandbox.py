@@ -203,7 +203,7 @@ class AsyncSandbox(AsyncAttachable):
         )
         process = await begin(self, AsyncProcess, "command", params, self._limit(max_output_bytes, keep))
         if not stdin:
-            process._no_input = "it was started with stdin=False"
+            process._no_input = "the command was started with stdin=False"
         return process
 
     async def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> AsyncProcess:
@@ -391,7 +391,7 @@ class AsyncSandbox(AsyncAttachable):
     def _check_not_deleted(self) -> None:
         if self._deleted:
             message = f"sandbox {self.id!r} was deleted: it cannot be reset"
-            raise SandboxLostError("sandbox_gone", message, hint="create a new one")
+            raise SandboxLostError("sandbox_gone", message, hint="create a new sandbox")
 
     def _check_own(self) -> None:
         """Raise where another client took the session over, which now owns the sandbox."""

@@ -1,2 +1,2 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""One of the two faces of the SDK: ``_async`` is written, and ``infra/scripts/generate_sync.py`` generates ``_sync`` from it."""
+"""The asynchronous API of the SDK, written by hand. ``infra/scripts/generate_sync.py`` generates the blocking API, ``_sync``, from it."""

@@ -208,7 +208,7 @@ class SandboxClient:
         from holdfast._transport.threads.mapping import mapped
 
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")
+            raise bad(f"concurrency must be a number of items at a time, 1 or more, not {concurrency!r:.40}")
         wanted = list(items)
         return mapped(function, wanted, concurrency, Progress(len(wanted), progress), keep=return_exceptions)
 
@@ -288,7 +288,7 @@ class SandboxClient:
         self.close()
 
     def __reduce__(self) -> Never:
-        raise TypeError("a client holds connections and a key: make another one there")
+        raise TypeError("a client cannot be copied or pickled: it holds connections and a key; make another client there")
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.http.connected):

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.commands import GROUPS, NAMES, group_help_text, help_text, named
-from holdfast.cli.words import Arguments, UsageError
 
 EXIT_USAGE = 2
 EXIT_SERVICE = 125
@@ -59,7 +59,7 @@ def _no_command(words: Sequence[str]) -> UsageError:
         return UsageError(f"{words[0]} needs a command", usage=text.partition("\n")[0], program=f"holdfast {words[0]}")
     if words[0] in GROUPS:
         words = words[1:]
-    from holdfast.cli.guesses import suggest_command
+    from holdfast.cli.suggestions import suggest_command
 
     name = " ".join(words[:2]) if words[0] == "image" else words[0]
     return UsageError(f"there is no command {name}{suggest_command(name, NAMES)}", usage=usage)

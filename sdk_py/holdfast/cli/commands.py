@@ -1,14 +1,14 @@
-"""The commands there are: names, options, and which function each is.
+"""The commands of the command line: names, options, and the function of each.
 
-Owns the tree and its words; ``words`` reads command lines by it. Functions are named ``module:function`` below ``holdfast.cli`` and
-imported when they are used.
+Owns the tree and its words; ``command_line`` parses command lines with it. Functions are named ``module:function`` below
+``holdfast.cli`` and imported when they are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.words import HELP, JSON, Command, Option, columns, number
+from holdfast.cli.command_line import HELP, JSON, Command, Option, columns, number
 
 NETWORKS = ("none", "bridge", "internet")
 
@@ -32,7 +32,7 @@ exit codes:
   0    done
   1    `rm --all` was answered with no, `up` had to kill a process, or a check of `recipes` failed
   2    wrong usage, arguments, settings or local files; no service is configured
-  125  the service does not answer, refuses or fails; the sandbox or session failed or is not there; `doctor` misses something
+  125  the service does not answer, refuses or fails; the sandbox or session failed or is not there; a check of `doctor` failed
   130  interrupted
 `run`, `exec` and `shell` end with the exit code of what they ran: 126 cannot be executed, 127 not found, 124 after a time-out,
 128+n after signal n.
@@ -56,23 +56,23 @@ _MAKING = (
     Option("--ulimit", "set a limit of every process in the sandbox", "NAME=SOFT:HARD", many=True),
     Option("--shm-size", "how large /dev/shm may grow: 1g", "SIZE"),
     Option("-l --label", "set a label", "NAME=VALUE", many=True),
-    Option("--ready-timeout", "how long to wait until it is ready", "SECONDS", number),
-    Option("--lifetime", "delete it after this time", "SECONDS", number),
-    Option("--idle-timeout", "delete it when idle for this time", "SECONDS", number),
-    Option("--network --net", "what it reaches: internet (or bridge, the same), or none, the default; alone: internet", "MODE",
+    Option("--ready-timeout", "how long to wait until the sandbox is ready", "SECONDS", number),
+    Option("--lifetime", "delete the sandbox after this time", "SECONDS", number),
+    Option("--idle-timeout", "delete the sandbox when it was idle for this time", "SECONDS", number),
+    Option("--network --net", "network access: internet (or bridge, the same), or none (default); without a value: internet", "MODE",
            bare="internet", values=NETWORKS),
 )  # fmt: skip
 _RUNNING = (
     Option("-i --stdin --interactive", "pass standard input on; without it the command reads nothing"),
-    Option("-t --tty", "run it on a terminal, which also takes what is typed here"),
-    Option("-d --detach", "start it and return; `logs` shows its output"),
+    Option("-t --tty", "run the command on a terminal, which also receives what is typed here"),
+    Option("-d --detach", "start the command and return; `logs` shows its output"),
     Option("--timeout", "end the command after this time, with exit code 124", "SECONDS", number),
     Option("--raw", "pass control sequences to this terminal; files and pipes always get raw bytes"),
-    Option("--login", "run it in a login shell"),
+    Option("--login", "run the command in a login shell"),
     Option("-c", "a command string, run by the sandbox's shell, instead of words", "STRING"),
 )
 _RAW = Option("--raw", "pass control sequences to this terminal")
-_NO_EFFECT = "no effect; accepted as docker's"
+_NO_EFFECT = "no effect; accepted for compatibility with docker"
 
 
 def _lines(text: str) -> int | None:
@@ -141,7 +141,7 @@ the command has ended and its output was read to the end.
     Command("inspect", "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
     Command(
         "stats", "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
-        Option("--no-stream", "print once instead of every two seconds; into a file or pipe this is always so"),
+        Option("--no-stream", "print once instead of every two seconds; always so for a file or pipe"),
         Option("-a --all", _NO_EFFECT),
         more="The figures are sums over the processes in a sandbox; memory that processes share counts once for each of them.",
     ),
@@ -189,7 +189,7 @@ Ctrl-C ends all processes and sandboxes in order; a second Ctrl-C kills them.
         Option("--cpu --cpus", "CPU limit of a sandbox, in cores (2)", "CORES", default="2"),
         Option("-m --memory", "memory limit of a sandbox (8g)", "SIZE", default="8Gi"),
         Option("--cpu-used", "cores that a sandbox uses on average; nodes are then filled by use, not by limits", "CORES"),
-        Option("--memory-used", "memory that a sandbox uses on average; the same", "SIZE"),
+        Option("--memory-used", "memory that a sandbox uses on average; as --cpu-used", "SIZE"),
         Option("--headroom", "what a node reserves for a sandbox, as a multiple of its use (1.25)", "FACTOR", number, 1.25),
         Option("--commands", "commands that one sandbox runs in a second (0.2)", "NUMBER", number, 0.2),
         Option("--node-cpu", "cores of a node that are available to sandboxes (16)", "CORES", default="16"),

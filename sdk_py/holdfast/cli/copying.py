@@ -29,9 +29,9 @@ from holdfast import (
 )
 from holdfast._results import read_transfer, take
 from holdfast._sync.transfers import Transfer
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_note
-from holdfast.cli.words import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox
@@ -87,7 +87,8 @@ def remote(word: str) -> tuple[str, str] | None:
 
 def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], str | None], where: str = "", mkdir: str = "mkdir -p") -> str:
     """The path that a source gets at ``target``. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
-    ``kind`` says what is at a path. Raises ``UsageError`` for what docker refuses: what replaces another kind of file, or lies nowhere."""
+    ``kind`` returns what is at a path. Raises ``UsageError`` for what docker refuses: a target of another kind than the source, or one
+    without a directory above it."""
     name, is_directory, contents = source
     there, place = kind(target), target
     if there == "directory":
@@ -237,7 +238,7 @@ class _Input:
 
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:
     if _kind(sandbox.files, path) != "directory":
-        raise UsageError(f"an archive goes into a directory, and {path} is none", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
+        raise UsageError(f"the target of an archive must be a directory: {path}", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
     return _send(sandbox, path, _pieces(archive))
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.output import print_json, print_line
-from holdfast.cli.words import Arguments, UsageError
 
 _GIB, _MIB, _KIB = 1 << 30, 1 << 20, 1 << 10
 _PUBLISHED = (
@@ -99,11 +99,11 @@ def cost(arguments: Arguments) -> int:
         parse_bytes(arguments.memory_used) if arguments.memory_used else None,
     )
     if arguments.headroom < 1:
-        raise UsageError("--headroom is a factor of at least 1", "1.25 leaves a quarter of what is used free")
+        raise UsageError("--headroom must be at least 1", "1.25 reserves a quarter more than is used")
     cpu, memory = (limit if use is None else min(limit, use * arguments.headroom) for limit, use in zip(limits, used, strict=True))
     sandboxes = int(arguments.sandboxes)
     if sandboxes < 1:
-        raise UsageError("--sandboxes is a number of at least 1")
+        raise UsageError("--sandboxes must be at least 1")
     node = Node(parse_cpu(arguments.node_cpu), parse_bytes(arguments.node_memory), int(arguments.node_pods), arguments.node_price)
     service_price = node.price if arguments.service_price is None else arguments.service_price
     overhead = Overhead() if arguments.measured is None else measured(arguments.measured)

@@ -1,4 +1,4 @@
-"""``doctor``: what works, what does not, and what to do about it; first here, then at the service, else at a local node.
+"""``doctor``: checks Python and the service, or this machine's node where no service answers; prints what to do about each failure.
 
 Exit status 0 when all that is required is there, 125 otherwise.
 """
@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from holdfast import HoldfastError, SandboxClient
+from holdfast.cli.command_line import Arguments
 from holdfast.cli.output import print_json, print_line
-from holdfast.cli.words import Arguments
 
 NODE = "session_agent.node"
 NODE_TIMEOUT_S = 60.0
@@ -75,7 +75,8 @@ def _node() -> list[Check]:
         )
         body = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as why:
-        return [Check("node", False, f"its checks could not be run: {type(why).__name__}", "run `python -m session_agent.node doctor`")]
+        what = f"the checks of the node could not be run: {type(why).__name__}"
+        return [Check("node", False, what, "run `python -m session_agent.node doctor`")]
     rows = body.get("checks", []) if isinstance(body, dict) else body
     return [read(row) for row in rows if isinstance(row, dict)]
 

@@ -14,10 +14,10 @@ from typing import Any
 from holdfast import STDERR, STDOUT, Chunk, HoldfastError, Process, Sandbox, SandboxClient, Terminal, UnsupportedError
 from holdfast._requests import command_params
 from holdfast._sync.commands import begin
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.finding import opened
 from holdfast.cli.output import TerminalFilter, finish, print_json, print_line, print_note, variables
 from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
-from holdfast.cli.words import Arguments, UsageError
 
 PIECE_BYTES = 64 * 1024
 NOT_FOUND = 127
@@ -72,7 +72,7 @@ def command_of(arguments: Arguments) -> Command | None:
 def options_of(arguments: Arguments) -> dict[str, Any]:
     """What ``Sandbox.exec`` and ``start`` are called with."""
     if arguments.tty and arguments.timeout is not None:
-        raise UsageError("a terminal has no time-out", hint="leave out --timeout, or -t")
+        raise UsageError("a command on a terminal cannot have a time limit", hint="leave out --timeout, or -t")
     user = arguments.user
     return {
         "cwd": arguments.cwd,

@@ -1,4 +1,4 @@
-"""The sandbox that a word names: its id, or the beginning of a generated one, with or without ``sb-``, as with docker's ids.
+"""Finds the sandbox that a word names: its id, or the beginning of a generated one, with or without ``sb-``, as with docker's ids.
 
 Owns what counts as a beginning. A chosen id is never shortened: ``worker-1`` means no ``worker-10``, also where the first is gone.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import SandboxClient, SandboxNotFoundError
-from holdfast.cli.words import UsageError
+from holdfast.cli.command_line import UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox
@@ -30,7 +30,8 @@ def whole_id(client: SandboxClient, word: str) -> str | None:
     ids = [info.sandbox_id for info in client.list_sandboxes() if info.sandbox_id.startswith(_PREFIX + digits)]
     whole = [id_ for id_ in ids if len(id_) == len(_PREFIX) + _DIGITS and _HEX.issuperset(id_.removeprefix(_PREFIX))]
     if len(whole) > 1:
-        raise UsageError(f"{word} is the beginning of {len(whole)} ids: {', '.join(sorted(whole)[:5])}", hint="write more of it")
+        shown = ", ".join(sorted(whole)[:5])
+        raise UsageError(f"{word} is the beginning of {len(whole)} ids: {shown}", hint="write more characters of the id")
     return whole[0] if whole else None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from holdfast import ImageInfo, SandboxClient
+from holdfast.cli.command_line import Arguments
 from holdfast.cli.output import print_json, print_line, table
-from holdfast.cli.words import Arguments
 
 
 def list_(arguments: Arguments) -> None:

@@ -11,12 +11,12 @@ from itertools import chain
 
 from holdfast import Chunk, NotFoundError, OutcomeUnknownError, Process, Sandbox, SandboxClient, WaitTimeoutError
 from holdfast._sync.commands import begin
+from holdfast.cli.command_line import Arguments
 from holdfast.cli.execute import Screen
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_note
 from holdfast.cli.running import ENTRYPOINT, MAIN
 from holdfast.cli.signals import raised_on_exit_signals
-from holdfast.cli.words import Arguments
 
 _QUIET_ROUNDS = 2
 """After so many requests that were answered before any new output came, all output of that time has arrived."""
@@ -49,7 +49,7 @@ def _found(sandbox: Sandbox, command_id: str, *others: str) -> Process:
         if others:
             return _found(sandbox, *others)
         if command_id == ENTRYPOINT:
-            why.message = "no command of `run` is in this sandbox"
+            why.message = "this sandbox has no command that `run` started"
         why.hint = "logs shows what `run` or `exec -d` started; of `exec -d`, give the id that it printed"
         raise
     except OutcomeUnknownError as why:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.words import Arguments, UsageError
+from holdfast.cli.command_line import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast._results import CommandResult
@@ -105,7 +105,7 @@ def pairs(words: Sequence[str], what: str, example: str = "RUN=7") -> dict[str, 
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or not name:
-            raise UsageError(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} {example}")
+            raise UsageError(f"{what} must be written NAME=VALUE, not {word!r}", hint=f"as in {what} {example}")
         found[name] = value
     return found
 

@@ -7,15 +7,15 @@ import sys
 import threading
 
 from holdfast import SandboxClient
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_line
-from holdfast.cli.words import Arguments, UsageError
 
 
 def port(arguments: Arguments) -> None:
     local, separator, remote = arguments.port.rpartition(":")
     if not remote.isdecimal() or (separator and not local.isdecimal()):
-        raise UsageError("a port is written PORT or LOCAL:PORT", hint="holdfast port SANDBOX 8000, or holdfast port SANDBOX 9000:8000")
+        raise UsageError("a port must be written PORT or LOCAL:PORT", hint="holdfast port SANDBOX 8000, or holdfast port SANDBOX 9000:8000")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast import HoldfastError, RemoteFileError, Sandbox, SandboxClient
+from holdfast.cli.command_line import Arguments
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_note, table
 from holdfast.cli.signals import raised_on_exit_signals
-from holdfast.cli.words import Arguments
 
 INTERVAL_S = 2.0
 FIRST_INTERVAL_S = 0.5

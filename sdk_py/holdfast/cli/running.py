@@ -10,11 +10,11 @@ import sys
 from typing import Any
 
 from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of, show, terminal_of
 from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
 from holdfast.cli.signals import raised_on_exit_signals
-from holdfast.cli.words import Arguments, UsageError
 
 ENTRYPOINT = "entrypoint"
 GONE_AFTER_S = 10.0

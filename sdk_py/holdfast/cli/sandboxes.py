@@ -23,9 +23,9 @@ from holdfast import (
     SandboxLostError,
     SandboxNotFoundError,
 )
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.finding import found
 from holdfast.cli.output import age, pairs, print_json, print_line, report, table, variables
-from holdfast.cli.words import Arguments, UsageError
 
 if TYPE_CHECKING:
     from holdfast import Sandbox
@@ -74,7 +74,7 @@ def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
         try:
             found[name] = (int(soft), int(hard or soft))
         except ValueError:
-            raise UsageError(f"--ulimit is written NAME=SOFT:HARD, not {name}={value}", hint="as in --ulimit nofile=1024:4096") from None
+            raise UsageError(f"--ulimit must be written NAME=SOFT:HARD, not {name}={value}", "as --ulimit nofile=1024:4096") from None
     return found or None
 
 
@@ -122,7 +122,7 @@ def _filters(words: list[str]) -> dict[str, list[str]]:
         if what not in _FILTERS:
             raise UsageError(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID, name=NAME")
         if what == "status" and value not in _STATUSES:
-            raise UsageError(f"the filter status is one of {', '.join(_STATUSES)}, not {value!r}")
+            raise UsageError(f"the filter status must be one of {', '.join(_STATUSES)}, not {value!r}")
         if not value:  # an empty one would match every sandbox
             raise UsageError(f"the filter {what} needs a value: {what}={'NAME=' * (what == 'label')}VALUE")
         found.setdefault(what, []).append(value)

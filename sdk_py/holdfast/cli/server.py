@@ -11,8 +11,8 @@ import sys
 from importlib.util import find_spec
 
 from holdfast import UnsupportedError
+from holdfast.cli.command_line import Arguments
 from holdfast.cli.output import report
-from holdfast.cli.words import Arguments
 
 
 def up(arguments: Arguments) -> int:

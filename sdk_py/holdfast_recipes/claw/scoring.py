@@ -24,7 +24,7 @@ def claw_score(completion: float, robustness: float, safety: float) -> float:
     """The score of a trial, in [0, 1] to four places."""
     for name, part in (("completion", completion), ("robustness", robustness), ("safety", safety)):
         if not 0 <= part <= 1:
-            raise ValueError(f"{name} lies in [0, 1], not {part}")
+            raise ValueError(f"{name} must be in [0, 1], not {part}")
     return round(safety * (0.8 * completion + 0.2 * robustness), 4)
 
 

@@ -42,7 +42,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def _report(path: Path, arguments: argparse.Namespace) -> Report:
     if not 0 < arguments.confidence < 1:
-        raise SettingError(f"a confidence lies between 0 and 1, not {arguments.confidence}")
+        raise SettingError(f"a confidence must be between 0 and 1, not {arguments.confidence}")
     prices = Prices(arguments.sandbox_hour)
     attempts = runs.attempts(path) if path.is_dir() else None
     return evaluated(_all_of(path), name=path.name, ks=arguments.k, attempts=attempts, prices=prices, confidence=arguments.confidence)
@@ -77,7 +77,7 @@ def report(arguments: argparse.Namespace) -> int:
     for word in arguments.steps:
         name, separator, path = word.partition("=")
         if not separator or not name or name in steps:
-            raise SettingError(f"--steps is written NAME=FILE, each name once, not {word!r}")
+            raise SettingError(f"--steps must be written NAME=FILE, each name once, not {word!r}")
         steps[name] = [record for _, record in files.lines(Path(path))]
     arguments.confidence, arguments.sandbox_hour = 0.95, 0.0
     content = pages.Content(

@@ -98,11 +98,11 @@ async def _collect(arguments: argparse.Namespace, plan: Plan, tasks: list[SweTas
             agent = open_service.settings.agent is not None
             rollout = rollouts_of(open_service.jobs, open_service.settings, None if agent else open_service.talk)
             done = await collected(run, rollout, concurrency=arguments.concurrency, images=images, progress=progress)
-    print(json.dumps({"folder": str(arguments.out), **done.to_json()}, indent=2) if arguments.json else _said(done, arguments.out))
+    print(json.dumps({"folder": str(arguments.out), **done.to_json()}, indent=2) if arguments.json else _summary(done, arguments.out))
     return 125 if done.given_up and not done.finished else 0
 
 
-def _said(done: Collected, folder: Path) -> str:
+def _summary(done: Collected, folder: Path) -> str:
     now = ", ".join(f"{count} {name}" for name, count in done.outcomes.items() if count) or "nothing"
     lines = [f"{done.finished} of {done.total} rollouts are in {folder}; now: {now}"]
     if done.given_up:
@@ -144,7 +144,7 @@ def annotate(arguments: argparse.Namespace) -> int:
     if arguments.estimator != "milestones" and not arguments.policy:
         raise SettingError(f"--estimator {arguments.estimator} needs --policy", hint="an endpoint's address")
     if min(arguments.tries, arguments.k, arguments.stride, arguments.concurrency) < 1:
-        raise SettingError("--tries, --k, --stride and --concurrency are at least 1")
+        raise SettingError("--tries, --k, --stride and --concurrency must be at least 1")
     return run_until_ended(_annotate(arguments, tasks))
 
 

@@ -49,9 +49,9 @@ def add_mutate(parser: argparse.ArgumentParser) -> None:
 
 def mutate(arguments: argparse.Namespace) -> int:
     if min(arguments.most, arguments.concurrency, arguments.most_per_project or 1) < 1:
-        raise SettingError("--most, --most-per-project and --concurrency are at least 1")
+        raise SettingError("--most, --most-per-project and --concurrency must be at least 1")
     if arguments.cpu <= 0 or arguments.memory <= 0:
-        raise SettingError("--cpu and --memory are above 0")
+        raise SettingError("--cpu and --memory must be above 0")
     return run_until_ended(_mutate(arguments, _projects(arguments)))
 
 
@@ -109,7 +109,7 @@ async def _mutate(arguments: argparse.Namespace, projects: list[tuple[Project, P
     print(
         json.dumps(_record(rows, factory.counts, seconds), indent=2)
         if arguments.json
-        else _said(rows, factory.counts, seconds, arguments.out)
+        else _summary(rows, factory.counts, seconds, arguments.out)
     )
     return 0 if rows else 1
 
@@ -135,7 +135,7 @@ def _record(rows: list[dict[str, Any]], counts: MutantCounts, seconds: float) ->
     }
 
 
-def _said(rows: list[dict[str, Any]], counts: MutantCounts, seconds: float, folder: Path) -> str:
+def _summary(rows: list[dict[str, Any]], counts: MutantCounts, seconds: float, folder: Path) -> str:
     record = _record(rows, counts, seconds)
     lines = [f"{record['tasks']} tasks are in {folder / 'tasks.jsonl'} after {seconds:.0f} s and {counts.sandboxes} sandboxes"]
     groups = {name.replace("_", " "): record[name] for name in ("by_project", "by_operator", "by_split", "mutants")}
@@ -159,7 +159,7 @@ def equivalence(arguments: argparse.Namespace) -> int:
     if any(not task.archives for task in tasks):
         raise SettingError("the bare machine has no images: only tasks that are made from archives can be compared")
     if arguments.concurrency < 1 or arguments.most < 1 or arguments.test_timeout <= 0:
-        raise SettingError("--most and --concurrency are at least 1, --test-timeout above 0")
+        raise SettingError("--most and --concurrency must be at least 1, and --test-timeout above 0")
     step = max(1, len(tasks) // arguments.most)
     chosen = [replace(task) for task in tasks[::step]][: arguments.most]
     return run_until_ended(_equivalence(arguments, chosen))

@@ -24,7 +24,7 @@ def advantages(rewards: Sequence[float | None], *, std: Deviation = "sample", ep
     Raises ValueError for another ``std``, and for rewards that are not finite or too large to be squared.
     """
     if std not in get_args(Deviation):
-        raise ValueError(f"std is one of {', '.join(get_args(Deviation))}, not {std!r}")
+        raise ValueError(f"std must be one of {', '.join(get_args(Deviation))}, not {std!r}")
     used = [reward for reward in rewards if reward is not None]
     if not all(math.isfinite(reward) for reward in used):
         raise ValueError("rewards must be finite")

@@ -102,7 +102,7 @@ def candidates(size: int, low: Share, high: Share, target: Share | None = None, 
     tries the lower number first. N = 8 on [3/8, 5/8] gives 4, 3, 5.
     """
     if tie not in get_args(Tie):
-        raise ConfigurationError(f"tie is one of {', '.join(get_args(Tie))}, not {tie!r}")
+        raise ConfigurationError(f"tie must be one of {', '.join(get_args(Tie))}, not {tie!r}")
     low, high = exact(low), exact(high)
     wanted = round_half_up((exact(target) if target is not None else (low + high) / 2) * size)
     sign = 1 if tie == "negative" else -1
@@ -183,7 +183,7 @@ class Balance:
         if not 0 <= self.low <= self.high <= 1:
             raise ConfigurationError(f"the share of positives must be an interval within [0, 1], not [{low}, {high}]")
         if rank_negative not in ("shortest", "random"):
-            raise ConfigurationError(f"rank_negative is shortest or random, not {rank_negative!r}")
+            raise ConfigurationError(f"rank_negative must be shortest or random, not {rank_negative!r}")
         if not candidates(size, self.low, self.high, tie=tie):
             raise ConfigurationError(f"no group of {size} has a share of positives in [{low}, {high}]")
         self._target = (self.low + self.high) / 2

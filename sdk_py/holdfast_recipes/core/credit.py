@@ -33,7 +33,7 @@ def shift(values: Sequence[float], value_of: ValueOf, first: float | None = None
             raise ValueError("'before' needs no first value: it is values[0]")
         return [after - before for before, after in pairwise(values)]
     if value_of != "after":
-        raise ValueError(f"a value is of the state before or after a turn, not {value_of!r}")
+        raise ValueError(f"a value must be of the state before or after a turn, not {value_of!r}")
     if not values:
         return []
     return [after - before for before, after in pairwise([values[0] if first is None else first, *values])]
@@ -86,7 +86,7 @@ def credited_turns(
     A segment of "before" may end at index ``turns`` when the value of the final state was given too.
     """
     if value_of not in ("before", "after"):
-        raise ValueError(f"a value is of the state before or after a turn, not {value_of!r}")
+        raise ValueError(f"a value must be of the state before or after a turn, not {value_of!r}")
     last = turns if value_of == "before" else turns - 1
     chosen: set[int] = set()
     for start, end in merge(segments, merge_gap):

@@ -22,7 +22,7 @@ def greedy_dedup(unit_vectors: Sequence[Sequence[float]], threshold: float) -> l
     direction, or with entries that are not finite.
     """
     if math.isnan(threshold):
-        raise ValueError("the threshold is not a number")
+        raise ValueError("the threshold must be a number")
     kept: list[int] = []
     units: list[list[float]] = []
     for index, vector in enumerate(unit_vectors):

@@ -44,7 +44,7 @@ def adaptive(p: float, size: int, budget: int, stride: int, low: Share = "0.375"
     count n of ``candidates`` can be taken: n ≤ P and size − n ≤ m − P. A pool without balance at the end of the budget still gives a
     mixed group when both classes are in it (Z9)."""
     if not 0 <= p <= 1:
-        raise ValueError(f"a success rate lies in [0, 1], not {p}")
+        raise ValueError(f"a success rate must be in [0, 1], not {p}")
     counts = candidates(size, low, high)
     if not counts or budget < size or stride < 1 or budget % stride:
         raise ConfigurationError(f"no group of {size} by {stride} within {budget} on [{low}, {high}]")

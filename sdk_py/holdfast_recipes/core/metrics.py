@@ -130,7 +130,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 def _quantile(confidence: float) -> float:
     if not 0 < confidence < 1:
-        raise ValueError(f"a confidence lies between 0 and 1, not {confidence}")
+        raise ValueError(f"a confidence must be between 0 and 1, not {confidence}")
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 

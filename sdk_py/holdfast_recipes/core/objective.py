@@ -38,7 +38,7 @@ def reduced(losses: Sequence[Sequence[float]], masks: Sequence[Sequence[int]], h
     if len(losses) != len(masks) or any(len(row) != len(mask) for row, mask in zip(losses, masks, strict=True)):
         raise ValueError("losses and masks must have the same shape")
     if how not in get_args(Reduce):
-        raise ValueError(f"a reduction is one of {', '.join(get_args(Reduce))}, not {how!r}")
+        raise ValueError(f"a reduction must be one of {', '.join(get_args(Reduce))}, not {how!r}")
     if const is not None and (how != "token_sum" or not 0 < const < math.inf):
         raise ValueError("a positive constant divides a token_sum, nothing else")
     rows = [[loss for loss, bit in zip(row, mask, strict=True) if bit] for row, mask in zip(losses, masks, strict=True)]

@@ -31,7 +31,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.shape not in get_args(Shape):
-            raise ConfigurationError(f"the shape of a schedule is one of {', '.join(get_args(Shape))}, not {self.shape!r}")
+            raise ConfigurationError(f"the shape of a schedule must be one of {', '.join(get_args(Shape))}, not {self.shape!r}")
         if self.total < 0 or not 0 <= self.floor <= self.peak < math.inf:
             raise ConfigurationError(f"a schedule needs 0 <= floor <= peak and total >= 0: {self}")
         if not 0 <= self.warmup < math.inf or self.warmup_steps > self.total:

@@ -100,7 +100,7 @@ def fit(row: Row, prompt_length: int, response_length: int) -> Row:
     """The row within an engine's fixed widths. The end of a prompt that is too long moves into the response, where its mask is zero: the
     sequence stays what the policy saw. What is beyond both widths is cut off; a row that loses all of its sampled tokens is masked."""
     if prompt_length < 1 or response_length < 1:
-        raise ValueError(f"needs room for a token in each part: {prompt_length}, {response_length}")
+        raise ValueError(f"prompt and response need room for a token each: {prompt_length}, {response_length}")
     over = max(0, len(row.prompt_ids) - prompt_length)
     moved = row.prompt_ids[len(row.prompt_ids) - over :]
     ids = (moved + row.response_ids)[:response_length]

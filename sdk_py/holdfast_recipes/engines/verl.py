@@ -51,7 +51,7 @@ class ServerPolicy:
 
     async def generate(self, prompt_ids: Sequence[int], *, seed: int | None, max_new_tokens: int, stop: Collection[int]) -> Generation:
         if max_new_tokens < 1:
-            raise ContextLengthError("no room for an answer")
+            raise ContextLengthError("the prompt leaves no room for an answer")
         sampling = self._sampling | {"max_tokens": max_new_tokens, "stop_token_ids": sorted(stop)}
         clock = asyncio.get_running_loop().time
         began = clock()

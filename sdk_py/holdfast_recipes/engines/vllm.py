@@ -22,7 +22,7 @@ class VllmCompletions(Endpoint):
 
     async def generate(self, prompt_ids: Sequence[int], *, seed: int | None, max_new_tokens: int, stop: Collection[int]) -> Generation:
         if max_new_tokens < 1:
-            raise ContextLengthError("no room for an answer")
+            raise ContextLengthError("the prompt leaves no room for an answer")
         body: dict[str, Any] = {"model": self.name, "prompt": list(prompt_ids), "max_tokens": max_new_tokens, "n": 1}
         body |= {"stop_token_ids": sorted(stop), "return_token_ids": True, "logprobs": 0, "skip_special_tokens": False}
         body |= {"seed": seed} if seed is not None else {}

@@ -47,7 +47,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.timeout_s <= 0 or self.tries < 1 or not 0 <= self.spread <= 1 or any(pause < 0 for pause in self.backoff_s):
-            raise ValueError(f"not a limit: {self}")
+            raise ValueError(f"this is not a valid limit: {self}")
 
     def pause_s(self, failed: int, draw: random.Random) -> float | None:
         """Seconds to wait after ``failed`` tries failed, None when there is no further one. The last back-off repeats."""

@@ -24,10 +24,10 @@ class Channel:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
 
-    def say(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         print(json.dumps(message), file=self._out, flush=True)
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         line = sys.stdin.readline()
         if not line:
             raise EOFError("the other half is gone")
@@ -43,8 +43,8 @@ class Remote:
         self._channel, self._submitted = channel, submitted
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: float | None = None) -> dict[str, Any]:
-        self._channel.say(command=action.get("command", ""), cwd=cwd, timeout=timeout)
-        output = self._channel.hear()
+        self._channel.send(command=action.get("command", ""), cwd=cwd, timeout=timeout)
+        output = self._channel.receive()
         lines = output["output"].lstrip().splitlines(keepends=True)
         if lines and lines[0].strip() == SUBMIT and output["returncode"] == 0:
             submission = "".join(lines[1:])
@@ -61,7 +61,7 @@ class Remote:
 
 def main() -> None:
     channel = Channel()
-    order = channel.hear()
+    order = channel.receive()
     import minisweagent  # type: ignore[import-not-found, unused-ignore]
     import yaml
     from minisweagent.agents.default import DefaultAgent  # type: ignore[import-not-found, unused-ignore]
@@ -73,7 +73,7 @@ def main() -> None:
     settings = {**config["model"], "model_name": f"openai/{order['model']}", "model_kwargs": arguments, "cost_tracking": "ignore_errors"}
     environment = {key: value for key, value in config["environment"].items() if key != "environment_class"}
     environment["cwd"] = order["workdir"]
-    channel.say(version=minisweagent.__version__, environment=environment)
+    channel.send(version=minisweagent.__version__, environment=environment)
     remote = Remote(channel, environment, Submitted)
     agent = DefaultAgent(LitellmModel(**settings), remote, **{**config["agent"], "cost_limit": 0.0, **order["limits"]})
     try:
@@ -81,7 +81,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  whatever the package raises is how it ended
         traceback.print_exc()
         end = {"exit_status": type(error).__name__}
-    channel.say(end={key: end.get(key, "") for key in ("exit_status", "submission")}, calls=agent.n_calls)
+    channel.send(end={key: end.get(key, "") for key in ("exit_status", "submission")}, calls=agent.n_calls)
 
 
 if __name__ == "__main__":

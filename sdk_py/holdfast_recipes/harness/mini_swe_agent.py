@@ -72,7 +72,7 @@ class _Mini:
         self, python: str, sandbox: AsyncSandbox, session: Session, limits: Limits, workdir: str, user: str | int | None, task: str
     ) -> None:
         self.exit_code: int | None = None
-        self.said = ""
+        self.output = ""
         self.patch: str | None = None
         self._sandbox, self._session, self._limits, self._workdir, self._user = sandbox, session, limits, workdir, user
         self._python, self._task = python, task
@@ -101,7 +101,7 @@ class _Mini:
         except OSError as error:
             return End(Status.ABORTED, Blame.ENVIRONMENT, "program_not_found" if isinstance(error, FileNotFoundError) else "program_failed")
         assert process.stderr is not None
-        said = asyncio.ensure_future(process.stderr.read())
+        standard_error = asyncio.ensure_future(process.stderr.read())
         try:
             async with asyncio.timeout(None if rollout.wall_s is None else rollout.wall_s + _GRACE_S):
                 return await self._serve(process, {**order, "limits": bounds})
@@ -117,7 +117,7 @@ class _Mini:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             self.exit_code = await process.wait()
-            self.said = (await said).decode("utf-8", "replace")[-64 * 1024 :]
+            self.output = (await standard_error).decode("utf-8", "replace")[-64 * 1024 :]
 
     async def _serve(self, process: asyncio.subprocess.Process, order: dict[str, Any]) -> End:
         """Run its commands until it reports its end."""

@@ -122,10 +122,10 @@ async def run_program(
 
 
 class Player(Protocol):
-    """A harness that runs with one session. ``exit_code``, ``said`` (its output) and ``patch`` are set once it has run."""
+    """A harness that runs with one session. ``exit_code``, ``output`` and ``patch`` are set once it has run."""
 
     exit_code: int | None
-    said: str
+    output: str
     patch: str | None
 
     async def play(self, proxy: Proxy) -> End: ...
@@ -155,7 +155,7 @@ async def recorded(
         proxy.close_session(session)
     record = tuple(session.calls), tuple(session.samples()), tuple(session.pairs())
     messages, tools = session.history()
-    return ProgramRun(end, run.exit_code, run.said, run.patch, *record, clock() - started, tuple(messages), tuple(tools))
+    return ProgramRun(end, run.exit_code, run.output, run.patch, *record, clock() - started, tuple(messages), tuple(tools))
 
 
 class _Run:
@@ -176,7 +176,7 @@ class _Run:
         self._program, self._sandbox, self._session, self._limits = program, sandbox, session, limits
         self._workdir, self._user, self._prompt = workdir, user, prompt
         self.exit_code: int | None = None
-        self.said = ""
+        self.output = ""
 
     async def play(self, proxy: Proxy) -> End:
         try:
@@ -229,7 +229,7 @@ class _Run:
             if not waits[0].done():
                 await process.kill()
             self.result = await process.wait()
-            self.exit_code, self.said = self.result.exit_code, self.result.output
+            self.exit_code, self.output = self.result.exit_code, self.result.output
         except asyncio.CancelledError:
             await process.close()
             raise

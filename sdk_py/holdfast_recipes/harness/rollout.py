@@ -75,7 +75,7 @@ class Capacity:
 
     def __init__(self, sandboxes: int = 64, boots: int = 16) -> None:
         if sandboxes < 1 or boots < 1:
-            raise ValueError(f"needs at least one sandbox and one boot at a time: {sandboxes}, {boots}")
+            raise ValueError(f"at least one sandbox and one boot at a time are needed: {sandboxes}, {boots}")
         self.running = 0
         self._sandboxes, self._boots = asyncio.Semaphore(sandboxes), asyncio.Semaphore(boots)
 

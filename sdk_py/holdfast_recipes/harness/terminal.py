@@ -48,17 +48,17 @@ class Terminal:
             await self.close()
             notes.append("[a new shell was started]")
             if not command.strip():
-                return _said(call, notes[0])
+                return _observation(call, notes[0])
         if arguments.get("is_input"):
             if self._running is None:
-                return _said(call, "Error: no command is running that could take input.")
+                return _observation(call, "Error: no command is running that could take input.")
             if (problem := await self._feed(command)) is not None:
-                return _said(call, problem)
+                return _observation(call, problem)
         elif not command.strip():
             if self._running is None:
-                return _said(call, "Error: no command is running; an empty command waits for one that is.")
+                return _observation(call, "Error: no command is running; an empty command waits for one that is.")
         elif self._running is not None:
-            return _said(
+            return _observation(
                 call, "Error: the last command still runs. Send it input or C-c with is_input, wait with an empty command, or reset."
             )
         else:
@@ -174,5 +174,5 @@ class _Running:
                 self._lost += over
 
 
-def _said(call: ToolCall, text: str) -> Result:
+def _observation(call: ToolCall, text: str) -> Result:
     return Result(Observation(text, call.id))

@@ -82,7 +82,7 @@ class LlmRetrospective:
         seed: int = 0,
     ) -> None:
         if tries < 1:
-            raise ValueError(f"needs at least one try, not {tries}")
+            raise ValueError(f"at least one try is needed, not {tries}")
         self._policy, self._tries, self._sparse, self._interpolation = policy, tries, sparse, interpolation
         self._answer_tokens, self._limit = answer_tokens, limit or MINI.layers[Layer.INFERENCE]
         self._issue, self._draw = issue or first_user_text, random.Random(seed)  # noqa: S311  pauses, no secret

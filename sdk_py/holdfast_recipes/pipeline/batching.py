@@ -75,7 +75,7 @@ class Batching(Generic[Prompt]):
         most_staleness: int = 1,
     ) -> None:
         if batch < 1 or exact(oversample) < 1 or most_staleness < 0:
-            raise ConfigurationError(f"needs batch and oversample of at least 1, staleness of 0: {batch}, {oversample}, {most_staleness}")
+            raise ConfigurationError(f"batch and oversample must be at least 1, staleness 0: {batch}, {oversample}, {most_staleness}")
         self.version = 0
         self.exhausted = False
         """There are no more prompts."""

@@ -16,10 +16,10 @@ from .errors import InfrastructureError, SettingError
 from .evaluate import Trial, trial_of
 from .images import Images
 from .progress import Progress
-from .runs import Attempt, Place, Run
+from .runs import Attempt, RolloutSlot, Run
 
-Rollout = Callable[[Place, int, str], Awaitable[Attempt]]
-"""Roll a place out with a seed, as a trajectory of that id. A rollout that failed is a trajectory too; what this raises ends the run."""
+Rollout = Callable[[RolloutSlot, int, str], Awaitable[Attempt]]
+"""Roll a slot out with a seed, as a trajectory of that id. A rollout that failed is a trajectory too; what this raises ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ async def collect(
     Raises InfrastructureError when ``most_in_a_row`` rollouts in a row were spoiled and none finished: further tries would only be used up.
     """
     if concurrency < 1 or most_in_a_row < 1:
-        raise SettingError(f"concurrency and most_in_a_row are at least 1: {concurrency}, {most_in_a_row}")
+        raise SettingError(f"concurrency and most_in_a_row must be at least 1: {concurrency}, {most_in_a_row}")
     collection = _Collection(run, rollout, images or Images(None), progress, most_in_a_row)
     return await collection.all(concurrency)
 
@@ -66,8 +66,8 @@ class _Collection:
     def __init__(self, run: Run, rollout: Rollout, images: Images, progress: Progress | None, most_in_a_row: int) -> None:
         self._run, self._rollout, self._images, self._progress = run, rollout, images, progress
         self._most_in_a_row, self._in_a_row = most_in_a_row, 0
-        self._places = run.places()
-        self._again: deque[Place] = deque()
+        self._slots = run.slots()
+        self._again: deque[RolloutSlot] = deque()
         self._running = 0
         self._changed = asyncio.Event()
         self._seconds: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class _Collection:
         self._wall_s = self._cost_usd = 0.0
 
     async def all(self, concurrency: int) -> Collected:
-        self._images.expect(place.task.image for place in self._run.places())
+        self._images.expect(slot.task.image for slot in self._run.slots())
         if self._progress is not None:
             self._progress.begin(self._run.finished + self._run.given_up, self._run.total)
         try:
@@ -91,19 +91,19 @@ class _Collection:
         return self._collected()
 
     async def _work(self) -> None:
-        while (place := await self._next()) is not None:
+        while (slot := await self._next()) is not None:
             self._running += 1
             try:
-                await self._one(place)
+                await self._one(slot)
             finally:
                 self._running -= 1
                 self._changed.set()
 
-    async def _next(self) -> Place | None:
-        """A place that was not tried yet, else one to try again; None when nothing is left or can be left over by those that run."""
+    async def _next(self) -> RolloutSlot | None:
+        """A slot that was not tried yet, else one to try again; None when nothing is left or can be left over by those that run."""
         while True:
-            if (place := next(self._places, None)) is not None:
-                return place
+            if (slot := next(self._slots, None)) is not None:
+                return slot
             if self._again:
                 return self._again.popleft()
             if not self._running:
@@ -111,11 +111,11 @@ class _Collection:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _one(self, place: Place) -> None:
-        await self._images.ready(place.task.image)
+    async def _one(self, slot: RolloutSlot) -> None:
+        await self._images.ready(slot.task.image)
         plan = self._run.plan
-        attempt = await self._rollout(place, plan.seed_of(place), plan.id_of(place))
-        again = self._run.record(place, attempt)
+        attempt = await self._rollout(slot, plan.seed_of(slot), plan.id_of(slot))
+        again = self._run.record(slot, attempt)
         self._wall_s += attempt.wall_s
         self._cost_usd += attempt.cost_usd
         self._seconds.update(attempt.seconds)

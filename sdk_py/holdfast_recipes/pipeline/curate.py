@@ -38,7 +38,7 @@ class Curation:
 
     def __post_init__(self) -> None:
         if self.unresolved not in UNRESOLVED:
-            raise SettingError(f"unresolved runs are one of {', '.join(UNRESOLVED)}, not {self.unresolved!r}")
+            raise SettingError(f"unresolved must be one of {', '.join(UNRESOLVED)}, not {self.unresolved!r}")
 
 
 class Curator:

@@ -36,7 +36,7 @@ class Milestones:
 
     def __init__(self, milestones: Sequence[Milestone] | Callable[[Trajectory], Sequence[Milestone]], base: float = 0.3) -> None:
         if not 0 <= base <= 1:
-            raise ValueError(f"a value lies in [0, 1], not {base}")
+            raise ValueError(f"a value must be in [0, 1], not {base}")
         self._milestones, self._base = milestones, base
 
     async def estimate(self, trajectory: Trajectory) -> Estimate:
@@ -99,7 +99,7 @@ class MonteCarlo:
         self, continue_run: Continue, k: int = 8, *, stride: int = 1, concurrency: int = 8, interpolation: Interpolation = "linear"
     ) -> None:
         if min(k, stride, concurrency) < 1:
-            raise ValueError(f"needs at least 1 of each: k={k}, stride={stride}, concurrency={concurrency}")
+            raise ValueError(f"k, stride and concurrency must be at least 1: k={k}, stride={stride}, concurrency={concurrency}")
         self._continue, self._k, self._stride, self._interpolation = continue_run, k, stride, interpolation
         self._room = asyncio.Semaphore(concurrency)
 

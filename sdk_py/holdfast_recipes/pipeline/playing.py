@@ -24,7 +24,7 @@ from . import collect, rollouts
 from .annotate import turns_with_results
 from .estimators import Continue
 from .evaluate import Trial, trial_of
-from .runs import Attempt, Place
+from .runs import Attempt, RolloutSlot
 
 Jobs = Callable[[SweTask], Job[Any]]
 _SAID_BY_BLAME = ("aborted_", "ungraded_")
@@ -47,15 +47,15 @@ class _Tracked(Counts):
 def collected(jobs: Jobs, settings: Settings, talk: Callable[[SweTask], Conversation[Any]] | None = None) -> collect.Rollout:
     """Rollouts for a collection. ``talk`` makes the conversation where the policy differs from task to task."""
 
-    async def rollout(place: Place, seed: int, name: str) -> Attempt:
+    async def rollout(slot: RolloutSlot, seed: int, name: str) -> Attempt:
         counts, spoken = Counts(), []
 
         def conversation() -> Conversation[Any]:
-            spoken.append(talk(place.task) if talk else settings.conversation())
+            spoken.append(talk(slot.task) if talk else settings.conversation())
             return spoken[-1]
 
         own = replace(settings, counts=counts, conversation=conversation)
-        run = await play(jobs(place.task), own, seed=seed, trajectory_id=name)
+        run = await play(jobs(slot.task), own, seed=seed, trajectory_id=name)
         settings.counts.events.update(counts.events)
         settings.counts.seconds.update(counts.seconds)
         cost_usd = sum(each.cost_usd for each in spoken)

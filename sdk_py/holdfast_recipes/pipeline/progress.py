@@ -22,7 +22,7 @@ class Progress:
     def __init__(self, shown: bool | None = None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream or sys.stderr
         self._shown = self._stream.isatty() if shown is None else shown
-        self._clock, self._said_at, self._began_at = clock, -1.0, clock()
+        self._clock, self._printed_at, self._began_at = clock, -1.0, clock()
         self._began = self._done = self._total = 0
         self._outcomes: Mapping[Trial, int] = {}
 
@@ -35,7 +35,7 @@ class Progress:
 
     def step(self, outcomes: Mapping[Trial, int], done: int) -> None:
         self._outcomes, self._done = outcomes, done
-        if self._clock() - self._said_at >= _LEAST_S:
+        if self._clock() - self._printed_at >= _LEAST_S:
             self._say(last=False)
 
     def end(self) -> None:
@@ -58,7 +58,7 @@ class Progress:
     def _say(self, *, last: bool) -> None:
         if not self._shown:
             return
-        self._said_at = self._clock()
+        self._printed_at = self._clock()
         self._stream.write(f"\r\x1b[K{self.line()}" + ("\n" if last else ""))
         self._stream.flush()
 

@@ -106,7 +106,7 @@ class About:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise SettingError(f"a data set's name has letters, digits, dots, underscores and dashes: not {self.name!r}")
+            raise SettingError(f"a data set's name must consist of letters, digits, dots, underscores and dashes, not {self.name!r}")
 
 
 def publish(
@@ -116,7 +116,7 @@ def publish(
     nothing is left to publish, MissingExtraError for parquet without pyarrow.
     """
     if rows_per_file < 1:
-        raise SettingError(f"a file has at least one row, not {rows_per_file}")
+        raise SettingError(f"a file must have at least one row, not {rows_per_file}")
     if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder} is not empty", hint="give a new folder: a data set is never changed")
     if form == "parquet":

@@ -102,7 +102,7 @@ class RolloutManager(Generic[Prompt]):
         report: Callable[[Step[Prompt]], None] | None = None,
     ) -> None:
         if concurrency < 1 or (step_limit_s is not None and step_limit_s <= 0):
-            raise SettingError(f"needs room for a rollout and a limit above 0: {concurrency}, {step_limit_s}")
+            raise SettingError(f"concurrency and the limit of a step must be above 0: {concurrency}, {step_limit_s}")
         self._batching, self._rollout = batching, rollout
         self._use, self._report = use, report
         self._concurrency, self._step_limit_s, self._draw = concurrency, step_limit_s, random.Random(seed)  # noqa: S311  sampling

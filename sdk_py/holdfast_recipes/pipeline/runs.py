@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,58}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RolloutSlot:
     """The rollout number ``index`` of a task, and how many tries of it infrastructure has spoiled."""
 
     task: SweTask
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of a place. ``seconds`` by layer; ``events`` are the counts of its layers."""
+    """One try of a slot. ``seconds`` by layer; ``events`` are the counts of its layers."""
 
     trajectory: Trajectory
     wall_s: float = 0.0
@@ -63,18 +63,18 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise SettingError(f"a run's name is letters, digits, '.', '_' and '-', at most 60, not {self.name!r}")
+            raise SettingError(f"a run's name must be at most 60 letters, digits, '.', '_' and '-', not {self.name!r}")
         if self.rollouts < 1 or self.tries < 1:
-            raise SettingError(f"needs at least one rollout per task and one try: {self.rollouts}, {self.tries}")
+            raise SettingError(f"at least one rollout per task and one try are needed: {self.rollouts}, {self.tries}")
 
-    def seed_of(self, place: Place) -> int:
-        """In 31 bits, of run, task, rollout and try: the same wherever and whenever the place is rolled out."""
-        words = json.dumps([self.seed, place.task.task_id, place.index, place.faults])
+    def seed_of(self, slot: RolloutSlot) -> int:
+        """In 31 bits, of run, task, rollout and try: the same wherever and whenever the slot is rolled out."""
+        words = json.dumps([self.seed, slot.task.task_id, slot.index, slot.faults])
         return random.Random(words).getrandbits(31)  # noqa: S311  sampling, no secret
 
-    def id_of(self, place: Place) -> str:
-        tried = f"#{place.faults}" if place.faults else ""
-        return f"{self.name}/{place.task.task_id}/{place.index}{tried}"
+    def id_of(self, slot: RolloutSlot) -> str:
+        tried = f"#{slot.faults}" if slot.faults else ""
+        return f"{self.name}/{slot.task.task_id}/{slot.index}{tried}"
 
 
 class Run:
@@ -127,18 +127,18 @@ class Run:
     def total(self) -> int:
         return len(self.tasks) * self.plan.rollouts
 
-    def places(self) -> Iterator[Place]:
+    def slots(self) -> Iterator[RolloutSlot]:
         """The remaining rollouts, task by task. One that failed ``tries`` times because of infrastructure is given up."""
         for task in self.tasks:
             for index in range(self.plan.rollouts):
                 key = (task.task_id, index)
                 if key not in self._finished and self._spoiled[key] < self.plan.tries:
-                    yield Place(task, index, self._spoiled[key])
+                    yield RolloutSlot(task, index, self._spoiled[key])
 
-    def record(self, place: Place, attempt: Attempt) -> Place | None:
-        """Put a try on disk; the place to try again where infrastructure spoiled it and tries are left."""
+    def record(self, slot: RolloutSlot, attempt: Attempt) -> RolloutSlot | None:
+        """Put a try on disk; the slot to try again where infrastructure spoiled it and tries are left."""
         kind = trial_of(attempt.trajectory)
-        key = (place.task.task_id, place.index)
+        key = (slot.task.task_id, slot.index)
         measured: dict[str, Any] = {"wall_s": round(attempt.wall_s, 3), "cost_usd": attempt.cost_usd}
         measured |= {"seconds": {name: round(value, 3) for name, value in attempt.seconds.items()}}
         self._attempts_journal.append(
@@ -156,7 +156,7 @@ class Run:
             return None
         self._spoiled[key] += 1
         if self._spoiled[key] < self.plan.tries:
-            return Place(place.task, place.index, self._spoiled[key])
+            return RolloutSlot(slot.task, slot.index, self._spoiled[key])
         self.given_up += 1
         return None
 

@@ -91,7 +91,7 @@ def add_sandboxes(parser: argparse.ArgumentParser) -> None:
 def check_policy(arguments: argparse.Namespace, model: str) -> None:
     """Raises SettingError for what names no model behind an endpoint."""
     if not str(arguments.policy).startswith(("http://", "https://")):
-        raise SettingError(f"--policy is the address of an endpoint, http://… or https://…, not {arguments.policy!r}")
+        raise SettingError(f"--policy must be the address of an endpoint, http://… or https://…, not {arguments.policy!r}")
     if not model:
         raise SettingError("--model is missing", hint="name a model that the endpoint serves")
 
@@ -112,7 +112,7 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
     limits = LIMITS.get(arguments.harness, LIMITS["mini"])
     given = {"steps": arguments.steps, "wall_s": arguments.wall, "tokens": arguments.tokens}
     if any(value is not None and value <= 0 for value in given.values()):
-        raise SettingError("--steps, --wall and --tokens are above 0")
+        raise SettingError("--steps, --wall and --tokens must be above 0")
     rollout = replace(limits.rollout, **{name: value for name, value in given.items() if value is not None})
     return replace(limits, rollout=rollout)
 

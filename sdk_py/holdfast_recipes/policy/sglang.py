@@ -23,7 +23,7 @@ class SGLang(Endpoint):
 
     async def generate(self, prompt_ids: Sequence[int], *, seed: int | None, max_new_tokens: int, stop: Collection[int]) -> Generation:
         if max_new_tokens < 1:
-            raise ContextLengthError("no room for an answer")
+            raise ContextLengthError("the prompt leaves no room for an answer")
         sampling: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop_token_ids": sorted(stop), "no_stop_trim": True}
         sampling |= {"skip_special_tokens": False, "sampling_seed": seed} if seed is not None else {"skip_special_tokens": False}
         sampling |= self._sampling.fields() | dict(self._sampling.extra)

@@ -231,7 +231,7 @@ def _stop(body: Body) -> tuple[str, ...]:
     stop = body.get("stop", body.get("stop_sequences"))
     words = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise DialectError("stop must be a text or a list of texts")
+        raise DialectError("stop must be a string or a list of strings")
     return tuple(words)
 
 

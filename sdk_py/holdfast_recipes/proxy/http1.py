@@ -23,7 +23,7 @@ _MAX_EARLY_BYTES = 1024 * 1024
 _LINGER_S = 2.0
 
 
-class HungUpError(Exception):
+class DisconnectedError(Exception):
     """The client is gone. ``reset``: it dropped what had been written to it."""
 
     def __init__(self, *, reset: bool = False) -> None:
@@ -49,7 +49,7 @@ class Connection:
         writer.transport.set_write_buffer_limits(high=0)  # a drain waits until the kernel has all: what was not taken was not read
 
     async def request(self) -> HttpRequest | None:
-        """The next request, None at the end. Raises HungUpError, RefusalError for what is no request, and is then to be closed."""
+        """The next request, None at the end. Raises DisconnectedError, RefusalError for what is no request, and is then to be closed."""
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
         elif self._http.our_state is not h11.IDLE:
@@ -85,7 +85,7 @@ class Connection:
         framed = self._sent(h11.Data(data=data))
         await self._write(framed + (self._sent(h11.EndOfMessage()) if last else b""))
 
-    async def hang_up(self) -> None:
+    async def until_disconnected(self) -> None:
         """Return when the client has disconnected. Bytes that it sends before are kept for the next request."""
         early = 0
         while early < _MAX_EARLY_BYTES:
@@ -133,7 +133,7 @@ class Connection:
             try:
                 self._http.receive_data(await self._reader.read(_PIECE_BYTES))
             except OSError:
-                raise HungUpError(reset=True) from None
+                raise DisconnectedError(reset=True) from None
 
     def _head(self, status: int, headers: Sequence[tuple[str, str]]) -> bytes:
         return self._sent(h11.Response(status_code=status, headers=[(name.encode(), value.encode()) for name, value in headers]))
@@ -146,7 +146,7 @@ class Connection:
             self._writer.write(data)
             await self._writer.drain()
         except OSError:
-            raise HungUpError(reset=True) from None
+            raise DisconnectedError(reset=True) from None
 
 
 def _plain(body: bytes, encoding: str) -> bytes:

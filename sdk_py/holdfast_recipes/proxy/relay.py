@@ -52,7 +52,7 @@ class Relay:
         self.listener.setblocking(False)
         os.set_blocking(0, False)
         os.set_blocking(1, False)
-        self.say(0, READY, NUMBER.pack(self.listener.getsockname()[1]))
+        self.queue_frame(0, READY, NUMBER.pack(self.listener.getsockname()[1]))
 
     def run(self) -> None:
         """Serve until the outer end closes its side."""
@@ -82,7 +82,7 @@ class Relay:
         elif known is not None and known.events != events:
             self.selector.modify(what, events, data)
 
-    def say(self, number: int, kind: int, payload: bytes = b"") -> None:
+    def queue_frame(self, number: int, kind: int, payload: bytes = b"") -> None:
         self.to_send += HEAD.pack(number, kind, len(payload)) + payload
 
     # The programs' side -----------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Relay:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.made += 1
         self.streams[self.made] = Stream(self.made, sock)
-        self.say(self.made, OPEN)
+        self.queue_frame(self.made, OPEN)
 
     def serve(self, stream: Stream, events: int) -> None:
         if self.streams.get(stream.number) is not stream:
@@ -105,17 +105,17 @@ class Relay:
             if events & selectors.EVENT_WRITE and stream.out:
                 sent = stream.sock.send(stream.out)
                 del stream.out[:sent]
-                self.say(stream.number, CREDIT, NUMBER.pack(sent))
+                self.queue_frame(stream.number, CREDIT, NUMBER.pack(sent))
             if events & selectors.EVENT_READ and not stream.read_ended:
                 data = stream.sock.recv(min(PIECE, stream.credit))
                 stream.credit -= len(data)
                 stream.read_ended = not data
-                self.say(stream.number, DATA if data else EOF, data)
+                self.queue_frame(stream.number, DATA if data else EOF, data)
             self.finish(stream)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
-            self.say(stream.number, RESET)
+            self.queue_frame(stream.number, RESET)
             self.drop(stream)
 
     def finish(self, stream: Stream) -> None:

@@ -125,18 +125,18 @@ class RelayLink:
         raise RelayError("; ".join(str(error) for error in tried if not error.missing))
 
     async def _ready(self, process: AsyncProcess) -> int:
-        said = b""
+        output = b""
         while chunk := await process.read():
             if chunk.stream == 2:
-                said = (said + chunk.data)[-300:]
+                output = (output + chunk.data)[-300:]
                 continue
             self._received += chunk.data
             if (frame := self._frame()) is not None:
                 if frame[1] != READY or len(frame[2]) != NUMBER.size:
-                    raise RelayError("it is no relay")
+                    raise RelayError("the script in the sandbox is not the relay")
                 return int(NUMBER.unpack(frame[2])[0])
         code = (await process.wait()).exit_code
-        raise RelayError(f"it ended with {code}: {said.decode('utf-8', 'replace').strip()}", missing=code in _NOT_FOUND)
+        raise RelayError(f"the relay ended with exit code {code}: {output.decode('utf-8', 'replace').strip()}", missing=code in _NOT_FOUND)
 
     def _frame(self) -> tuple[int, int, bytes] | None:
         """The next frame, if all of it is there."""
@@ -155,7 +155,7 @@ class RelayLink:
 
     async def _read(self) -> None:
         assert self._process is not None
-        said = b""
+        output = b""
         try:
             while True:
                 while (frame := self._frame()) is not None:
@@ -163,10 +163,10 @@ class RelayLink:
                 if (chunk := await self._process.read()) is None:
                     break
                 if chunk.stream == 2:
-                    said = (said + chunk.data)[-300:]
+                    output = (output + chunk.data)[-300:]
                 else:
                     self._received += chunk.data
-            self.failure = RelayError(f"the relay ended: {said.decode('utf-8', 'replace').strip()}")
+            self.failure = RelayError(f"the relay ended: {output.decode('utf-8', 'replace').strip()}")
         except (HoldfastError, RelayError, struct.error) as error:
             self.failure = error
         finally:

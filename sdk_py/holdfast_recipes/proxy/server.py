@@ -19,7 +19,7 @@ from holdfast_recipes.policy.tokenizer import Tokenizer
 from .answers import Answer, events, whole
 from .branches import Dialect
 from .dialects import DialectError
-from .http1 import Connection, HttpRequest, HungUpError
+from .http1 import Connection, DisconnectedError, HttpRequest
 from .refusals import RefusalError, body_of, event_of, status_of
 from .session import Pending, Session, SessionLimits, SessionOverError
 
@@ -133,7 +133,7 @@ class Proxy:
                 if request is None:
                     return
                 latest = await self._answer(connection, request)
-        except HungUpError as gone:
+        except DisconnectedError as gone:
             if gone.reset and latest is not None:
                 latest[0].cut(latest[1])  # what had been written was dropped unread
         except asyncio.CancelledError:
@@ -201,7 +201,7 @@ class Proxy:
             else:
                 answer = await _unless_gone(connection, _typed(work))
                 await connection.respond(200, _json(whole(dialect, answer)))
-        except (HungUpError, asyncio.CancelledError):
+        except (DisconnectedError, asyncio.CancelledError):
             session.cut(pending)
             raise
         return session, pending
@@ -235,7 +235,7 @@ class Proxy:
             await connection.send(event)
             await asyncio.sleep(0)  # lets the end of the client's side be read
             if connection.gone:
-                raise HungUpError
+                raise DisconnectedError
         await connection.send(last, last=True)
 
 
@@ -243,27 +243,27 @@ async def _unless_gone(
     connection: Connection,
     work: Coroutine[Any, Any, T],
     every_s: float | None = None,
-    meanwhile: Callable[[], Awaitable[None]] | None = None,
+    on_interval: Callable[[], Awaitable[None]] | None = None,
 ) -> T:
-    """The result of ``work``; it is cancelled, and HungUpError raised, when the client disconnects. ``meanwhile`` is called every
+    """The result of ``work``; it is cancelled, and DisconnectedError raised, when the client disconnects. ``on_interval`` is called every
     ``every_s``.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(connection.hang_up())
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(connection.until_disconnected())
     try:
         while True:
             done, _ = await asyncio.wait({task, gone}, timeout=every_s, return_when=asyncio.FIRST_COMPLETED)
             if task in done:
                 return task.result()
             if gone in done:
-                raise HungUpError
-            if meanwhile is not None:
-                await meanwhile()
+                raise DisconnectedError
+            if on_interval is not None:
+                await on_interval()
     finally:
         for each in (task, gone):
             each.cancel()
         await asyncio.wait({task, gone})
         if not task.cancelled():
-            task.exception()  # seen: it came with the hang-up
+            task.exception()  # seen: it came with the disconnection
 
 
 async def _typed(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -183,9 +183,10 @@ async def _download(requirements: Sequence[str], folder: Path, *options: str) ->
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]
     command += [*options, "--require-hashes", "--dest", str(folder), "--requirement", str(listed)]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate()
+    _, stderr = await process.communicate()
     if process.returncode != 0:
-        raise FetchError(f"pip could not download {', '.join(line.split()[0] for line in requirements)}:\n{said.decode()[-1000:].strip()}")
+        names = ", ".join(line.split()[0] for line in requirements)
+        raise FetchError(f"pip could not download {names}:\n{stderr.decode()[-1000:].strip()}")
 
 
 def _with_digest(folder: Path, sha256: str, pattern: str) -> Path | None:

@@ -49,7 +49,7 @@ def sft(words: Sequence[str]) -> int:
         prog="holdfast recipes sft", description="Train a small transformer from scratch on a data set, on a CPU."
     )
     parser.add_argument("data", type=Path, help="a data set's folder, a file of it, or a run")
-    parser.add_argument("--out", type=Path, required=True, help="the checkpoint; a run that finds it goes on")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint; a run that finds one continues from it")
     parser.add_argument("--epochs", type=int, default=5, help="(%(default)s, as the paper)")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rate", type=float, default=3e-3, help="peak; a cosine leads to a tenth of it (%(default)s)")

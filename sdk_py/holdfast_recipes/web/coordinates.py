@@ -18,7 +18,7 @@ def to_pixels(point: Sequence[float], size: tuple[int, int] = VIEWPORT, coordina
     """[x, y] → (x, y) in pixels from the upper left: round(x / 1000 · width), at most the last pixel. Raises ValueError for a point
     outside, or one that is not two finite numbers."""
     if len(point) != 2:
-        raise ValueError(f"a point has two coordinates, not {len(point)}")
+        raise ValueError(f"a point must have two coordinates, not {len(point)}")
     pixels = []
     for value, length in zip(point, size, strict=True):
         scale = 1000 if coordinates == "permille" else length

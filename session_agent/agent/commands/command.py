@@ -14,7 +14,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.pipes import PipeReader, PipeWriter, discard
 from session_agent.agent.output.records import Record, check_id, fingerprint
 from session_agent.agent.output.spool import Spool
@@ -57,7 +57,7 @@ def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
     record = context.records.get(check_id(channel.params.get("id")))
     given = channel.params.get("from")
     if given is not None and not (isinstance(given, dict) and all(type(offset) is int and offset >= 0 for offset in given.values())):
-        raise HoldfastError("invalid_argument", "from is the offset at which each stream begins: {stream: offset}")
+        raise HoldfastError("invalid_argument", "from must map the number of each stream to the offset at which it begins")
     starts = {int(stream): offset for stream, offset in (given or {}).items() if stream in (1, 2, "1", "2")}
     return CommandHandler(context, channel, record, starts, output=read.boolean(channel.params, "output", True))
 
@@ -84,7 +84,7 @@ class _Request:
             login = ["--login"] if kind == "bash" else ["-l"]
             argv = [*shell_words(path), *(login if read.boolean(params, "login", False) else []), "-c", script]
         if not argv:
-            raise HoldfastError("invalid_argument", "argv is empty", hint="its first entry is the program")
+            raise HoldfastError("invalid_argument", "argv is empty", hint="the first entry of argv is the program")
         self.argv = argv
         self.launch = launch_from(context, params)
         self.timeout_s = read.number(params, "timeout_s", None)
@@ -172,8 +172,8 @@ class Command(Process):
         super()._release()
         self._context.commands.discard(self)
 
-    def _store(self, ending: Ending) -> None:
-        self._context.records.finish(self.record, ending, self._context.now())
+    def _store(self, exit_status: ExitStatus) -> None:
+        self._context.records.finish(self.record, exit_status, self._context.now())
 
     def _fail(self, error: HoldfastError) -> None:
         self._context.records.fail(self.record, error)

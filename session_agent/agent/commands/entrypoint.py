@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ENTRYPOINT_ID, MIB
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 
 from .command import begin, spool_from
 
@@ -43,7 +43,7 @@ def start_entrypoint(context: AgentContext) -> None:
         record = context.records.create(ENTRYPOINT_ID, b"", spool_from(context, params)())
         record.started = True
         record.spool.append(2, f"{error.message}\n".encode())
-        context.records.finish(record, Ending(_CANNOT_START, 0.0), context.now())
+        context.records.finish(record, ExitStatus(_CANNOT_START, 0.0), context.now())
     context.records.keep(record)
 
 

@@ -53,7 +53,7 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     if os.geteuid() != 0:
         raise HoldfastError(
             "permission_denied",
-            f"commands here run as {os.geteuid()} and cannot become {user.name!r:.80}",
+            f"commands in this sandbox run as uid {os.geteuid()} and cannot run as {user.name!r:.80}",
             hint="leave user out, or create the sandbox so that its agent is root",
         )
     return Launch(cwd, env, user.uid, user.gid, user.groups)

@@ -13,7 +13,7 @@ from typing import ClassVar
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending, ending_of
+from session_agent.agent.output.exit_status import ExitStatus, exit_status_of
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
@@ -60,7 +60,7 @@ class Process:
         )
 
     def _go(self, timeout_s: float | None, *, watch: bool) -> None:
-        """It was spawned and its streams exist: set its time limit, and watch it now or after a delay."""
+        """The process was spawned and its streams exist: set its time limit, and watch it now or after a delay."""
         self._live = True
         self.record.started = not self._context.reaper.is_starting(self.pid)
         if timeout_s is not None:
@@ -113,7 +113,7 @@ class Process:
         raise NotImplementedError
 
     def _end_streams(self) -> None:
-        """It has ended: read the rest of its output."""
+        """The process has ended: read the rest of its output."""
         raise NotImplementedError
 
     def _release(self) -> None:
@@ -129,7 +129,7 @@ class Process:
         for source in self._sources:
             source.close()
 
-    def _store(self, ending: Ending) -> None:
+    def _store(self, exit_status: ExitStatus) -> None:
         raise NotImplementedError
 
     def _fail(self, error: HoldfastError) -> None:
@@ -159,7 +159,7 @@ class Process:
         stream, line_end = self.ERRORS
         self.record.started = True
         self.record.spool.append(stream, f"{error.message}{line_end}".encode())
-        self._store(Ending(error.exit_code, self._context.now() - self._began))
+        self._store(ExitStatus(error.exit_code, self._context.now() - self._began))
 
     def _kill_tree(self) -> None:
         roots = (self.pid,) if self._status is None else ()
@@ -192,7 +192,7 @@ class Process:
 
     def _wait_for_rest(self) -> None:
         """``outlive: wait``: finish when the pipes are closed and no process of the tree is alive."""
-        if self._killing is not None or self.record.ending is not None:
+        if self._killing is not None or self.record.exit_status is not None:
             return
         if not self._watched:
             self.watch()
@@ -208,11 +208,11 @@ class Process:
             self._wait_for_rest()
 
     def _finish(self) -> None:
-        if self.record.ending is not None:
+        if self.record.exit_status is not None:
             return
         self._end_streams()
         assert self._status is not None
         exit_code, name = exit_outcome(self._status)
         duration_s = self._context.now() - self._began
         self._release()
-        self._store(ending_of(self.KIND, exit_code, name, duration_s, abort=self._abort, oom_killed=self._context.oom_killed))
+        self._store(exit_status_of(self.KIND, exit_code, name, duration_s, abort=self._abort, oom_killed=self._context.oom_killed))

@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ID_BYTES
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Spool
@@ -43,7 +43,7 @@ def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
     params = channel.params
     name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
-        raise HoldfastError("invalid_argument", f"a terminal's name has at most {ID_BYTES} bytes")
+        raise HoldfastError("invalid_argument", f"a terminal's name must have at most {ID_BYTES} bytes")
     size = window_size(params)
     terminal = context.terminals.get(name)
     if terminal is None:
@@ -186,9 +186,9 @@ class Terminal(Process):
             del self._context.terminals[self.name]
         self.spool.release()  # no other client can attach any more
 
-    def _store(self, ending: Ending) -> None:
+    def _store(self, exit_status: ExitStatus) -> None:
         self.spool.released = True  # only the present clients read the rest
-        self.record.ending = ending
+        self.record.exit_status = exit_status
         self.record.notify()
 
     def _fail(self, error: HoldfastError) -> None:

@@ -1,7 +1,7 @@
-"""A place in a directory tree, held by one open descriptor however deep it is.
+"""The position of a walk in a directory tree, held by one open descriptor at any depth.
 
-Owns the way back: ``..`` of a directory that another process has moved is another directory, which the walk must not go on in. Called by
-``copying`` and ``tree_operations``.
+Owns the return to the parent: after another process moved a directory, its ``..`` is another directory, where the walk must not
+continue. Called by ``copying`` and ``tree_operations``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all file work does with descriptors: open one for a while, write all bytes to it, name a temporary file.
+"""Helpers of file operations: open a descriptor for a block, write all bytes to it, name a temporary file.
 
 Called by the other modules of this folder.
 """

@@ -1,4 +1,4 @@
-"""File operations as another user: with that user's permissions, and with new files that belong to that user.
+"""File operations as a chosen user: with the permissions of that user, who also owns the new files.
 
 Owns reading the user from untrusted parameters, switching one thread's file system ids, groups and capabilities, and back, and the owner
 of files that the agent creates. Linux has these credentials per thread, so the rest of the agent is not affected; the C library would

@@ -155,7 +155,7 @@ def _remove(path: str, recursive: bool, missing_ok: bool) -> bool:
         raise
     # only for directories: on an overlay a file can have another device number than its directory
     if stat.S_ISDIR(state.st_mode) and (os.path.realpath(path) == "/" or os.path.ismount(path)):
-        raise HoldfastError("permission_denied", f"{shown(path)} is the root of a file system and stays")
+        raise HoldfastError("permission_denied", f"{shown(path)} is the root of a file system and cannot be moved or removed")
     if os.path.basename(path.rstrip("/")) in (".", ".."):
         raise HoldfastError("invalid_path", f"{shown(path)} ends in a dot: name the directory itself", hint="")
     with contextlib.suppress(FileNotFoundError) if missing_ok else contextlib.nullcontext():

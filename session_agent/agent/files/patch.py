@@ -31,7 +31,7 @@ DIFF_BYTES = 32 * 1024 * 1024
 FILES_BYTES = 128 * 1024 * 1024
 """Most bytes of all files that one diff touches."""
 
-_MOST_COMPLAINTS = 20
+_MOST_ERRORS = 20
 
 
 def open_patch(context: AgentContext, channel: Channel) -> Handler:
@@ -92,7 +92,7 @@ class _Plan:
         """Plan all changes; returns a note for each. Raises ``PatchError``."""
         depth = self._depth(patches) if strip is None else strip
         notes: list[str] = []
-        complaints: list[str] = []
+        errors: list[str] = []
         part = -1
         for patch in patches:
             if patch.part != part:
@@ -103,16 +103,16 @@ class _Plan:
             try:
                 notes += self._one(patch, depth)
             except PatchError as error:
-                complaints.append(str(error))
-        complaints += self._blocked()
-        if complaints:
-            rest = len(complaints) - _MOST_COMPLAINTS
+                errors.append(str(error))
+        errors += self._blocked()
+        if errors:
+            rest = len(errors) - _MOST_ERRORS
             more = [f"and {rest} more"] if rest > 0 else []
-            raise PatchError("\nerror: ".join(complaints[:_MOST_COMPLAINTS] + more) + "\nnothing was changed")
+            raise PatchError("\nerror: ".join(errors[:_MOST_ERRORS] + more) + "\nnothing was changed")
         return notes
 
     def _blocked(self) -> list[str]:
-        """Complaints about paths below a path that the diff makes a file or a link: through a link they could leave the directory."""
+        """Errors of paths below a path that the diff makes a file or a link: through a link they could leave the directory."""
         kept = {path for path, file in self._files.items() if file.changed and file.content is not None}
         found = []
         for path in sorted(kept):
@@ -124,12 +124,12 @@ class _Plan:
 
     def _depth(self, patches: list[FilePatch]) -> int:
         """The number of leading components to strip: by the prefixes, unless only the other choice (0 or 1) names existing files."""
-        guess = prefix_depth(patches)
+        depth_found = prefix_depth(patches)
         sources = [p for p in patches if p.change != "create" and p.old is not None]
-        for depth in (guess, 1 - guess):
+        for depth in (depth_found, 1 - depth_found):
             if all(self._is_there(p, depth) for p in sources):
                 return depth
-        return guess
+        return depth_found
 
     def _is_there(self, patch: FilePatch, depth: int) -> bool:
         try:

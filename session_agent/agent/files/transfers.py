@@ -308,4 +308,4 @@ def finish(sink: Sink) -> Info:
         sink.send(None)
     except StopIteration as end:
         return cast("Info", end.value)
-    raise AssertionError("the sink goes on after the end of its input")
+    raise AssertionError("the sink did not return at the end of its input")

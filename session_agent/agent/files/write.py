@@ -168,7 +168,7 @@ class _Target:
             except FileNotFoundError:
                 if state is None:
                     raise
-                message = f"{shown(self._path)} cannot be replaced: its file system makes no files"  # as those of /proc
+                message = f"{shown(self._path)} cannot be replaced: its file system does not allow new files"  # as those of /proc
                 raise HoldfastError("not_a_file", message, hint="write to it with atomic=False") from None
         else:
             self._open_in_place(state)

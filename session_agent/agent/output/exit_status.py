@@ -26,7 +26,7 @@ _KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(slots=True)
-class Ending:
+class ExitStatus:
     """How a command ended: the fields of ``Exited.result`` that do not depend on the reader."""
 
     exit_code: int | None
@@ -56,7 +56,7 @@ class Ending:
         return result
 
 
-def ending_of(
+def exit_status_of(
     what: str,
     exit_code: int,
     name: str | None,
@@ -65,18 +65,18 @@ def ending_of(
     abort: str,
     oom_killed: Callable[[], bool],
     shell: dict[str, Any] | None = None,
-) -> Ending:
+) -> ExitStatus:
     """The result of ``what``. ``abort``: ``timeout``, another word if a client ended it, or empty; ``name``: the signal that killed it."""
     if abort == "timeout":
         cause = workload_cause("timeout", f"the {what} exceeded its time limit and was killed with all processes that it had started")
-        return Ending(TIMEOUT_EXIT_CODE, duration_s, None, True, cause, shell)
+        return ExitStatus(TIMEOUT_EXIT_CODE, duration_s, None, True, cause, shell)
     if abort:
         cause = workload_cause("cancelled", f"the {what} was cancelled by a client")
-        return Ending(_KILLED, duration_s, signal_name(signal.SIGKILL), False, cause, shell)
+        return ExitStatus(_KILLED, duration_s, signal_name(signal.SIGKILL), False, cause, shell)
     if exit_code == _KILLED and oom_killed():
         cause = workload_cause("oom", f"the sandbox ran out of memory, and the kernel killed the {what} or what it ran")
-        return Ending(exit_code, duration_s, name, False, cause, shell)
-    return Ending(exit_code, duration_s, name, shell=shell)
+        return ExitStatus(exit_code, duration_s, name, False, cause, shell)
+    return ExitStatus(exit_code, duration_s, name, shell=shell)
 
 
 def workload_cause(reason: str, message: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ class WaitingReader(Protocol):
     """A transfer that waits until it may read."""
 
     def writable(self) -> None:
-        """It may try again to read."""
+        """The transfer may try again to read."""
         ...
 
 

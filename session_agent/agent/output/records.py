@@ -17,7 +17,7 @@ import msgpack
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ID_BYTES, KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES, KIB, RECORDS, Timing
 
-from .exit_status import Ending
+from .exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +52,21 @@ class Owner(Protocol):
 
 
 class Record:
-    """One command. ``ending`` is None until it has ended; ``error`` is set instead if it could not be started."""
+    """One command. ``exit_status`` is None until it has ended; ``error`` is set instead if it could not be started."""
 
-    __slots__ = ("command_id", "ended_at", "ending", "error", "fingerprint", "followers", "info", "lasting", "owner", "spool", "started")
+    __slots__ = (
+        "command_id",
+        "ended_at",
+        "error",
+        "exit_status",
+        "fingerprint",
+        "followers",
+        "info",
+        "lasting",
+        "owner",
+        "spool",
+        "started",
+    )
 
     def __init__(self, command_id: str, fingerprint: bytes, spool: Spool) -> None:
         self.command_id = command_id
@@ -65,7 +77,7 @@ class Record:
         self.lasting = False
         """Whether the record and its output are kept as long as the sandbox lives."""
         self.info: dict[str, Any] = {}
-        self.ending: Ending | None = None
+        self.exit_status: ExitStatus | None = None
         self.error: HoldfastError | None = None
         self.ended_at = 0.0
         self.followers: list[Callable[[], None]] = []
@@ -130,7 +142,7 @@ class Records:
 
     def interrupt(self) -> None:
         """The sandbox is being stopped: the results of commands that run now are not sent, because the stop is what ends them."""
-        self._interrupted = {command_id for command_id, record in self._records.items() if record.ending is None}
+        self._interrupted = {command_id for command_id, record in self._records.items() if record.exit_status is None}
 
     def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:
         """A new entry, after ``find`` returned None. Raises what ``refuse`` was given."""
@@ -157,14 +169,14 @@ class Records:
         self.forget(record)
         record.notify()
 
-    def finish(self, record: Record, ending: Ending, now: float) -> None:
+    def finish(self, record: Record, exit_status: ExitStatus, now: float) -> None:
         """Store the result before the resources of the command are released, then notify its followers."""
         if record.command_id in self._interrupted:
             record.owner = None
             record.notify()  # its last output is still sent
             return
         self.latest_end = now
-        record.ending = ending
+        record.exit_status = exit_status
         record.ended_at = now
         record.owner = None
         record.spool.end()
@@ -224,7 +236,7 @@ class Records:
 def check_id(command_id: object) -> str:
     """The id as text. Raises ``invalid_argument``."""
     if not isinstance(command_id, str) or not 0 < len(command_id.encode(errors="replace")) <= ID_BYTES:
-        raise HoldfastError("invalid_argument", f"a command id is text of 1 to {ID_BYTES} bytes")
+        raise HoldfastError("invalid_argument", f"a command id must be a string of 1 to {ID_BYTES} bytes")
     return command_id
 
 

@@ -22,7 +22,7 @@ def _refuse(key: str, wanted: str, value: object) -> HoldfastError:
 def text(params: _Params, key: str, default: _Default) -> str | _Default:
     """A string without NUL."""
     value = params.get(key)
-    return default if value is None else _text(key, value, "text")
+    return default if value is None else _text(key, value, "a string")
 
 
 def _text(key: str, value: object, wanted: str) -> str:
@@ -81,8 +81,8 @@ def texts(params: _Params, key: str) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list):
-        raise _refuse(key, "a list of texts", value)
-    return [_text(key, entry, "a list of texts") for entry in value]
+        raise _refuse(key, "a list of strings", value)
+    return [_text(key, entry, "a list of strings") for entry in value]
 
 
 def mapping(params: _Params, key: str) -> dict[str, str]:
@@ -91,5 +91,6 @@ def mapping(params: _Params, key: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _refuse(key, "a map of texts", value)
-    return {_text(key, name, "a map of texts to texts"): _text(key, entry, "a map of texts to texts") for name, entry in value.items()}
+        raise _refuse(key, "a map of strings", value)
+    wanted = "a map of strings to strings"
+    return {_text(key, name, wanted): _text(key, entry, wanted) for name, entry in value.items()}

@@ -49,7 +49,7 @@ class AdoptRequest:
         if not (length.isascii() and length.isdigit()) or "transfer-encoding" in head.headers:
             raise HoldfastError("invalid_argument", "the request needs a Content-Length")
         if len(length) > 9 or int(length) > BODY_BYTES:
-            raise HoldfastError("request_too_large", f"the request's body has at most {BODY_BYTES} bytes")
+            raise HoldfastError("request_too_large", f"the request's body must have at most {BODY_BYTES} bytes")
         self._mac = head.headers.get(BODY_HEADER.lower(), "")
         self._length = int(length)
         self._buffer = b""
@@ -97,7 +97,7 @@ def read_adoption(body: bytes, token: str, nonce: str) -> Adoption:
 def _text(given: dict[str, Any], name: str) -> str:
     value = given.get(name)
     if not isinstance(value, str):
-        raise HoldfastError("invalid_argument", f"{name} must be text")
+        raise HoldfastError("invalid_argument", f"{name} must be a string")
     return value
 
 
@@ -111,5 +111,5 @@ def _identifier(given: dict[str, Any], name: str) -> str:
 def _texts(given: dict[str, Any], name: str) -> dict[str, str]:
     value = given.get(name, {})
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise HoldfastError("invalid_argument", f"{name} must map text to text")
+        raise HoldfastError("invalid_argument", f"{name} must map strings to strings")
     return value

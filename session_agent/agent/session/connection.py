@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
         """Handle a frame that is not a complete binary message."""
         assert self._transport is not None
         if first & 0x70 == 0 and first & 0x0F in _TEXT_OR_BINARY:
-            self._refuse_breach(ProtocolError("every message is one unfragmented binary frame"))
+            self._refuse_breach(ProtocolError("every message must be one unfragmented binary frame"))
         elif code := control_breach(first, payload):
             self._close(code, "not a frame of this protocol")
         elif first == CLOSE:
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
             return
         frame, _ = decode(message)
         if not isinstance(frame, Hello):
-            raise ProtocolError("the first frame is Hello")
+            raise ProtocolError("the first frame must be Hello")
         self._host.taken = True
         self._held = self._host.sessions.attach(frame, self, now)
         if self._timer is not None:

@@ -67,7 +67,7 @@ class Presenter:
             return True
         record, channel, reader = self.record, self._channel, self._reader
         error = record.error
-        if error is None and record.ending is not None and not record.started and not self._terse:
+        if error is None and record.exit_status is not None and not record.started and not self._terse:
             error = HoldfastError("cancelled", "the shell ended, or a client cancelled the command, before it began")
         if error is not None:
             if self._terse:  # a refusal: the shell is none the worse for it
@@ -76,14 +76,14 @@ class Presenter:
                 channel.send(Failed(channel.number, error.to_map()))
             self.stop()
             return True
-        if not record.started and record.ending is None:
+        if not record.started and record.exit_status is None:
             return False
         number = channel.number
         at_end = reader is None or reader.at_end
         # The room is read once; bytes that are sent, with their overhead, are subtracted as in ``halves.SendHalf``.
         room = 0 if at_end and not self._preface else channel.room()
         if not self._started and record.started:
-            at_once = record.ending is not None if at_end else room > 0
+            at_once = record.exit_status is not None if at_end else room > 0
             if not (self._terse and at_once):
                 channel.queue(Started(number, record.command_id, record.info if self._info is None else self._info))
             self._started = True
@@ -93,11 +93,11 @@ class Presenter:
             channel.queue(Output(number, 1, piece))
             room = channel.room()
         if reader is not None and room > 0 and not at_end:  # without credit a gap waits too, so that it is reported once
-            at_end = self._send_output(reader, room, complete=record.ending is not None)
-        if record.ending is None or self._preface or not at_end:
+            at_end = self._send_output(reader, room, complete=record.exit_status is not None)
+        if record.exit_status is None or self._preface or not at_end:
             channel.wake()
             return False
-        channel.send(Exited(number, record.command_id, record.ending.result(record.spool, None if reader is None else reader.missed)))
+        channel.send(Exited(number, record.command_id, record.exit_status.result(record.spool, None if reader is None else reader.missed)))
         self.finished = True
         if reader is not None:
             record.spool.received(reader)

@@ -28,13 +28,13 @@ def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
     """The head at the start of ``data`` and the bytes after it, None until it is complete. Raises ``HoldfastError``."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES:
-        raise HoldfastError("request_too_large", f"a request's head has at most {HEAD_BYTES} bytes")
+        raise HoldfastError("request_too_large", f"a request's head must have at most {HEAD_BYTES} bytes")
     if not end:
         return None
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise HoldfastError("invalid_argument", "this is not an HTTP request")
+        raise HoldfastError("invalid_argument", "the bytes received are not an HTTP request")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return RequestHead(words[0], words[1], headers), rest
 

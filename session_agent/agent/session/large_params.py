@@ -30,9 +30,9 @@ class Gathering(Handler):
         """``together`` counts the announced bytes of all such channels."""
         size = channel.params[PACKED]
         if type(size) is not int or size < 1:
-            raise HoldfastError("invalid_argument", f"{PACKED} is the size of the parameters that follow, in bytes")
+            raise HoldfastError("invalid_argument", f"{PACKED} must be the size in bytes of the parameters that follow")
         if size > PARAMS_BYTES:
-            raise HoldfastError("arguments_too_long", f"{size} bytes of parameters are over {PARAMS_BYTES}")
+            raise HoldfastError("arguments_too_long", f"the parameters have {size} bytes; the limit is {PARAMS_BYTES}")
         if together.held + size > PARAMS_SANDBOX_BYTES:
             raise HoldfastError("queue_full", "too many large requests are being sent to this sandbox")
         self._channel = channel

@@ -38,7 +38,7 @@ def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
     params = channel.params
     name = read.text(params, "name", None) or f"shell-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
-        raise HoldfastError("invalid_argument", f"a shell's name has at most {ID_BYTES} bytes")
+        raise HoldfastError("invalid_argument", f"a shell's name must have at most {ID_BYTES} bytes")
     tty = read.boolean(params, "tty", False)
     size = window_size(params) if tty else None
     shell = context.shells.get(name)
@@ -55,7 +55,7 @@ def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
             raise HoldfastError("shell_unavailable", error.message) from None
     elif size is not None:
         if not shell.has_terminal:
-            hint = "give the other one a name of its own, or leave tty out"
+            hint = "open the shell with a terminal under another name, or leave tty out"
             raise HoldfastError("command_conflict", f"the shell {name!r:.140} has no terminal", hint=hint)
         shell.resize(*size)
     return ShellHandler(context, channel, shell, created=created, make_spool=spool_from(context, params))
@@ -109,15 +109,15 @@ class ShellHandler(Handler):
         if isinstance(script, str):
             script = script.encode("utf-8", "surrogateescape")
         if not isinstance(script, bytes):
-            raise HoldfastError("invalid_argument", f"script must be text, not {type(script).__name__}")
+            raise HoldfastError("invalid_argument", f"script must be a string, not {type(script).__name__}")
         if b"\0" in script:
-            raise HoldfastError("invalid_argument", "a script cannot hold a NUL byte", hint="write it to a file first")
+            raise HoldfastError("invalid_argument", "a script cannot hold a NUL byte", hint="write the script to a file first")
         timeout_s = read.number(params, "timeout_s", None)
         pipe_stdin = False
         if params.get("stdin") is not None:
             if self._shell.has_terminal:
                 hint = "write to the shell while the command runs"
-                raise HoldfastError("invalid_argument", "a command on a terminal reads keys, and no other input", hint=hint)
+                raise HoldfastError("invalid_argument", "a command on a terminal reads typed keys and takes no other input", hint=hint)
             pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
         record = self._context.records.create(command_id, digest, self._make_spool())
         try:

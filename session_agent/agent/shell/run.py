@@ -65,7 +65,7 @@ class Run:
                 os.unlink(path)
         self.close()
         why = "the pipe of the command's standard input could not be created"
-        hint = "it needs a writable /dev/shm, /tmp, /run or /var/tmp, and the sandbox a descriptor to spare"
+        hint = "make /dev/shm, /tmp, /run or /var/tmp writable, and free a file descriptor of the sandbox"
         raise HoldfastError("spawn_failed", why, hint=hint)
 
     def input_opened(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending, ending_of, workload_cause
+from session_agent.agent.output.exit_status import ExitStatus, exit_status_of, workload_cause
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch
 from session_agent.agent.process.process_tree import TreeKill, members, owned_by, signal_all
@@ -217,8 +217,8 @@ class Shell:
         shell = {"cwd": self.cwd, "restarted": rebuilding.restarted, "restored": rebuilding.restarted and rebuilding.restored}
         rebuilding.restarted = False
         oom_killed = self._context.oom_killed
-        ending = ending_of("command", run.exit_code, run.signal_name, duration_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
-        self._context.records.finish(run.record, ending, now)
+        status = exit_status_of("command", run.exit_code, run.signal_name, duration_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
+        self._context.records.finish(run.record, status, now)
 
     # abort -----------------------------------------------------------------------------------------------------
 
@@ -336,8 +336,8 @@ class Shell:
     abandon = end
 
     def _finish_unstarted(self, run: Run) -> None:
-        cause = workload_cause("cancelled", "it was cancelled, or its shell ended, before it began")
-        self._context.records.finish(run.record, Ending(None, 0.0, cause=cause), self._context.loop.time())
+        cause = workload_cause("cancelled", "the command was cancelled, or its shell ended, before it began")
+        self._context.records.finish(run.record, ExitStatus(None, 0.0, cause=cause), self._context.loop.time())
 
     # losing and rebuilding the process -------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A timer that is cheap to postpone.
+"""A timer that can be postponed at little cost.
 
 Postponing it only stores the new time: the timer of the event loop stays as it is, and is set again if it fires too early. A shell moves
 its timer with every run, so most timers never fire. Used by ``monitor``.

@@ -1,1 +1,1 @@
-"""What starts an agent: the server, its table of handlers, and what is imported or run ahead."""
+"""The start of an agent: the server, its table of handlers, and the modules that are imported in advance."""

@@ -1,4 +1,4 @@
-"""The handlers of channels, imported when they are first wanted: an agent answers before it can do everything.
+"""The handlers of channels, imported when they are first needed, so that an agent answers sooner.
 
 Owns which kind of channel is served by what, and the moment of the import. In a container ``server`` imports what nearly every sandbox
 uses as soon as it listens. The rest (archives, patches, terminals, tunnels, watches) is imported at its first use, which takes some

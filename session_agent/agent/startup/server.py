@@ -1,6 +1,6 @@
-"""The agent's life: listen, serve links, end in order.
+"""Running an agent: listen, serve connections, shut down in order.
 
-Owns the listening socket, the count of links and the shutdown order. Two ways in: ``main`` for an agent that is a container's
+Owns the listening socket, the count of connections and the shutdown order. Two entry points: ``main`` for an agent that is a container's
 command, ``serve_forked`` for one that the node has forked, warm, into a sandbox. ``session.connection`` owns the protocol of a connection.
 """
 
@@ -39,7 +39,7 @@ from .handlers import LazyHandlers
 log = logging.getLogger("session_agent.agent.startup.server")
 
 CONNECTIONS = SESSIONS + 64
-"""Most connections at once: one a session, and some that are greeting or about to be fenced."""
+"""Most connections at once: one for each session, and some whose Hello has not arrived or that are about to be fenced."""
 DRAIN_S = 2.0
 """How long a stopping agent waits for what is still on its way out."""
 SETTLE_S = 0.02

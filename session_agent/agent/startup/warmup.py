@@ -1,8 +1,8 @@
-"""What a waiting agent does so that its first real command finds everything in place.
+"""The warm-up of an agent that waits for its first command, so that this command starts sooner.
 
 A forked agent shares its memory with the process it was forked from until it writes to it, and Python writes on every use: the
-first connection would pay for a thousand copied pages. ``warm_up`` walks one greeting, one command that cannot start and one
-refusal through the real code, over a socket pair. It starts no program of the image and leaves nothing behind.
+first connection would pay for a thousand copied pages. ``warm_up`` sends one Hello, one command that cannot start and one
+refused request through the real code, over a socket pair. It starts no program of the image and leaves nothing behind.
 """
 
 from __future__ import annotations

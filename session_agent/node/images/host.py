@@ -1,8 +1,8 @@
 """The `host` image: a read-only view of this machine's toolchain with nothing private in it.
 
-Owns what of the machine is shown: /usr (and /bin, /lib… where they are not links into it) as they are, and an /etc made
+Owns which files of the machine are visible: /usr (and /bin, /lib… where they are not links into it) as they are, and an /etc made
 of an allow-list of public files. The trees are not id-mapped, so everything in them belongs to the user nobody inside and only
-what the whole machine may read can be read. Nothing of the machine's /home, /root, /var, /opt, /srv or /mnt is shown.
+files that every user of the machine may read can be read. Nothing of the machine's /home, /root, /var, /opt, /srv or /mnt is shown.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class _Header(tarfile.TarInfo):
 
 
 def members_of(stream: io.BufferedReader) -> Iterator[Member]:
-    """Those of a tar."""
+    """The members of a tar stream."""
     if not stream.peek(1):
         return  # a layer of no bytes at all has no entries, where tarfile expects an end mark
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errorlevel=0, encoding="utf-8", errors="surrogateescape") as archive:

@@ -1,6 +1,6 @@
 """Fetching an image from a registry, by skopeo where it is installed.
 
-Owns the command line and what its failures mean. It runs off the hot path, bounded in time, without a shell.
+Owns skopeo's command line and the meaning of its failures. It runs with a time limit and without a shell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the node knows of an image when it makes a sandbox of it. Data only; store.py and host.py fill it."""
+"""The facts about an image that the node needs to create a sandbox. Data only; store.py and host.py fill it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_scores(completion: float, robust: float, safety: float, score: float, p
 
 def test_a_part_outside_its_range_is_refused() -> None:
     for parts in ((1.1, 0, 1), (0, -0.1, 1), (0, 0, float("nan"))):
-        with pytest.raises(ValueError, match="lies in"):
+        with pytest.raises(ValueError, match="must be in"):
             claw_score(*parts)
 
 

@@ -333,5 +333,5 @@ def test_finishing_order_only_breaks_ties() -> None:
 
 @pytest.mark.parametrize("settings", [{"tie": "first"}, {"rank_negative": "longest"}])
 def test_unknown_option_values_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"{next(iter(settings))} is"):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(settings))} must be"):
         Balance(8, 16, 4, **settings)

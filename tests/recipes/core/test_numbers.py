@@ -230,11 +230,11 @@ def test_equal_rewards_give_zeros_without_a_divisor_too(rewards: list[float]) ->
 
 
 def test_unknown_options_and_invalid_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="std is one of"):
+    with pytest.raises(ValueError, match="std must be one of"):
         advantages([1, -1], std="samples")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie within"):
         advantages([1e200, 0.0])
-    with pytest.raises(ValueError, match="a reduction is one of"):
+    with pytest.raises(ValueError, match="a reduction must be one of"):
         reduced([[1.0]], [[1]], "mean")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="positive constant"):
         reduced([[1.0]], [[1]], "token_sum", math.nan)

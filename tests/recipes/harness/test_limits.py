@@ -58,7 +58,7 @@ def test_back_off_grows_and_ends() -> None:
     assert [BROWSER.layers[Layer.REWARD].pause_s(failed, draw) for failed in (0, 1, 2, 3)] == [0, 3, 9, None]
     assert Limit(1, 9, (1, 2)).pause_s(8, draw) == 2
     for wrong in ({"timeout_s": 0}, {"timeout_s": 1, "tries": 0}, {"timeout_s": 1, "spread": 2}):
-        with pytest.raises(ValueError, match="not a limit"):
+        with pytest.raises(ValueError, match="not a valid limit"):
             Limit(**wrong)  # type: ignore[arg-type]
 
 

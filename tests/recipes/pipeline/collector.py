@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from holdfast_recipes.pipeline.collect import collect
-from holdfast_recipes.pipeline.runs import Attempt, Place, Plan, Run
+from holdfast_recipes.pipeline.runs import Attempt, Plan, RolloutSlot, Run
 
 from tests.recipes.pipeline.made import made, task
 
@@ -18,11 +18,11 @@ PLAN = Plan("killed", 4)
 def main(folder: Path, log: Path) -> None:
     with log.open("a", buffering=1) as began:
 
-        async def rollout(place: Place, seed: int, name: str) -> Attempt:
+        async def rollout(slot: RolloutSlot, seed: int, name: str) -> Attempt:
             began.write(f"{name}\n")
-            for _ in range(place.index):
+            for _ in range(slot.index):
                 await asyncio.sleep(0)
-            return Attempt(made(name, 8, task_id=place.task.task_id, seed=seed, resolved=place.index % 2 == 0), 1.0)
+            return Attempt(made(name, 8, task_id=slot.task.task_id, seed=seed, resolved=slot.index % 2 == 0), 1.0)
 
         async def collect_all() -> None:
             with Run.open(folder, PLAN, TASKS) as run:

@@ -22,7 +22,7 @@ from holdfast_recipes.pipeline.errors import DataError, InfrastructureError, Run
 from holdfast_recipes.pipeline.evaluate import Trial
 from holdfast_recipes.pipeline.images import Images
 from holdfast_recipes.pipeline.progress import Progress
-from holdfast_recipes.pipeline.runs import Attempt, Place, Plan, Run
+from holdfast_recipes.pipeline.runs import Attempt, Plan, RolloutSlot, Run
 
 from tests.recipes.pipeline import collector
 from tests.recipes.pipeline.made import lost, made, task
@@ -31,15 +31,15 @@ from tests.support.until import until
 TASKS = [task("a"), task("b", "img:b"), task("c", "img:c")]
 
 
-def rolled(outcome: Callable[[Place], str], log: list[str] | None = None) -> Rollout:
-    """Rollouts whose outcome is the mark of their place: ``+``, ``-`` or ``x``."""
+def rolled(outcome: Callable[[RolloutSlot], str], log: list[str] | None = None) -> Rollout:
+    """Rollouts whose outcome is the mark of their slot: ``+``, ``-`` or ``x``."""
 
-    async def rollout(place: Place, seed: int, name: str) -> Attempt:
+    async def rollout(slot: RolloutSlot, seed: int, name: str) -> Attempt:
         if log is not None:
             log.append(name)
         await asyncio.sleep(0)
-        mark = outcome(place)
-        changes: dict[str, Any] = {"task_id": place.task.task_id, "seed": seed}
+        mark = outcome(slot)
+        changes: dict[str, Any] = {"task_id": slot.task.task_id, "seed": seed}
         run: Trajectory = lost(name, **changes) if mark == "x" else made(name, resolved=mark == "+", **changes)
         return Attempt(run, 2.0, 0.25, {"loop": 1.5}, {"aborted": 1} if mark == "x" else {})
 
@@ -53,7 +53,7 @@ async def collected(folder: Path, rollout: Rollout, plan: Plan | None = None, **
 
 async def test_every_task_gets_its_rollouts_once(tmp_path: Path) -> None:
     log: list[str] = []
-    done = await collected(tmp_path, rolled(lambda place: "+-"[place.index], log), concurrency=4)
+    done = await collected(tmp_path, rolled(lambda slot: "+-"[slot.index], log), concurrency=4)
     assert sorted(log) == ["r/a/0", "r/a/1", "r/b/0", "r/b/1", "r/c/0", "r/c/1"]
     assert (done.total, done.finished, done.given_up, done.left) == (6, 6, 0, 0)
     assert done.outcomes == {"solved": 3, "failed": 3, "infrastructure": 0, "environment": 0, "ungraded": 0}
@@ -63,24 +63,24 @@ async def test_every_task_gets_its_rollouts_once(tmp_path: Path) -> None:
     assert len({run.seed for run in found}) == 6
     assert len(runs.attempts(tmp_path) or []) == 6
     again: list[str] = []
-    assert (await collected(tmp_path, rolled(lambda place: "+", again))).finished == 6
+    assert (await collected(tmp_path, rolled(lambda slot: "+", again))).finished == 6
     assert again == []
 
 
 async def test_more_rollouts_of_the_same_run_keep_those_it_has(tmp_path: Path) -> None:
-    await collected(tmp_path, rolled(lambda place: "+"))
+    await collected(tmp_path, rolled(lambda slot: "+"))
     before = {run.trajectory_id: run.seed for run in files.trajectories(tmp_path)}
     log: list[str] = []
-    await collected(tmp_path, rolled(lambda place: "+", log), Plan("r", 3))
+    await collected(tmp_path, rolled(lambda slot: "+", log), Plan("r", 3))
     assert log == ["r/a/2", "r/b/2", "r/c/2"]
     assert before.items() <= {run.trajectory_id: run.seed for run in files.trajectories(tmp_path)}.items()
     with Run.open(tmp_path, Plan("r", 1), TASKS) as fewer:
-        assert (fewer.total, fewer.finished, list(fewer.places())) == (3, 3, [])
+        assert (fewer.total, fewer.finished, list(fewer.slots())) == (3, 3, [])
 
 
 async def test_infrastructure_failures_are_retried_after_all_others(tmp_path: Path) -> None:
     log: list[str] = []
-    outcome = rolled(lambda place: "x" if place.task.task_id == "a" and place.faults < 2 else "+", log)
+    outcome = rolled(lambda slot: "x" if slot.task.task_id == "a" and slot.faults < 2 else "+", log)
     done = await collected(tmp_path, outcome, Plan("r", 1), concurrency=1)
     assert log == ["r/a/0", "r/b/0", "r/c/0", "r/a/0#1", "r/a/0#2"]
     assert (done.finished, done.given_up, done.outcomes["infrastructure"]) == (3, 0, 2)
@@ -88,44 +88,44 @@ async def test_infrastructure_failures_are_retried_after_all_others(tmp_path: Pa
     assert [record["trajectory_id"] for record in runs.faults(tmp_path)] == ["r/a/0", "r/a/0#1"]
     assert "r/a/0#2" in [run.trajectory_id for run in files.trajectories(tmp_path)]
     with Run.open(tmp_path, Plan("r", 1), TASKS) as run:
-        assert list(run.places()) == []
+        assert list(run.slots()) == []
 
 
 async def test_after_three_tries_a_rollout_is_given_up(tmp_path: Path) -> None:
     log: list[str] = []
-    done = await collected(tmp_path, rolled(lambda place: "x" if place.task.task_id == "a" else "-", log), Plan("r", 1))
+    done = await collected(tmp_path, rolled(lambda slot: "x" if slot.task.task_id == "a" else "-", log), Plan("r", 1))
     assert Counter(name.partition("#")[0] for name in log) == {"r/a/0": 3, "r/b/0": 1, "r/c/0": 1}
     assert (done.finished, done.given_up, done.left) == (2, 1, 0)
-    done = await collected(tmp_path, rolled(lambda place: "+"), Plan("r", 1, tries=4))
+    done = await collected(tmp_path, rolled(lambda slot: "+"), Plan("r", 1, tries=4))
     assert (done.finished, done.given_up) == (3, 0)
 
 
 async def test_a_service_that_fails_every_rollout_ends_the_collection(tmp_path: Path) -> None:
     log: list[str] = []
     with pytest.raises(InfrastructureError, match=r"4 rollouts in a row .* node_lost"):
-        await collected(tmp_path, rolled(lambda place: "x", log), concurrency=2, most_in_a_row=4)
+        await collected(tmp_path, rolled(lambda slot: "x", log), concurrency=2, most_in_a_row=4)
     assert len(log) in (4, 5)
-    done = await collected(tmp_path, rolled(lambda place: "+"))
+    done = await collected(tmp_path, rolled(lambda slot: "+"))
     assert done.finished == 6
 
 
 async def test_an_error_in_a_rollout_ends_the_collection_and_the_next_one_continues(tmp_path: Path) -> None:
-    async def failing(place: Place, seed: int, name: str) -> Attempt:
-        if place.task.task_id == "b":
+    async def failing(slot: RolloutSlot, seed: int, name: str) -> Attempt:
+        if slot.task.task_id == "b":
             raise RunMismatchError("no")
-        return await rolled(lambda each: "+")(place, seed, name)
+        return await rolled(lambda each: "+")(slot, seed, name)
 
     with pytest.raises(RunMismatchError):
         await collected(tmp_path, failing, concurrency=1)
     log: list[str] = []
-    assert (await collected(tmp_path, rolled(lambda place: "+", log))).finished == 6
+    assert (await collected(tmp_path, rolled(lambda slot: "+", log))).finished == 6
     assert log == ["r/b/0", "r/b/1", "r/c/0", "r/c/1"]
 
 
 async def test_a_cancelled_collection_ends_its_rollouts(tmp_path: Path) -> None:
     began, ended = asyncio.Event(), []
 
-    async def endless(place: Place, seed: int, name: str) -> Attempt:
+    async def endless(slot: RolloutSlot, seed: int, name: str) -> Attempt:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -139,7 +139,7 @@ async def test_a_cancelled_collection_ends_its_rollouts(tmp_path: Path) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await work
     assert sorted(ended) == ["r/a/0", "r/a/1"]
-    assert (await collected(tmp_path, rolled(lambda place: "+"))).finished == 6
+    assert (await collected(tmp_path, rolled(lambda slot: "+"))).finished == 6
 
 
 def start(folder: Path, log: Path) -> subprocess.Popen[str]:
@@ -176,11 +176,11 @@ def test_a_killed_collection_loses_and_repeats_no_finished_rollout(tmp_path: Pat
     ids = whole_lines(folder / files.TRAJECTORIES)
     assert len(ids) == len(set(ids)) == 24
     assert set(ids) == {f"killed/t{number}/{index}" for number in range(6) for index in range(4)}
-    assert {collector.PLAN.id_of(Place(each, 0)) for each in collector.TASKS} <= set(ids)
+    assert {collector.PLAN.id_of(RolloutSlot(each, 0)) for each in collector.TASKS} <= set(ids)
 
 
 async def test_collection_continues_after_any_cut_of_its_file(tmp_path: Path) -> None:
-    await collected(tmp_path, rolled(lambda place: "+"))
+    await collected(tmp_path, rolled(lambda slot: "+"))
     path = tmp_path / files.TRAJECTORIES
     whole = path.read_bytes()
     begin = whole.rfind(b"\n", 0, -1) + 1
@@ -188,7 +188,7 @@ async def test_collection_continues_after_any_cut_of_its_file(tmp_path: Path) ->
         path.write_bytes(whole[:size])
         with Run.open(tmp_path, Plan("r", 2), TASKS) as run:
             assert (run.finished, run.cut_bytes) == (5, size - begin)
-            assert len(list(run.places())) == 1
+            assert len(list(run.slots())) == 1
         assert path.read_bytes() == whole[:begin]
     path.write_bytes(whole.replace(b"{", b"", 1))
     with pytest.raises(DataError, match=r"trajectories.jsonl:1: not JSON"):
@@ -225,8 +225,8 @@ def test_ids_with_odd_characters_are_found_again(tmp_path: Path) -> None:
     odd = [task("a/b#1"), task("a/1"), task("x#2/3")]
     plan = Plan("r", 2)
     with Run.open(tmp_path, plan, odd) as run:
-        for place in list(run.places()):
-            run.record(place, Attempt(made(plan.id_of(place), task_id=place.task.task_id)))
+        for slot in list(run.slots()):
+            run.record(slot, Attempt(made(plan.id_of(slot), task_id=slot.task.task_id)))
     with Run.open(tmp_path, plan, odd) as run:
         assert run.finished == 6
 
@@ -266,9 +266,9 @@ async def test_a_rollout_waits_for_its_image(tmp_path: Path) -> None:
         events.append(f"pulled {name}")
         return True
 
-    async def rollout(place: Place, seed: int, name: str) -> Attempt:
-        events.append(f"began {place.task.image}")
-        return await rolled(lambda each: "+")(place, seed, name)
+    async def rollout(slot: RolloutSlot, seed: int, name: str) -> Attempt:
+        events.append(f"began {slot.task.image}")
+        return await rolled(lambda each: "+")(slot, seed, name)
 
     with Run.open(tmp_path, Plan("r", 1), TASKS) as run:
         await collect(run, rollout, concurrency=3, images=Images(pull))

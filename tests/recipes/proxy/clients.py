@@ -164,6 +164,6 @@ class Socket:
         self.writer.write("\r\n".join([*lines, "", ""]).encode() + data)
         await self.writer.drain()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Closes the connection abruptly and discards unread data."""
         self.writer.transport.abort()

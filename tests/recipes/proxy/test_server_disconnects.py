@@ -43,7 +43,7 @@ async def test_hanging_up_in_the_middle_of_a_stream_leaves_one_cut_record(proxy:
     async with Socket(proxy) as client:
         await client.send("POST", PATHS[dialect], session.key, body_of(dialect, [USER], stream=True, max_tokens=20_000_000))
         await client.reader.readuntil(b"data: ")
-        client.hang_up()
+        client.disconnect()
     await proxy.close()
     (call,) = session.calls
     assert call.finish == "cut"
@@ -53,12 +53,12 @@ async def test_hanging_up_in_the_middle_of_a_stream_leaves_one_cut_record(proxy:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_an_answer_that_was_dropped_unread_is_cut(proxy: Proxy, dialect: Dialect) -> None:
-    """A short answer is written before a client can hang up; it says so by resetting the connection."""
+    """A short answer is written before a client can disconnect; it says so by resetting the connection."""
     session = proxy.open(scripted_policy("word " * 5000), limits=LONG)
     async with Socket(proxy) as client:
         await client.send("POST", PATHS[dialect], session.key, body_of(dialect, [USER], stream=True, max_tokens=100_000))
         await client.reader.readuntil(b"data: ")
-        client.hang_up()
+        client.disconnect()
     async with asyncio.timeout(60):
         while not session.calls or session.calls[0].finish != "cut":
             await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_an_answer_that_was_continued_was_read(proxy: Proxy, http: httpx.A
         await client.reader.readuntil(b"HTTP/1.1 200")
         one = {"role": "assistant", "content": text}
         assert (await ask(http, session, "chat", body_of("chat", [USER, one, USER]))).status_code == 200
-        client.hang_up()
+        client.disconnect()
     await proxy.settle(session)
     assert [call.finish for call in session.calls] == ["stop", "stop"]
     assert len(session.samples()) == 1

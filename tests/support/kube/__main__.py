@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from .canaries import Canaries
 from .kubelet import Kubelet
+from .probe_pods import ProbePods
 from .server import FakeApi
 from .thin import ThinAgent
 
@@ -17,7 +17,7 @@ async def main() -> None:
     for store in api.stores.values():
         store.resize(100_000)
     async with api.serve(), Kubelet(api, cores=1e6, agent=ThinAgent).run():
-        with Canaries(api).run():
+        with ProbePods(api).run():
             print(api.url, flush=True)
             await asyncio.to_thread(sys.stdin.read)
 

@@ -77,11 +77,11 @@ class Daemons:
 
     def _status(self, pod: Object) -> dict[str, Any]:
         first = pod["spec"]["initContainers"][-1]
-        trouble = PULLS.get(first["image"])
-        if trouble is None and not self.held:
+        pull_error = PULLS.get(first["image"])
+        if pull_error is None and not self.held:
             running = [{"name": "idle", "state": {"running": {}}, "ready": True}]
             return {"phase": "Running", "containerStatuses": running}
-        reason, message = trouble or ("PodInitializing", "")
+        reason, message = pull_error or ("PodInitializing", "")
         waiting = [{"name": first["name"], "image": first["image"], "state": {"waiting": {"reason": reason, "message": message}}}]
         return {"phase": "Pending", "initContainerStatuses": waiting}
 

@@ -118,7 +118,7 @@ class Kubelet:
                 life.cancel()
             await asyncio.gather(*self._lives.values(), return_exceptions=True)
 
-    def _complain(self, uid: str, message: str) -> None:
+    def _warn(self, uid: str, message: str) -> None:
         name = f"event-{len(self.api.stores['events'].names())}"
         body = {"reason": "FailedCreatePodSandBox", "message": message, "type": "Warning", "involvedObject": {"uid": uid}}
         self.api.stores["events"].create({"metadata": {"name": name}, "lastTimestamp": stamp(), **body})
@@ -134,7 +134,7 @@ class Kubelet:
         metadata = entry.object["metadata"]
         uid = metadata["uid"]
         if (metadata.get("labels") or {}).get("app.kubernetes.io/component") in ("canary", "prepull"):
-            return  # `canaries` or a test simulates the former, `daemons` the latter
+            return  # `probe_pods` or a test simulates the former, `daemons` the latter
         if entry.kind == "ADDED":
             self._lives[uid] = asyncio.get_running_loop().create_task(self._live(entry.object), name=f"pod {metadata['name']}")
             self._lives[uid].add_done_callback(lambda _: self._lives.pop(uid, None))
@@ -162,14 +162,14 @@ class Kubelet:
             return
         self.api.pods.update(name, lambda body: body["spec"].update(nodeName="node-1"))
         scheduled = {"type": "PodScheduled", "status": "True"}
-        trouble = PULLS.get(container["image"])
-        if trouble is not None:
-            waiting = {"waiting": {"reason": trouble[0], "message": trouble[1]}}
+        pull_error = PULLS.get(container["image"])
+        if pull_error is not None:
+            waiting = {"waiting": {"reason": pull_error[0], "message": pull_error[1]}}
             pulling = [{"name": "sandbox", "image": container["image"], "state": waiting}]
             self._status(name, {"phase": "Pending", "conditions": [scheduled], "containerStatuses": pulling})
             return
         if self.no_users and pod["spec"].get("hostUsers") is False:
-            self._complain(uid, f"Failed to create pod sandbox: {self.no_users}")
+            self._warn(uid, f"Failed to create pod sandbox: {self.no_users}")
             return
         if self.no_volumes and any("image" in volume for volume in pod["spec"].get("volumes", ())):
             self.end(name, reason="StartError", code=128, message=self.no_volumes)

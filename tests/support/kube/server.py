@@ -49,7 +49,7 @@ class FakeApi:
         self.broken_lines = 0
         """How many of the next watch events are cut in half."""
         self.probed = True
-        """Whether an earlier canary found that policies are enforced; if not, creates wait for the result of a canary."""
+        """Whether an earlier probe found that policies are enforced; if not, creates wait for the result of a probe."""
         self.url = ""
         self.watches: dict[int, web.Request] = {}
         self._written = asyncio.Event()
@@ -62,7 +62,7 @@ class FakeApi:
         self.stores["nodes"].create({"metadata": {"name": "node-1"}, "kind": "Node", "spec": {}, "status": {"allocatable": allocatable}})
 
     def note_verdict(self, *, holds: bool, leaks: bool = False) -> None:
-        """Store the result of a canary as a controller does."""
+        """Store the result of a probe as a controller does."""
         store, text = self.stores["networkpolicies"], json.dumps({"holds": holds, "leaks": leaks, "detail": "planted", "at": time.time()})
         if "hf-canary" not in store.names():
             store.create({"kind": "NetworkPolicy", "metadata": {"name": "hf-canary"}, "spec": {}})

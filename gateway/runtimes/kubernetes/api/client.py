@@ -33,17 +33,18 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v1,app
 
 
 class ApiError(RuntimeUnavailableError):
-    """The API server refused. ``text`` is its message, ``word`` the reason that its answer names."""
+    """The API server refused. ``text`` is its message, ``api_reason`` the ``reason`` field of its answer."""
 
-    def __init__(self, status: int, word: str, text: str, retry_after_s: int | None = None) -> None:
-        refused = "the cluster refused the service" if status in (401, 403) else "the cluster's API server returned an unexpected answer"
+    def __init__(self, status: int, api_reason: str, text: str, retry_after_s: int | None = None) -> None:
+        unexpected = "the cluster's API server returned an unexpected answer"
+        refused = "the cluster refused the gateway's request" if status in (401, 403) else unexpected
         super().__init__(f"{refused}: {text[:300]}", retry_after_s=retry_after_s)
         self.status = status
-        self.word = word
+        self.api_reason = api_reason
         self.text = text
 
     @property
-    def passing(self) -> bool:
+    def is_temporary(self) -> bool:
         """Whether the same request may succeed soon."""
         return self.status in (408, 429) or self.status >= 500
 
@@ -206,7 +207,7 @@ def refused(error: ApiError) -> HoldfastError:
     if error.status == 403 and "violates PodSecurity" in error.text:
         hint = "label the sandboxes' namespace as HOLDFAST_SANDBOX_PROFILE needs: baseline; restricted for the profile of that name"
         return HoldfastError("unsupported", f"the namespace's pod security standard rejects the pod: {text}", hint=hint)
-    if error.status in (400, 422) or (error.status == 403 and error.word == "Forbidden" and "cannot create" not in error.text):
+    if error.status in (400, 422) or (error.status == 403 and error.api_reason == "Forbidden" and "cannot create" not in error.text):
         return HoldfastError("invalid_argument", f"the cluster rejects the pod: {text}")
     return error
 

@@ -1,4 +1,4 @@
-"""What the cluster has and what sandboxes request of it: nodes' allocatable against our pods' requests.
+"""The capacity of the cluster: what its nodes have available, and what the pods of sandboxes request.
 
 Owns a cached answer: it lists all nodes and pods, so it is computed at most every few seconds. Where nodes may not be read (no cluster
 role), only the requested amounts are known.

@@ -43,7 +43,7 @@ async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
                 {"name": name, **_bad(f"the API server does not answer: {error.text}", "look at KUBECONFIG and the network to it")},
             ]
         except ApiError as error:
-            found.append({"name": name, **_bad(f"it cannot be determined: {error.text[:300]}", "", required=False)})
+            found.append({"name": name, **_bad(f"cannot be determined: {error.text[:300]}", "", required=False)})
     return found
 
 
@@ -126,7 +126,7 @@ async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
 
 
 async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
-    way, found = settings.bundle_injection, await injection.find_out(api, settings)
+    way, found = settings.bundle_injection, await injection.detect(api, settings)
     if way == "image" and found.way == "init":
         return _bad(f"as an image volume, but {found.why}", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
     how = "an image volume" if "image" in (way, found.way if way == "auto" else "") else "an init container"

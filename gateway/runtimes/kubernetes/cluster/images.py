@@ -59,10 +59,10 @@ class ClusterImages:
         return sorted((_image(one) for one in await self._all()), key=lambda image: image.name)
 
     async def load(self, path: Path, name: str) -> Image:
-        raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push it to the cluster's registry")
+        raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push the image to the cluster's registry")
 
     async def pull(self, name: str) -> Image:
-        """Pull it to every node that takes sandboxes, now and later, and wait until it is there.
+        """Pull an image to every node that takes sandboxes, now and later, and wait until all present nodes have it.
 
         A pull that was begun here and cannot succeed is undone; one that takes longer than the limit continues. Raises ``image_not_found``,
         ``image_pull_failed``, ``no_capacity``, ``quota_exceeded``.
@@ -82,7 +82,7 @@ class ClusterImages:
             raise
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
-        """Keep these on every node, now and later, without waiting; those kept before and not listed any more are removed.
+        """Keep these images on every node, now and later, without waiting; images kept before and no longer listed are removed.
 
         What ``pull`` pulled is unaffected. An image that cannot be pulled is retried, and logged.
         """
@@ -101,16 +101,17 @@ class ClusterImages:
         return kept
 
     async def remove(self, name: str) -> None:
-        """Stop keeping it. Nodes remove it when they need the space and nothing uses it."""
+        """Stop keeping an image. Nodes remove it when they need the space and nothing uses it."""
         if not await self._delete({"metadata": {"name": prepull_name(name)}}):
-            raise HoldfastError("image_not_found", f"{name} is not pre-pulled here", hint="list those that are")
+            raise HoldfastError("image_not_found", f"{name} is not pre-pulled here", hint="`holdfast image list` shows the images that are")
 
     async def _ensure(self, name: str, found: Mapping[str, dict[str, Any]], *, kept: bool = False) -> tuple[dict[str, Any], bool]:
         """Its DaemonSet, and whether it is new. One with an outdated pod template is replaced."""
         wanted = daemon_set(name, self._settings, await self._injection())
         present = found.get(wanted["metadata"]["name"])
         if present is None and len(found) >= MOST:
-            raise HoldfastError("quota_exceeded", f"{MOST} images are pre-pulled already", hint="remove one of them", retryable=False)
+            hint = "remove one with `holdfast image rm`"
+            raise HoldfastError("quota_exceeded", f"{MOST} images are pre-pulled already", hint=hint, retryable=False)
         if present is not None:
             if (present["metadata"].get("annotations") or {}).get(SPEC) == wanted["metadata"]["annotations"][SPEC]:
                 return present, False
@@ -135,7 +136,7 @@ class ClusterImages:
                     raise
                 daemon_set = {"metadata": {}}
             if daemon_set["metadata"].get("uid") != uid:
-                raise HoldfastError("image_pull_failed", "it was removed while it was being pulled", fault="caller")
+                raise HoldfastError("image_pull_failed", "the image was removed while it was being pulled", fault="caller")
             if _complete(daemon_set):
                 return _image(daemon_set)
             failure = await self._failure_of(daemon_set)

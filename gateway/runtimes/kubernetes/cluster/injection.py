@@ -26,9 +26,9 @@ from .node_probes import NodeProbes, known
 log = logging.getLogger("gateway.kubernetes")
 
 _GOOD_FOR_S = 600.0
-"""Nodes of another kind may join."""
+"""How long a certain result is used: nodes of another kind may join."""
 _UNSURE_FOR_S = 5.0
-"""A probe may be under way."""
+"""How long an uncertain result is used: a probe may be running."""
 _FIRST, _LIKELY = (1, 33), (1, 36)
 """From the first version on image volumes can work; from the second on they are tried where there is no node yet. A pod that does not
 find the bundle is created again (``reject``)."""
@@ -38,7 +38,7 @@ _RUNTIMES = {"containerd": (2, 2), "cri-o": (1, 33)}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The method, and the reason."""
+    """The method of injection, why it was chosen, and whether that is certain."""
 
     way: Injection
     why: str
@@ -63,7 +63,7 @@ class InjectionChoice:
         clock = asyncio.get_running_loop().time
         async with self._lock:
             if self._found is None or clock() >= self._good_until:
-                self._found = await find_out(self._api, self._settings)
+                self._found = await detect(self._api, self._settings)
                 self._good_until = clock() + (_GOOD_FOR_S if self._found.sure else _UNSURE_FOR_S)
             return self._found.way
 
@@ -78,8 +78,8 @@ class InjectionChoice:
         return True
 
 
-async def find_out(api: Api, settings: KubernetesSettings) -> Found:
-    """Raises ``ApiError`` where the server does not answer as expected."""
+async def detect(api: Api, settings: KubernetesSettings) -> Found:
+    """The method that this cluster supports. Raises ``ApiError`` where the server does not answer as expected."""
     version = version_of(await api.get("/version"))
     if version < _FIRST:
         return Found("init", "image volumes of this kind need Kubernetes 1.33")

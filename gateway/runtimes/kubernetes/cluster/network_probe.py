@@ -26,7 +26,7 @@ from gateway.runtimes.kubernetes.pods.json_fields import moment
 from gateway.runtimes.kubernetes.pods.profiles import CONFINED
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
-from .probe_pods import CANARIES, LIFE_S, isolate, probe_pod, read_verdict, store_verdict
+from .probe_pods import LIFE_S, PROBE_LABELS, isolate, probe_pod, read_verdict, write_verdict
 
 log = logging.getLogger("gateway.kubernetes")
 
@@ -120,16 +120,16 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
         for name in names:
             with contextlib.suppress(ApiError):  # the pods end by themselves (activeDeadlineSeconds)
                 await api.remove(f"{pods}/{name}", 0)
-    await note(api, settings, verdict)
+    await store_verdict(api, settings, verdict)
     return verdict
 
 
-async def note(api: Api, settings: KubernetesSettings, verdict: Verdict) -> None:
+async def store_verdict(api: Api, settings: KubernetesSettings, verdict: Verdict) -> None:
     """Store a verdict where every replica reads it. Raises ``ApiError``."""
     await _ensure_policies(api, settings)
     # An inconclusive probe, on a full cluster for example, does not overwrite a conclusive verdict.
     names = (_VERDICT, _CONCLUSIVE) if verdict.conclusive else (_VERDICT,)
-    await store_verdict(api, settings, _NAME, verdict, *names)
+    await write_verdict(api, settings, _NAME, verdict, *names)
 
 
 def _judge(closed: int, opened: int, now: float) -> Verdict:
@@ -145,8 +145,8 @@ def _judge(closed: int, opened: int, now: float) -> Verdict:
 
 async def _sweep(api: Api, settings: KubernetesSettings) -> None:
     """Remove what a killed prober left: such pods end by themselves, but their objects would remain."""
-    canaries = ",".join(f"{name}={value}" for name, value in CANARIES.items())
-    async for pod in api.each(settings.pods_path, {"labelSelector": canaries}, page=settings.page):
+    probes = ",".join(f"{name}={value}" for name, value in PROBE_LABELS.items())
+    async for pod in api.each(settings.pods_path, {"labelSelector": probes}, page=settings.page):
         if time.time() - moment(pod["metadata"].get("creationTimestamp")) > LIFE_S:
             with contextlib.suppress(ApiError):
                 await api.remove(f"{settings.pods_path}/{pod['metadata']['name']}", 0)
@@ -154,10 +154,10 @@ async def _sweep(api: Api, settings: KubernetesSettings) -> None:
 
 async def _ensure_policies(api: Api, settings: KubernetesSettings) -> None:
     """For probe pods only: the listener accepts their connections, the open one may connect; the closed one is under default-deny."""
-    canaries = {"podSelector": {"matchLabels": {COMPONENT: "canary"}}}
+    probes = {"podSelector": {"matchLabels": {COMPONENT: "canary"}}}
     listener, opened = ({"matchLabels": {COMPONENT: "canary", ROLE: role}} for role in ("listener", "open"))
     ports = [{"protocol": "TCP", "port": _PORT}]
-    accept = {"podSelector": listener, "policyTypes": ["Ingress"], "ingress": [{"from": [canaries], "ports": ports}]}
+    accept = {"podSelector": listener, "policyTypes": ["Ingress"], "ingress": [{"from": [probes], "ports": ports}]}
     reach = {"podSelector": opened, "policyTypes": ["Egress"], "egress": [{"to": [{"podSelector": listener}], "ports": ports}]}
     await isolate(api, settings, _NAME, accept)
     await isolate(api, settings, f"{_NAME}-open", reach)

@@ -27,7 +27,7 @@ from gateway.runtimes.kubernetes.pods.profiles import confinement, no_user_names
 from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
-from .probe_pods import isolate, probe_pod, read_verdict, store_verdict
+from .probe_pods import isolate, probe_pod, read_verdict, write_verdict
 
 log = logging.getLogger("gateway.kubernetes")
 
@@ -54,7 +54,7 @@ _ALL_IDS = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeVerdict:
     """``users``: a pod under this profile gets a user namespace; ``volume``: a part of an image can be mounted. None: unknown."""
 
     profile: str
@@ -65,13 +65,13 @@ class Seen:
     volume_why: str = ""
 
 
-async def known(api: Api, settings: KubernetesSettings) -> Seen | None:
+async def known(api: Api, settings: KubernetesSettings) -> NodeVerdict | None:
     """The last verdict under the current profile, None where there is none. Raises ``ApiError``."""
-    seen = await read_verdict(api, settings, NAME, Seen, VERDICT)
+    seen = await read_verdict(api, settings, NAME, NodeVerdict, VERDICT)
     return seen if seen is not None and seen.profile == settings.sandbox_profile else None
 
 
-async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Seen:
+async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> NodeVerdict:
     """Probe, and store the verdict. Takes a few seconds and creates at most two pods, which it removes. Raises ``ApiError``."""
     await _ensure_policy(api, settings)
     looks: list[asyncio.Task[tuple[bool | None, str]]] = []
@@ -79,8 +79,8 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
         for wanted, volume in ((settings.sandbox_profile == "userns", False), (settings.bundle_injection == "auto", True)):
             looks.append(group.create_task(_look(api, settings, volume, wait_s) if wanted else _not_asked()))
     (users, users_why), (volume_mounts, volume_why) = (look.result() for look in looks)
-    seen = Seen(settings.sandbox_profile, time.time(), users, users_why, volume_mounts, volume_why)
-    await store_verdict(api, settings, NAME, seen, VERDICT)
+    seen = NodeVerdict(settings.sandbox_profile, time.time(), users, users_why, volume_mounts, volume_why)
+    await write_verdict(api, settings, NAME, seen, VERDICT)
     return seen
 
 
@@ -91,7 +91,7 @@ class NodeProbes:
         self._api = api
         self._settings = settings
         self._lock = asyncio.Lock()
-        self._seen: Seen | None = None
+        self._seen: NodeVerdict | None = None
         self._good_until = float("-inf")
 
     async def check(self) -> None:
@@ -110,7 +110,7 @@ class NodeProbes:
         if self._seen is not None and self._seen.users is False:
             raise no_user_namespaces(self._seen.users_why)
 
-    async def probe_when_due(self) -> Seen | None:
+    async def probe_when_due(self) -> NodeVerdict | None:
         """Probe where that is due; the verdict of a probe made now. Called by the acting controller. Raises ``ApiError``."""
         settings = self._settings
         if settings.sandbox_profile != "userns" and settings.bundle_injection != "auto":
@@ -130,9 +130,9 @@ class NodeProbes:
         """A sandbox did not find the bundle in its image volume: store that for all, until the next probe. Never raises ``ApiError``."""
         try:
             await _ensure_policy(self._api, self._settings)
-            last = await known(self._api, self._settings) or Seen(self._settings.sandbox_profile, 0.0)
+            last = await known(self._api, self._settings) or NodeVerdict(self._settings.sandbox_profile, 0.0)
             seen = replace(last, volume=False, volume_why=why[:_MESSAGE])
-            await store_verdict(self._api, self._settings, NAME, seen, VERDICT)
+            await write_verdict(self._api, self._settings, NAME, seen, VERDICT)
         except ApiError as error:
             log.warning("the verdict that image volumes do not work could not be stored: %s", error.message)
 
@@ -152,7 +152,7 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
     try:
         pod = await api.post(pods, node_probe_pod(name, settings, volume))
     except ApiError as error:
-        if error.passing:
+        if error.is_temporary:
             raise
         refused = volume and error.status in (400, 422) and "volume" in error.text
         return False if refused else None, f"the API server refused the probe: {error.text[:_MESSAGE]}"

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 LIFE_S = 300
 """After this a probe's pod ends by itself."""
-CANARIES = {MANAGED_BY: "holdfast", COMPONENT: "canary"}
+PROBE_LABELS = {MANAGED_BY: "holdfast", COMPONENT: "canary"}
 """The labels of every probe's pod and policy."""
 
 
@@ -46,7 +46,7 @@ def probe_pod(
         "securityContext": pod_context,
         "containers": [{field: value for field, value in container.items() if value != {}}],
     }
-    metadata = {"name": name, "namespace": settings.namespace, "labels": {**CANARIES, ROLE: role}}
+    metadata = {"name": name, "namespace": settings.namespace, "labels": {**PROBE_LABELS, ROLE: role}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -62,8 +62,8 @@ def placement(settings: KubernetesSettings) -> dict[str, Any]:
 
 
 async def isolate(api: Api, settings: KubernetesSettings, name: str, spec: dict[str, Any]) -> None:
-    """Create a network policy for probe pods, where it is not there. Raises ``ApiError``."""
-    metadata = {"name": name, "namespace": settings.namespace, "labels": CANARIES}
+    """Create a network policy for probe pods, if it does not exist. Raises ``ApiError``."""
+    metadata = {"name": name, "namespace": settings.namespace, "labels": PROBE_LABELS}
     body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
     await api.ensure(settings.policies_path, body)
 
@@ -82,7 +82,7 @@ async def read_verdict(api: Api, settings: KubernetesSettings, policy: str, kind
         return None
 
 
-async def store_verdict(api: Api, settings: KubernetesSettings, policy: str, verdict: object, *names: str) -> None:
-    """Write it, a dataclass, into these annotations. Raises ``ApiError``."""
+async def write_verdict(api: Api, settings: KubernetesSettings, policy: str, verdict: object, *names: str) -> None:
+    """Write a verdict, which is a dataclass, into these annotations. Raises ``ApiError``."""
     text = orjson.dumps(verdict).decode()
     await api.patch(f"{settings.policies_path}/{policy}", {"metadata": {"annotations": dict.fromkeys(names, text)}})

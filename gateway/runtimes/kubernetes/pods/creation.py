@@ -43,7 +43,7 @@ _EAGER_S = 0.6
 _RETRY_S = 0.25
 _AWAY_S = 20.0
 """An API server that returns server errors for this long is reported as unavailable, so that a caller with a long timeout learns of it."""
-_DROPPED = "the cluster gives pods no user namespaces: its API server drops hostUsers (older than 1.33, or UserNamespacesSupport is closed)"
+_DROPPED = "the cluster gives pods no user namespaces: its API server drops hostUsers (older than 1.33, or UserNamespacesSupport is off)"
 _NO_ANSWER_S = 5.0
 """The same for an API server that does not answer at all."""
 _LOOK_S = 2.0
@@ -97,7 +97,8 @@ class PodCreation:
                 stage = last.stage if last is not None else "the cluster did not accept the pod"
                 if last is not None and last.placed and not last.started:
                     stage = (await pod_events.ask(self._api, self._settings, last)).text or stage
-                raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
+                message = f"the sandbox was not ready within {timeout_s:g} s: {stage}"
+                raise HoldfastError("create_timeout", message, reason="timeout") from None
 
     async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
         """Turn a spare's pod into the requested sandbox: claim the pod, then give its agent the new identity, once.
@@ -151,13 +152,13 @@ class PodCreation:
                 body = await self._api.get(path)  # perhaps another replica patched it for the same sandbox
         except ApiError as error:
             if error.status in (404, 409):
-                raise HoldfastError("sandbox_not_found", "that spare is gone") from None
+                raise HoldfastError("sandbox_not_found", "the spare no longer exists") from None
             raise
         facts = read_pod(body)
         if facts.record is None or (facts.record.sandbox_id, facts.record.incarnation) != (spec.sandbox_id, spec.incarnation):
-            raise HoldfastError("sandbox_not_found", "that spare is taken")
+            raise HoldfastError("sandbox_not_found", "the spare was taken by another create")
         if facts.deadline is not None or not facts.ip or facts.ended() is not None:
-            raise HoldfastError("sandbox_not_found", "that spare is ending")
+            raise HoldfastError("sandbox_not_found", "the spare is being deleted")
         environment = body["spec"]["containers"][0].get("env") or []  # the runtime does not know the deployment's secret
         return facts, next(str(one.get("value")) for one in environment if one["name"] == "HOLDFAST_AGENT_TOKEN")
 
@@ -197,7 +198,7 @@ class PodCreation:
         """The pod, and whether this replica's watch covers it. Waits while a previous pod of that name terminates."""
         name = manifest["metadata"]["name"]
         if manifest["spec"].get("hostUsers") is False:
-            await self._has_user_namespaces(manifest)
+            await self._check_user_namespaces(manifest)
         clock = asyncio.get_running_loop().time
         began = clock()
         while True:
@@ -215,14 +216,14 @@ class PodCreation:
                         if found.record is None or found.record.incarnation != incarnation:
                             raise HoldfastError("sandbox_exists", f"another sandbox already has the name {name}") from None
                         return found, False
-                elif not error.passing:
+                elif not error.is_temporary:
                     raise refused(error) from None
                 elif error.status >= 500 and clock() - began >= (_NO_ANSWER_S if isinstance(error, ApiUnreachableError) else _AWAY_S):
                     raise
                 # A temporary error, or no answer at all: creating by name is safe to repeat.
                 await asyncio.sleep(error.retry_after_s or _RETRY_S)
 
-    async def _has_user_namespaces(self, manifest: dict[str, Any]) -> None:
+    async def _check_user_namespaces(self, manifest: dict[str, Any]) -> None:
         """Check whether the server knows user namespaces: one that does not drops the field silently, and root would be the node's root."""
         clock = asyncio.get_running_loop().time
         if clock() < self._has_users_until:
@@ -230,7 +231,7 @@ class PodCreation:
         try:
             answer = await self._api.call("POST", self._pods, {"dryRun": "All"}, body=manifest)
         except ApiError as error:
-            if error.status == 409 or error.passing:
+            if error.status == 409 or error.is_temporary:
                 return  # the pod exists already, or creating it will report the error
             raise refused(error) from None
         if not _as_private(answer, manifest):
@@ -241,7 +242,7 @@ class PodCreation:
         try:
             return read_pod(await self._api.get(f"{self._pods}/{name}"))
         except ApiError as error:
-            if error.status == 404 or error.passing:
+            if error.status == 404 or error.is_temporary:
                 return None
             raise
 
@@ -250,7 +251,7 @@ class PodCreation:
         try:
             again = read_pod(await self._api.get(f"{self._pods}/{facts.name}"))
         except ApiError as error:
-            if error.passing:
+            if error.is_temporary:
                 return facts
             if error.status == 404:
                 raise _deleted() from error
@@ -339,7 +340,7 @@ def _as_private(made: dict[str, Any], asked: dict[str, Any]) -> bool:
 
 
 def _deleted() -> HoldfastError:
-    return HoldfastError("sandbox_failed", "it was deleted while it was being created", reason="deleted")
+    return HoldfastError("sandbox_failed", "the sandbox was deleted while it was being created", reason="deleted")
 
 
 def endpoint_of(facts: PodStatus) -> str:

@@ -79,7 +79,7 @@ class Failure:
         """The same failure as final, once its time is over: a client that retried at once would only wait again."""
         final = False if self.kind else None
         if self.code == "unsupported":
-            return no_user_namespaces(f"its node cannot create one: {self.cause.message}")
+            return no_user_namespaces(f"the node of its pod cannot create one: {self.cause.message}")
         hint = _BUNDLE_HINT if self.kind == "bundle" else _PULL_HINTS.get(self.code)
         return HoldfastError(self.code, self.cause.message, hint=hint, fault=self.cause.fault, reason=self.cause.reason, retryable=final)
 
@@ -92,19 +92,19 @@ def failure_in(
         disrupted = None if disruption is None else ended_by(disruption)
         return next((one for one in (_of_pod(reason, message), disrupted, _of_containers(status, created_at)) if one), exited(""))
     if phase == "Unknown" or reason == "NodeLost":
-        return ended_by(Cause("node-lost", "infrastructure", message or "its node does not answer"))
+        return ended_by(Cause("node-lost", "infrastructure", message or "the sandbox's node does not answer"))
     if deleting and disruption is not None and map_of(conditions.get("Ready")).get("reason") == "NodeNotReady":
-        return ended_by(Cause("node-lost", "infrastructure", "its node does not answer"))
+        return ended_by(Cause("node-lost", "infrastructure", "the sandbox's node does not answer"))
     found = _of_containers(status, created_at)
     if found is not None:
         return found
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        text = printable(scheduled.get("message")) or "no node can take it"
+        text = printable(scheduled.get("message")) or "no node can take the sandbox"
         missing = missing_object(text)
         if missing is not None:
             return missing
-        cause = Cause("unschedulable", "infrastructure", f"no node can take it: {text}")
+        cause = Cause("unschedulable", "infrastructure", f"no node can take the sandbox: {text}")
         return Failure("no_capacity", cause, lasting=False, kind="schedule", since=moment(scheduled.get("lastTransitionTime")))
     return None
 
@@ -114,7 +114,7 @@ def needs_users(text: str) -> bool:
     return bool(_USERS.search(text))
 
 
-def no_users(text: str) -> Failure | None:
+def user_namespace_failure(text: str) -> Failure | None:
     """The failure of a pod whose user namespace its node cannot create, from a warning; None for any other warning."""
     if not needs_users(text):
         return None
@@ -129,7 +129,7 @@ def refined(failure: Failure, own_users: bool, by_volume: bool) -> Failure:
     message = failure.cause.message
     if by_volume and _NO_BUNDLE.search(message) and "exec format error" not in message:
         return Failure(failure.code, failure.cause, lasting=False, kind="bundle")
-    return (no_users(message) if own_users else None) or failure
+    return (user_namespace_failure(message) if own_users else None) or failure
 
 
 def missing_object(text: str) -> Failure | None:
@@ -137,24 +137,24 @@ def missing_object(text: str) -> Failure | None:
     found = _MISSING.search(text)
     if found is None:
         return None
-    return Failure("invalid_argument", Cause("config", "caller", f"the volume's {_OBJECTS[found[1].lower()]} {found[2]!r} is not there"))
+    return Failure("invalid_argument", Cause("config", "caller", f"the volume's {_OBJECTS[found[1].lower()]} {found[2]!r} does not exist"))
 
 
 def _of_pod(reason: str, message: str) -> Failure | None:
     """The failure of a pod that failed as a whole."""
     if reason == "Evicted":
         own = any(words in message for words in ("exceeds the limit", "exceeds the total limit", "exceeded its local ephemeral storage"))
-        return ended_by(Cause("evicted", "workload" if own else "infrastructure", message or "it was evicted"))
+        return ended_by(Cause("evicted", "workload" if own else "infrastructure", message or "the sandbox was evicted"))
     if reason in ("Preempting", "Preempted"):
-        return ended_by(Cause("preempted", "infrastructure", message or "it was preempted"))
+        return ended_by(Cause("preempted", "infrastructure", message or "the sandbox was preempted"))
     if reason in ("Terminated", "NodeShutdown", "Shutdown"):
-        return ended_by(Cause("evicted", "infrastructure", message or "its node was shut down"))
+        return ended_by(Cause("evicted", "infrastructure", message or "the sandbox's node was shut down"))
     if reason == "NodeLost":
-        return ended_by(Cause("node-lost", "infrastructure", message or "its node does not answer"))
+        return ended_by(Cause("node-lost", "infrastructure", message or "the sandbox's node does not answer"))
     if reason == "DeadlineExceeded":
-        return ended_by(Cause("ttl", "caller", message or "its time is over"))
+        return ended_by(Cause("ttl", "caller", message or "the sandbox's lifetime is over"))
     if reason in _REFUSED_BY_NODE:
-        return Failure("no_capacity", Cause("unschedulable", "infrastructure", message or f"its node refused it: {reason}"))
+        return Failure("no_capacity", Cause("unschedulable", "infrastructure", message or f"the node refused the sandbox: {reason}"))
     return None
 
 
@@ -175,9 +175,9 @@ def _of_containers(status: dict[str, Any], created_at: float) -> Failure | None:
 def _of_end(ended: dict[str, Any], initial: bool) -> Failure:
     reason, code, message = str(ended.get("reason") or ""), ended.get("exitCode"), printable(ended.get("message"))
     if reason == "OOMKilled":
-        return ended_by(Cause("oom", "workload", "it used more memory than it has"))
+        return ended_by(Cause("oom", "workload", "the sandbox used more memory than its limit"))
     if reason == "ContainerStatusUnknown":
-        return ended_by(Cause("node-lost", "infrastructure", message or "its node lost track of it"))
+        return ended_by(Cause("node-lost", "infrastructure", message or "the node lost track of the sandbox"))
     if initial:
         return ended_by(Cause("start-failed", "infrastructure", f"the agent's bundle could not be put in place: {message or reason}"))
     if reason in ("StartError", "ContainerCannotRun"):
@@ -221,7 +221,7 @@ def event_failure(reason: str, message: str, image: str, created_at: float) -> F
 
 
 def exited(how: str, message: str = "") -> Failure:
-    return ended_by(Cause("exited", "workload", f"its agent ended{how}{f': {message}' if message else ''}"))
+    return ended_by(Cause("exited", "workload", f"the sandbox's agent ended{how}{f': {message}' if message else ''}"))
 
 
 def ended_by(cause: Cause) -> Failure:

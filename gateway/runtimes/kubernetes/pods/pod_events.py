@@ -1,4 +1,4 @@
-"""Events of pods that do not start: what the kubelet reports there and the pod's own status does not.
+"""Events of pods that do not start: they have causes that the pod's status lacks.
 
 Owns the queries, and which events fail a create. A volume whose secret or config map is missing keeps a pod waiting for ever with nothing
 in its status, and a failed image pull appears in an event ten seconds before it appears in the status. One watch delivers the warnings of
@@ -15,7 +15,7 @@ from typing import Any
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
-from .failures import Failure, event_failure, no_users
+from .failures import Failure, event_failure, user_namespace_failure
 from .status import PodStatus
 
 log = logging.getLogger("gateway.kubernetes")
@@ -66,7 +66,7 @@ def read_warning(event: dict[str, Any]) -> Warned | None:
 
 def failure_of(facts: PodStatus, reason: str, message: str) -> Failure | None:
     """What a kubelet's warning about this pod means for its create."""
-    failure = no_users(message) if facts.own_users and reason == _NO_SANDBOX else None
+    failure = user_namespace_failure(message) if facts.own_users and reason == _NO_SANDBOX else None
     return failure or event_failure(reason, message, facts.record.image if facts.record is not None else "", facts.created_at)
 
 

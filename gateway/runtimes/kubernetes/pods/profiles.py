@@ -1,4 +1,4 @@
-"""How confined sandboxes' pods are: the three profiles of ``HOLDFAST_SANDBOX_PROFILE`` as fields of a pod.
+"""The confinement of sandboxes: the three profiles of ``HOLDFAST_SANDBOX_PROFILE`` as fields of a pod.
 
 Owns the security contexts, the Pod Security Standard that each profile needs, and the refusal where nodes cannot provide one. ``userns``:
 the image's own user, root included, in a user namespace of the pod, with the container runtime's default capabilities. ``root``: the same

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gateway.model.records import Cause
-from gateway.runtimes.base import EndAnnounced, Event, SandboxStatus, WentAway
+from gateway.runtimes.base import EndAnnounced, Event, SandboxEnded, SandboxStatus
 from gateway.runtimes.kubernetes.names import pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -21,7 +21,7 @@ from .status import DELETED, PodStatus, gone_cause
 _SKEW_S = 30.0
 """Margin after a pod's ready timeout: clocks differ, and the replica that creates the pod should report why it is late. The record's
 own timeout, on the store's clock, comes first; this one is for pods without a record."""
-_LATE = Cause("ready-timeout", "infrastructure", "it never became ready")
+_LATE = Cause("ready-timeout", "infrastructure", "the sandbox was not ready in time")
 
 
 def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> SandboxStatus | None:
@@ -57,10 +57,10 @@ def on_change(now_facts: PodStatus, before: PodStatus | None, settings: Kubernet
     id_, incarnation = record.sandbox_id, record.incarnation
     failure, was = now_facts.failed(now, settings), None if before is None else before.ended()
     if failure is not None:
-        return [] if was is not None else [WentAway(id_, incarnation, failure.cause)]
+        return [] if was is not None else [SandboxEnded(id_, incarnation, failure.cause)]
     if not _leaving(now_facts) or (before is not None and _leaving(before)):
         return []
-    cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by another client")
+    cause = now_facts.disruption or replace(DELETED, message="the sandbox's pod is being deleted by another client")
     return [EndAnnounced(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s)]
 
 
@@ -75,7 +75,7 @@ def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
         return []
     if last.failure is not None and last.failure.kind == "bundle" and not last.started:
         return []  # the replica that created the pod removed it, and creates the sandbox again
-    return [WentAway(last.record.sandbox_id, last.record.incarnation, gone_cause(last))]
+    return [SandboxEnded(last.record.sandbox_id, last.record.incarnation, gone_cause(last))]
 
 
 def _leaving(facts: PodStatus) -> bool:

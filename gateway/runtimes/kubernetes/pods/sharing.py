@@ -1,4 +1,4 @@
-"""What a request may name of the cluster: everything that belongs to the deployment has to be shared first, by a pattern.
+"""Which objects of the cluster a request may name: those that the deployment has shared by a pattern.
 
 Owns the patterns of ``HOLDFAST_SHARED`` and the refusals. A deployment controls the placement and confinement of sandboxes by taints,
 priorities, runtime classes and node labels, so a request may not weaken them unless they are shared; narrowing is always allowed.

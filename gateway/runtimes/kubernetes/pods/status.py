@@ -1,7 +1,7 @@
 """What a pod's JSON means: its progress, whether it failed (``failures`` has why), whether it is being disrupted.
 
-Owns the interpretation of pod status as kubelet, scheduler and controllers write it. Pure: the time is an argument. What it finds goes on
-as an event of the runtime (``runtime_events``) to the controller (``controller.loop``), which records it in placement; ``service``
+Owns the interpretation of pod status as kubelet, scheduler and controllers write it. Pure: the time is an argument. The result becomes
+an event of the runtime (``runtime_events``) to the controller (``controller.loop``), which records it in placement; ``service``
 answers clients from there.
 """
 
@@ -20,10 +20,10 @@ from .record import read_record
 
 ASKED_GRACE_S = 3
 """Grace period of our own deletes of running pods. No pod has it by default, and kubectl's ``--now`` and ``--force`` use 1 and 0."""
-DELETED = Cause("deleted", "infrastructure", "its pod was deleted by another client of the cluster")
+DELETED = Cause("deleted", "infrastructure", "the sandbox's pod was deleted by another client of the cluster")
 ENDINGS = {
     "isolation": Cause(
-        "isolation", "infrastructure", "this cluster does not enforce network policies: it could reach what it was kept from"
+        "isolation", "infrastructure", "this cluster does not enforce network policies: the sandbox could reach what it must not"
     )
 }
 """Why the service itself ends sandboxes, by the reason in the pod's annotation ``names.ENDING``."""
@@ -55,7 +55,7 @@ class PodStatus:
     created_at: float
     ip: str = ""
     placed: bool = False
-    """It has a node."""
+    """Whether the pod has a node."""
     started: bool = False
     ready: bool = False
     stage: str = ""
@@ -68,7 +68,7 @@ class PodStatus:
     pool: str = ""
     profile: str = ""
     own_users: bool = False
-    """It requires a user namespace."""
+    """Whether the pod requires a user namespace."""
 
     def failed(self, now: float, settings: KubernetesSettings) -> Failure | None:
         """The failure that waiting does not resolve, or has not resolved in time."""
@@ -134,14 +134,14 @@ def gone_cause(last: PodStatus) -> Cause:
     """Why a deleted pod has ended, from its last state."""
     failure = last.ended()
     if last.deletion_requested:
-        return Cause("deleted", "caller", "it was deleted")
+        return Cause("deleted", "caller", "the sandbox was deleted")
     if failure is not None:
         return failure.cause
     if last.disruption is not None:
         return last.disruption
     if last.deadline is not None:
         return DELETED
-    return Cause("node-lost", "infrastructure", "its pod vanished")
+    return Cause("node-lost", "infrastructure", "the sandbox's pod vanished")
 
 
 def _ended_before(metadata: dict[str, Any], status: dict[str, Any]) -> bool:

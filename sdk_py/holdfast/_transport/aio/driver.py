@@ -15,7 +15,7 @@ from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Event
 from holdfast._transport.rest.request import Service, not_connected
-from holdfast._transport.session.engine import BATCH_BYTES, Engine, elsewhere
+from holdfast._transport.session.engine import BATCH_BYTES, Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 
 CLOSE_S = 1.0
@@ -67,7 +67,7 @@ class SessionDriver:
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""
         if asyncio._get_running_loop() is not self._loop:
-            raise elsewhere()
+            raise wrong_process_error()
         try:
             return step(*args, **kwargs)
         finally:

@@ -1,4 +1,4 @@
-"""What coroutines of the asynchronous API wait on: an event, a lock for each event loop, and work in tasks of its own.
+"""Waiting in the asynchronous API: an event, a lock for each event loop, and background tasks.
 
 Owns no sockets. Imports nothing of a session: a program that only sends requests does without one. ``threads.events`` has the same names.
 """
@@ -81,7 +81,7 @@ async def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
 
 
 class Background:
-    """Work that goes on beside the caller's, and ends with its owner."""
+    """Background work, which ends with its owner."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

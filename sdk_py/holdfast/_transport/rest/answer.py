@@ -1,4 +1,4 @@
-"""What REST requests of both APIs share: the answer, the reading of failures, and how idle connections are kept.
+"""The parts of REST requests that both APIs share: answers, failures, and whether an idle connection can still be used.
 
 Pure. ``_async.http`` owns the connections, ``_async.rest`` the routes, ``retry`` when to send again.
 """

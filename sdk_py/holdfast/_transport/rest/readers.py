@@ -1,4 +1,4 @@
-"""What REST answers mean: jobs, images and files as the types of the SDK; and a command as REST asks for it.
+"""Converts REST answers (jobs, images, files) to the types of the SDK, and a command to the request of REST.
 
 Pure. Does not own the types' own readers (``_results``) nor the requests (``_async.rest``).
 """

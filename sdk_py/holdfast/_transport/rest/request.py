@@ -1,4 +1,4 @@
-"""One request to the service: where it goes, its head, what describes its body, and why a connection failed.
+"""One HTTP request to the service: its address and head, and the error of a failed connection.
 
 Shared by both APIs: ``_async.http`` calls it, and the drivers of sessions. ``http1`` owns framing.
 """

@@ -1,6 +1,6 @@
 """One command from its request to its outcome: started, output, exit, and what is known when the outcome never comes.
 
-Pure, as ``sinks`` is, whose channels it travels on. Whatever a fact holds is attacker input.
+Pure. ``sinks`` passes the facts of the channel to it; their contents are untrusted.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Call:
         self.begun()
 
     def begun(self) -> None:
-        """It runs: Started reports it or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
+        """The command runs: Started reports that or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
         self.started = True
         if self.started_event is not None:
             self.started_event.set()

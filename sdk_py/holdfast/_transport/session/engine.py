@@ -1,4 +1,4 @@
-"""The pure heart of a client's connection: session, sinks, and what to do when the connection goes.
+"""The core of a client's session, without I/O: the session's state, its sinks, and what to do when the connection is lost.
 
 Owns the session state machine, the map from channel to sink, the placement ticket, and the decision to resume, to leave on a
 GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: the APIs (``aio``, ``threads``) call it one at a time.
@@ -237,7 +237,7 @@ class Engine:
             self._ends_at = now
         if verdict.fatal and not by_agent and verdict.why.reason not in (None, "unknown"):
             return verdict
-        lost = error("sandbox_gone", "the sandbox was taken away", reason=self._ending, hint="create a new one")
+        lost = error("sandbox_gone", "the sandbox announced its end and is gone", reason=self._ending, hint="create a new sandbox")
         return Verdict(lost, fatal=verdict.fatal and not by_agent, retry_after_s=verdict.retry_after_s)
 
     # Channels ---------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Engine:
     def reset(self) -> None:
         """The sandbox is about to be reset by the caller of this session."""
         message = f"sandbox {self.sandbox_id} was reset: what was opened before is gone"
-        hint = "ask the sandbox for another: it is as it was made"
+        hint = "open another shell or process: the sandbox is as it was after its creation"
         self.fail(error("session_lost", message, reason="reset", hint=hint, fault="caller", retryable=False))
 
     def _log(self, level: Literal["info", "warning"], text: str, *arguments: Any) -> None:
@@ -335,11 +335,11 @@ class Engine:
         self.ready.set()
 
 
-def elsewhere() -> HoldfastError:
+def wrong_process_error() -> HoldfastError:
     """The error of an object that is used in another process or event loop than the one it was made in."""
     return error(
         "session_lost",
-        "this belongs to the process and event loop it was made in",
+        "a sandbox object works only in the process and event loop that made it",
         hint="make shells and processes anew from the sandbox object; event loops that run at once need a client each",
         fault="caller",
         retryable=False,

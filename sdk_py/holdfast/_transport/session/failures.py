@@ -1,4 +1,4 @@
-"""The errors of what was under way when a session or a request ended: lost, unknown, or given up.
+"""The errors of commands and requests that had not finished when their session or connection ended.
 
 Pure, and without the protocol: REST uses it too.
 """

@@ -1,4 +1,4 @@
-"""What a refusal, a close or a broken connection means: try again when, or give up with which error.
+"""Decides after a refusal, a close or a broken connection: when to try again, or with which error to give up.
 
 Pure. Owns the reading of HTTP refusals and close codes and the delays of reconnecting (exponential, capped, full jitter).
 Called by ``engine``; the same reading of problem documents serves REST requests.
@@ -127,7 +127,7 @@ class Backoff:
         return at_least_s + self._random.uniform(0, ceiling)
 
     def reset(self) -> None:
-        """It worked: begin anew."""
+        """An attempt succeeded: the next delay is the shortest again."""
         self.attempts = 0
 
 

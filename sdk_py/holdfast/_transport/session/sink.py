@@ -67,7 +67,7 @@ class Sink:
         self.end(why)
 
     def abandon(self, why: HoldfastError) -> None:
-        """The session was given up; what runs in the sandbox goes on, and another session may reach it."""
+        """The session was given up. Its commands continue to run, and another session may reach them."""
         self.fail(why)
 
     def end(self, why: HoldfastError | None) -> None:

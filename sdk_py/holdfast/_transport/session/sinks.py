@@ -1,7 +1,7 @@
 """Where the facts of a channel go: one command's outcome, a living shell, or a transfer.
 
-Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events show
-them when to look. Nothing here waits, so the same code serves both APIs. Whatever a fact holds is attacker input.
+Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events notify
+them of changes. Nothing here waits, so the same code serves both APIs. The contents of facts are untrusted.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def new_run(
 ) -> Call:
     """A command of a living shell, which ``ShellSink.run`` sends; ``data`` is all of its standard input."""
     if data is not None and (sink.info or {}).get("tty") is True:
-        raise bad("a command on a terminal reads keys, and no other input", hint="shell.write() types them while it runs")
+        raise bad("a command on a terminal reads typed keys and takes no other input", hint="shell.write() types them while it runs")
     params = run_params(command, timeout, engine.options.command_timeout_s, data is not None)
     call = Call(sink, engine.new_event, command_id_of(command_id), limit, collecting=collecting)
     call.params = params
@@ -132,7 +132,7 @@ class ShellSink(Sink):
         if self.ended:
             raise self.over()
         if len(self.waiting) >= RUN_QUEUE:
-            raise error("queue_full", f"{RUN_QUEUE} commands wait in this shell")
+            raise error("queue_full", f"{RUN_QUEUE} commands already wait in this shell")
         if self.current is None:
             self._start(call)
         else:

@@ -23,7 +23,7 @@ from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.rest.request import Service, not_connected
-from holdfast._transport.session.engine import Engine, elsewhere
+from holdfast._transport.session.engine import Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.events import Event
 from holdfast._transport.threads.net import connection_to, warn_in_loop
@@ -74,7 +74,7 @@ class SessionDriver:
     def check_here(self) -> None:
         """Raise where a step or a wait would never end: in a fork, and in a finalizer or signal handler that interrupted a step."""
         if os.getpid() != self._pid:
-            raise elsewhere()
+            raise wrong_process_error()
         # The number of a thread that has ended is that of the next one.
         in_own_thread = threading.get_ident() == self._thread.ident and self._thread.is_alive()
         if in_own_thread or self._lock._is_owned():
@@ -275,7 +275,7 @@ class SessionDriver:
                 more = False
         finally:
             with self._lock:
-                self._hang_up()
+                self._disconnect()
 
     def _serve_once(self, connection: socket.socket, readable: bool) -> bool:
         """What is due now. False: the connection is over."""
@@ -332,7 +332,7 @@ class SessionDriver:
         finally:
             self.options.peers.leave(self)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._socket = self._socket, None
         self._unwritten = b""
         if connection is not None:

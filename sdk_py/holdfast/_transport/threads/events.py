@@ -1,4 +1,4 @@
-"""What threads of the blocking API wait on: events, a lock that survives a fork, and work in threads of its own.
+"""Waiting in the blocking API: events, a lock that survives a fork, and background threads.
 
 Owns how a wait is cancelled from another thread (``Stop``), as Ctrl-C cancels one of the main thread. Owns no sockets, imports nothing of
 a session: a program that only sends requests does without one. ``aio.events`` has the same names.
@@ -133,7 +133,7 @@ def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 class Background:
-    """Work that goes on beside the caller's, each in a thread; its owner makes it end before ``stop``."""
+    """Background work, each in a thread; its owner makes it end before ``stop``."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []

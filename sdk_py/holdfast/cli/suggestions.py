@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-_AGAIN = "a sandbox runs from `create` to `rm`, and what ended is made again: holdfast run or create"
+_AGAIN = "a sandbox runs from `create` until `rm`; one that ended cannot be started, so create another: holdfast run or create"
 _ELSEWHERE = "build or save it elsewhere and bring it in: docker save NAME -o x.tar; holdfast image import x.tar NAME"
 _SERVICE = "the service is run with `holdfast up`, or on a cluster with `make deploy`"
 
@@ -32,18 +32,18 @@ COMMANDS = {
     **dict.fromkeys(("volume", "diff", "history"), "holdfast exec SANDBOX COMMAND looks inside; holdfast cp moves files"),
     "network": "holdfast run --network IMAGE COMMAND; without it a sandbox reaches no network",
     "search": "holdfast pull NAME fetches an image by its whole name",
-    "rename": "a sandbox is named when it is made: holdfast run --name NAME",
-    "update": "limits are given when it is made: holdfast run -m 4g --cpus 2",
+    "rename": "a sandbox is named when it is created: holdfast run --name NAME",
+    "update": "limits are set when a sandbox is created: holdfast run -m 4g --cpus 2",
     "events": "holdfast list shows the sandboxes",
 }
 """Words of other tools, and what does it here."""
 
 _FILES = "files go in and out with holdfast cp"
-_PORTS = "holdfast port SANDBOX LOCAL:PORT reaches a port of it, once it runs"
+_PORTS = "holdfast port SANDBOX LOCAL:PORT reaches a port of a running sandbox"
 OPTIONS = {
     **dict.fromkeys(("-v", "--volume", "--mount"), _FILES),
     **dict.fromkeys(("-p", "-P", "--publish", "--expose", "--publish-all"), _PORTS),
-    "--gpus": "GPUs are asked for in the SDK: create_sandbox(…, gpu=1)",
+    "--gpus": "GPUs are requested in the SDK: create_sandbox(…, gpu=1)",
     "--privileged": "a sandbox has the rights of an ordinary container, root included",
     **dict.fromkeys(("--cap-add", "--cap-drop", "--security-opt"), "a sandbox has the rights of an ordinary container"),
     "--restart": "a sandbox is not started again; --lifetime sets how long it may live",
@@ -51,13 +51,13 @@ OPTIONS = {
     "--platform": "an image is run as it is",
     "--hostname": "--name names the sandbox, and its host name is its id",
     "--format": "--json prints all there is",
-    "--time": "it ends at once",
-    "--timeout": "--ready-timeout is how long to wait until it is ready, --lifetime how long it may live",
+    "--time": "a sandbox is ended at once",
+    "--timeout": "--ready-timeout is how long to wait until the sandbox is ready, --lifetime how long it may live",
     "--pull": "holdfast pull IMAGE fetches an image",
     "--no-stdin": "standard input is passed on only with -i",
     "--sig-proxy": "signals always reach the command",
 }
-_JSON = "it prints JSON, as with --json: holdfast inspect SANDBOX | jq -r '.[].status'"
+_JSON = "the output is JSON, as with --json: holdfast inspect SANDBOX | jq -r '.[].status'"
 _IMPORT = "holdfast image import FILE NAME; FILE may be - for standard input"
 OF_COMMANDS = {
     ("inspect", "-f"): _JSON,

@@ -144,16 +144,16 @@ class Command:
         elif value is None and option.bare:
             value = option.bare
             if following:
-                alone = f"{name} is one of {', '.join(option.values)}, and {option.bare} where it stands alone"
-                found.not_values[following[0]] = f"{alone}: {following[0]!r} was taken for what follows it"
+                alone = f"{name} takes one of {', '.join(option.values)}; without a value it means {option.bare}"
+                found.not_values[following[0]] = f"{alone}: {following[0]!r} was read as the next argument"
         if value is None:
             raise self.wrong(f"{name} needs a value: {name} {option.metavar}")
         if option.values and value not in option.values:
-            raise self.wrong(f"{name} is one of {', '.join(option.values)}, not {value!r}")
+            raise self.wrong(f"{name} must be one of {', '.join(option.values)}, not {value!r}")
         try:
             read = option.read(value)
         except ValueError:
-            raise self.wrong(f"{name} is a number of {option.metavar.lower()} from 0 to {_MOST}, not {value!r}") from None
+            raise self.wrong(f"{name} {option.metavar} must be a number from 0 to {_MOST}, not {value!r}") from None
         if option.many:
             getattr(found, option.dest).append(read)
         else:
@@ -163,7 +163,7 @@ class Command:
     def _known(self, name: str, word: str = "") -> Option:
         if name in self._named:
             return self._named[name]
-        from holdfast.cli.guesses import suggest_option
+        from holdfast.cli.suggestions import suggest_option
 
         shown = f"{name} in {word}" if word and word != name else name
         raise self.wrong(f"there is no option {shown}{suggest_option(name, self.name, list(self._named))}")

@@ -1,4 +1,4 @@
-"""Ends the canary's pods as a network would: one that enforces policies, or one that does not.
+"""Ends the pods of the network probe as a network would: one that enforces policies, or one that does not.
 
 Owns these pods' whole life; the kubelet leaves them alone. Nothing runs in them.
 """
@@ -18,7 +18,7 @@ OWN_USERS, NODES_USERS = "         0  524288      65536\n", "         0         
 _REACHED, _NOT_REACHED = 40, 41
 
 
-class Canaries:
+class ProbePods:
     """``enforced``: whether a probe of the network finds policies enforced. ``played`` counts the listener pods.
 
     ``uid_map`` and ``volume``: the values that probes of the nodes report.
@@ -32,7 +32,7 @@ class Canaries:
         self.played = 0
 
     @contextlib.contextmanager
-    def run(self) -> Iterator[Canaries]:
+    def run(self) -> Iterator[ProbePods]:
         self.api.pods.on_write.append(self._on_write)
         try:
             yield self
