@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,25 @@ class FakeApi:
             if request.transport is not None:
                 request.transport.abort()
         return len(cut)
+
+    @contextlib.contextmanager
+    def replaced_by(self, status: int, body: bytes, *, only: str = "") -> Iterator[Counter[str]]:
+        """Something else answers requests, or ``only`` those of a verb and resource, as ``list pods``; yields how many of each it got."""
+        route, answered = self._route, Counter[str]()
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            resource, name = self._resource(request.path.rstrip("/"))
+            verb = "watch" if "watch" in request.query else "list" if request.method == "GET" and not name else request.method.lower()
+            if only not in ("", f"{verb} {resource}"):
+                return await route(request)
+            answered[f"{verb} {resource}"] += 1
+            return web.Response(status=status, body=body)
+
+        self._route = answer  # type: ignore[method-assign]
+        try:
+            yield answered
+        finally:
+            self._route = route  # type: ignore[method-assign]
 
     def _on_write(self, entry: Entry) -> None:
         written, self._written = self._written, asyncio.Event()

@@ -96,9 +96,9 @@ class Api:
         asked = {"limit": str(page), **(query or {})}
         while True:
             body = await self.get(path, asked)
-            for item in body.get("items") or []:
+            for item in items_of(body):
                 yield item
-            asked["continue"] = str((body.get("metadata") or {}).get("continue") or "")
+            asked["continue"] = str(body["metadata"].get("continue") or "")
             if not asked["continue"]:
                 return
             asked.pop("resourceVersion", None)
@@ -144,9 +144,14 @@ class Api:
                 raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiUnreachableError(f"{type(error).__name__}: {error}") from error
-        answer = _json(raw)
         if not 200 <= response.status < 300:
-            raise _refusal(response, answer)
+            raise _refusal(response, _json(raw))
+        try:
+            answer = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise _not_kubernetes(raw[:200].decode("utf-8", "replace"))
         return answer
 
     @asynccontextmanager
@@ -195,6 +200,22 @@ class Api:
                 response.release()
             else:
                 response.close()
+
+
+def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects of a list. Raises ``ApiError`` for any other answer: read as a list it would say that every object is gone."""
+    items, metadata = body.get("items", ()), body.get("metadata")
+    if items is None:  # an empty list, from some servers
+        items = []
+    known = isinstance(metadata, dict) and metadata.get("resourceVersion")
+    if not known or not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+        raise _not_kubernetes(body)
+    return items
+
+
+def _not_kubernetes(answer: object) -> ApiError:
+    """Something in front of the API server answered in its place; the same request may succeed soon."""
+    return ApiError(502, "Unreadable", f"this is no answer of an API server: {str(answer)[:200]!r}")
 
 
 def refused(error: ApiError) -> HoldfastError:
