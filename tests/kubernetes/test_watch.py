@@ -214,6 +214,17 @@ async def test_a_watch_continues_after_events_that_no_api_server_sends(api: Fake
     assert seen.vanished == []
 
 
+async def test_a_watch_outlives_an_outage_of_any_length(api: FakeApi, tmp_path: Path) -> None:
+    """After three hours without an answer there have been more than 1024 failures."""
+    client = Api(api.kubeconfig(tmp_path), 5.0)
+    watch = Watch(client, f"/api/v1/namespaces/{api.namespace}/pods", SELECTOR, read_pod, QUICK)
+    watch._failures = 1100
+    api.refuse = [("list pods", RefusedError(503, "ServiceUnavailable", "etcd is away"))]
+    seen = Seen(watch)
+    async with contextlib.aclosing(client), in_background(seen.run(), "watch"):
+        await seen.until(lambda: seen.lists == 1)
+
+
 async def test_pages_that_go_stale_start_the_list_over(api: FakeApi, tmp_path: Path) -> None:
     for number in range(7):
         add(api, f"sb-{number}")

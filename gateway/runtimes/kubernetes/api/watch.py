@@ -25,6 +25,8 @@ log = logging.getLogger("gateway.kubernetes")
 
 
 _SHORT_S = 1.0
+_DOUBLINGS = 30
+"""Of a pause: a float takes no more than 1023."""
 _KINDS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 
 
@@ -236,7 +238,7 @@ class Watch(Generic[T]):
 
     async def _pause(self, least_s: float | None = None) -> None:
         self.current = False
-        most = min(self._settings.backoff_least_s * 2.0**self._failures, self._settings.backoff_most_s)
+        most = min(self._settings.backoff_least_s * 2.0 ** min(self._failures, _DOUBLINGS), self._settings.backoff_most_s)
         self._failures += 1
         self._retry.clear()
         with contextlib.suppress(TimeoutError):
