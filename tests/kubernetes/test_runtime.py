@@ -13,6 +13,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.agents.dial import dial_agent
 from gateway.model.options import AllowedRange, Egress
 from gateway.runtimes.base import EndAnnounced, Synced, WentAway
+from gateway.runtimes.kubernetes.api.client import items_of
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
 from gateway.runtimes.kubernetes.network import egress_key
@@ -253,6 +254,12 @@ async def test_a_missing_spare_cannot_be_adopted(runtime: KubernetesRuntime) -> 
     with pytest.raises(HoldfastError) as caught:
         await runtime.adopt("pool-none", order("sb-1"), CREATE_S)
     assert caught.value.code == "sandbox_not_found"
+
+
+async def test_a_list_of_metadata_alone_is_requested_as_api_servers_read_it(runtime: KubernetesRuntime) -> None:
+    for metadata_only in (True, False):
+        (node,) = items_of(await runtime.api.get("/api/v1/nodes", metadata_only=metadata_only))
+        assert ("status" in node) is not metadata_only
 
 
 # Doctor --------------------------------------------------------------------------------------------------------------

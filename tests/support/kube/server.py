@@ -221,6 +221,8 @@ class FakeApi:
         if limit and len(items) > limit:
             items = items[:limit]
             metadata["continue"] = f"{metadata['resourceVersion']}:{items[-1]['metadata']['name']}"
+        if _wants_metadata(request):
+            items = [{"kind": "PartialObjectMetadata", "metadata": item["metadata"]} for item in items]
         return web.json_response({"kind": "List", "metadata": metadata, "items": items})
 
     async def _review(self, request: web.Request) -> web.Response:
@@ -284,6 +286,19 @@ _PROBED = {
         "annotations": {"holdfast.dev/canary": json.dumps({"holds": True, "leaks": False, "detail": "found before", "at": time.time()})},
     },
 }
+
+
+def _wants_metadata(request: web.Request) -> bool:
+    """Whether the first media type that the server knows asks for metadata alone, as API servers parse it."""
+    for accepted in request.headers.get("Accept", "").split(","):
+        kind, *pairs = accepted.split(";")
+        named = dict(pair.strip().partition("=")[::2] for pair in pairs)
+        group = (named.get("g"), named.get("v"))
+        if kind.strip() == "application/json" and named.get("as") == "PartialObjectMetadataList" and group == ("meta.k8s.io", "v1"):
+            return True
+        if kind.strip() == "application/json" and not named:
+            return False
+    return False
 
 
 def _has_fields(item: Object, request: web.Request) -> bool:

@@ -29,7 +29,8 @@ CONNECTIONS = 64
 """Most requests at once; further ones wait for a connection."""
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v1,application/json"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""For lists. A server that does not know the first sends whole objects."""
 
 
 class ApiError(RuntimeUnavailableError):
