@@ -50,6 +50,8 @@ class FakeApi:
         """How many of the next watch events are cut in half."""
         self.probed = True
         """Whether an earlier canary found that policies are enforced; if not, creates wait for the result of a canary."""
+        self.token = ""
+        """The only token that is accepted; empty: any."""
         self.url = ""
         self.watches: dict[int, web.Request] = {}
         self._written = asyncio.Event()
@@ -139,6 +141,8 @@ class FakeApi:
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         path = request.path.rstrip("/")
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise RefusedError(401, "Unauthorized", "Unauthorized")
         if path == "/requests":
             return web.json_response(dict(self.requests))
         if path == "/version":

@@ -67,6 +67,8 @@ class Api:
         self._timeout_s = timeout_s
         self._client: kube.ApiClient | None = None
         self._connecting = asyncio.Lock()
+        self._expired = False
+        """The server has refused the token: a plug-in of the kubeconfig gives one that is valid for minutes."""
 
     async def _connected(self) -> kube.ApiClient:
         """The client, created at first use, so that a service can start and report the problem while its credentials are missing. Raises
@@ -78,6 +80,9 @@ class Api:
                 configuration.connection_pool_maxsize = CONNECTIONS
                 self._client = kube.ApiClient(configuration)
                 self._client.user_agent = "holdfast"
+            elif self._expired:
+                self._client.configuration.api_key = (await _credentials(self._kubeconfig)).api_key
+            self._expired = False
             return self._client
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> dict[str, Any]:
@@ -194,6 +199,7 @@ class Api:
             _preload_content=False,
             _request_timeout=timeout,
         )
+        self._expired |= response.status == 401
         try:
             yield response
         finally:
