@@ -33,6 +33,8 @@ log = logging.getLogger("gateway.controller")
 _UNRECORDED = 10_000
 """Events kept while they cannot be recorded; of more the oldest are dropped, and the reconciler finds their sandboxes missing."""
 _UNRECORDED_S = 60.0
+_FAILED_PAUSE_S = 10.0
+"""Longest pause after a step that failed: creates wait for the first verdict of a probe."""
 
 
 class Controller:
@@ -124,14 +126,15 @@ class Controller:
                 await self._store.mark_leaving(sandbox_id, incarnation, PlannedEnd(cause, deadline), term=term)
 
     async def _repeat(self, what: str, every_s: float, step: Callable[[int], Awaitable[None]]) -> None:
-        """Take the step with the term, again and again while this controller leads. A step that fails is repeated as well."""
+        """Take the step with the term, again and again while this controller leads. A step that fails is repeated, soon if it is rare."""
         while True:
             await self.leadership.until_leading()
-            term = self.leadership.term
+            term, pause_s = self.leadership.term, min(every_s, _FAILED_PAUSE_S)
             if term is not None:
                 with self._guard(what):
                     await step(term)
-            await asyncio.sleep(every_s)
+                    pause_s = every_s
+            await asyncio.sleep(pause_s)
 
     async def _expire(self, term: int) -> None:
         if self.leadership.settled:

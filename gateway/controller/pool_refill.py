@@ -31,6 +31,8 @@ from gateway.settings import ControllerSettings
 log = logging.getLogger("gateway.controller")
 
 _BACKOFF_MOST_S = 60.0
+_DOUBLINGS = 30
+"""Of a pause: a float takes no more than 1023."""
 _SURGE = 2
 """Spares of a pool, existing or in creation, are at most this many times its size while old ones are replaced."""
 
@@ -103,7 +105,7 @@ class _Pace:
 
     def failed(self, now: float) -> None:
         self.failures += 1
-        self.closed_until = now + random.uniform(0.5, 1.0) * min(2.0**self.failures, _BACKOFF_MOST_S)  # noqa: S311
+        self.closed_until = now + random.uniform(0.5, 1.0) * min(2.0 ** min(self.failures, _DOUBLINGS), _BACKOFF_MOST_S)  # noqa: S311
 
 
 class PoolRefill:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
@@ -25,6 +26,8 @@ from gateway.model.records import Cause, SandboxSpec
 
 from .base import CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxEnded, SandboxStatus, Synced
 
+log = logging.getLogger("gateway.local")
+
 _T = TypeVar("_T")
 _LINE_BYTES = 64 * 1024 * 1024
 """Longest line: a list of 100 000 sandboxes fits."""
@@ -33,6 +36,8 @@ _CALL_S = 10.0
 """Default time limit of a call: the node answers from memory, unless the caller sets another limit."""
 _LONG_S = 3600.0
 _RECONNECT_S = 0.1
+_REFUSED_S = 1.0
+"""Pause after an answer that is no event."""
 _SPARES = {"ready": "spares", "wanted": "spares_wanted", "most": "spares_most"}
 _PLAIN = "ask for image, cpu, memory, disk, env, labels, entrypoint, ulimits and shm_size only, or use a cluster"
 
@@ -113,17 +118,24 @@ class LocalRuntime:
 
     async def watch(self) -> AsyncIterator[Event]:
         while True:
-            with contextlib.suppress(OSError, ValueError, RuntimeUnavailableError):
+            pause_s = _RECONNECT_S
+            try:
                 reader, writer = await _in_time(asyncio.open_unix_connection(str(self._path), limit=_LINE_BYTES))
                 try:
                     writer.write(b'{"id":1,"op":"watch"}\n')
                     while line := await reader.readline():
-                        event = _event(orjson.loads(line))
+                        body = orjson.loads(line)
+                        event = _event(body if "event" in body else _result(body))
                         if event is not None:
                             yield event
                 finally:
                     writer.close()
-            await asyncio.sleep(_RECONNECT_S)
+            except (OSError, RuntimeUnavailableError):
+                pass
+            except (HoldfastError, AttributeError, LookupError, TypeError, ValueError) as error:  # a refusal, or what no node sends
+                log.warning("the watch of the node broke: %s: %s", type(error).__name__, error)
+                pause_s = _REFUSED_S
+            await asyncio.sleep(pause_s)
 
     async def collect(self) -> int:
         return 0  # the node cleans up by itself

@@ -37,6 +37,8 @@ Spool = Literal["block", "tail"]
 Stderr = Literal["pipe", "stdout"]
 Keep = Literal["head", "tail", "both"]
 READY_TIMEOUT_S = 3600.0
+_CONTAINERS = frozenset({"argv", "env", "exclude"})
+"""The parameters that are lists or maps. Others could hold more than the other end decodes, which would end the session."""
 MESSAGE_PARAMS_BYTES = MESSAGE_BYTES - 1024
 _SHORT_BYTES = 4096
 """A script of ASCII characters up to this size fits without being packed to find out."""
@@ -88,7 +90,12 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
     hint = "write the script or data to a file with sandbox.files.write() and run that, or give it as input"
     cls, code = (ArgumentsTooLongError, "arguments_too_long") if may_follow else (RequestTooLargeError, "request_too_large")
     most_bytes, most_items = (PARAMS_BYTES, PARAMS_ITEMS) if may_follow else (MESSAGE_PARAMS_BYTES, DECODE_ITEMS)
-    items = max([len(value) for value in params.values() if isinstance(value, (list, dict))], default=0)
+    items = 0
+    for name, value in params.items():
+        if isinstance(value, (list, dict, tuple)):
+            if name not in _CONTAINERS:
+                raise bad(f"{name} cannot be a {type(value).__name__}")
+            items = max(items, len(value))
     if size > most_bytes:
         raise cls(code, f"the command and its variables have {size} bytes; the limit is {most_bytes}", hint=hint)
     if items > most_items:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.controller import loop
 from gateway.controller.leadership import Leadership
 from gateway.controller.loop import Controller
 from gateway.controller.reconciler import Reconciler
@@ -16,6 +17,7 @@ from gateway.model.options import AllowedRange, Egress, Options, Port, Toleratio
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import FencedError, PlacementUnavailableError
 from gateway.placement.store import PlacementStore
+from gateway.runtimes.base import RuntimeUnavailableError
 from gateway.settings import ControllerSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
@@ -85,6 +87,24 @@ async def test_a_new_leader_lets_the_runtime_clean_up_at_once(store: PlacementSt
         async with running(store, runtime, "c2") as second:
             await until_async(lambda: "holdfast_leading 0" in second.metrics.render(), deadline_s=60, what="the second controller to run")
             assert len(collections) == 1, "a controller that does not lead collects nothing"
+
+
+async def test_a_rare_step_that_failed_is_repeated_soon(
+    store: PlacementStore, runtime: MemoryRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster this step probes what creates wait for: one error of the API server must not delay them for minutes."""
+    tries: list[int] = []
+
+    async def collect() -> int:
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise RuntimeUnavailableError
+        return 0
+
+    runtime.collect = collect  # type: ignore[method-assign]
+    monkeypatch.setattr(loop, "_FAILED_PAUSE_S", 0.05)
+    async with running(store, runtime):
+        await until_async(lambda: len(tries) == 3, deadline_s=60, what="the step to succeed")
 
 
 async def test_a_failure_is_recorded_with_its_cause(store: PlacementStore, runtime: MemoryRuntime) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.controller.pool_refill import SparePlan, missing, plan_spares
+from gateway.controller.pool_refill import SparePlan, _Pace, missing, plan_spares
 from gateway.model.records import SandboxSpec
 from gateway.pools import Pool, PoolsError, PoolsFile, key_of, read_pools
 from gateway.runtimes.base import SandboxStatus
@@ -132,3 +132,12 @@ def test_a_plan_keeps_at_most_the_pool_size_and_ignores_spares_in_creation(
     assert not gone.intersection(plan.offer)
     fresh = [one for one in spares if one.state == "ready" and one.created_at > 0 and one.sandbox_id not in creating]
     assert len([one for one in fresh if one.sandbox_id not in gone]) == min(len(fresh), POOL.size)
+
+
+def test_a_pool_that_has_failed_thousands_of_times_is_tried_again_after_a_minute() -> None:
+    """An exception here would end the controller: an image that cannot be pulled fails so often within a day."""
+    pace = _Pace(1.0, 0.0)
+    for _ in range(3000):
+        pace.failed(1000.0)
+    assert 1030.0 <= pace.closed_until <= 1060.0
+    assert pace.allow(1, 1.0, pace.closed_until) == 1

@@ -14,6 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial
 from gateway.model.options import Egress
+from gateway.runtimes import local
 from gateway.runtimes.base import RuntimeUnavailableError, Synced
 from gateway.runtimes.local import LocalRuntime
 from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
@@ -143,5 +144,37 @@ async def test_a_broken_watch_restarts_with_a_complete_list(tmp_path: Path) -> N
     events = LocalRuntime(tmp_path / "node.sock").watch()
     for _ in range(2):
         assert await next_of(events, Synced) == Synced([])
+    await events.aclose()  # type: ignore[attr-defined]
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"id": 1, "ok": false, "error": {"code": "no_capacity", "message": "too many requests at once"}}',
+        b'{"id": 1, "event": {"type": "sync", "sandboxes": 7}}',
+        b'{"id": 1, "event": {"type": "sync", "sandboxes": [{"sandbox_id": "sb-1", "incarnation": "1", "labels": 7}]}}',
+        b'{"id": 1, "event": {"type": "gone"}}',
+        b"[]",
+        b"7",
+        b"garbage",
+    ],
+)
+async def test_a_watch_is_requested_again_after_an_answer_that_is_no_event(
+    tmp_path: Path, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node with many requests refuses a watch and leaves the connection open."""
+    monkeypatch.setattr(local, "_REFUSED_S", 0.0)
+    answers = [answer, b'{"id": 1, "event": {"type": "sync", "sandboxes": []}}']
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.readline()
+            writer.write(answers.pop(0) + b"\n")
+            await reader.read()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
+    events = LocalRuntime(tmp_path / "node.sock").watch()
+    assert await next_of(events, Synced) == Synced([])
     await events.aclose()  # type: ignore[attr-defined]
     server.close()

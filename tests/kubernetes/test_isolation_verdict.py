@@ -19,6 +19,7 @@ from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.gateway.harness import serve
 from tests.kubernetes.conftest import QUICK, settings_for
+from tests.support.kube.objects import RefusedError
 from tests.support.kube.probe_pods import ProbePods
 from tests.support.kube.server import FakeApi
 from tests.support.pace import Stopwatch
@@ -180,6 +181,22 @@ async def test_running_isolated_sandboxes_end_after_two_leaks(runtime: Kubernete
     with pytest.raises(HoldfastError, match="cannot be isolated"):
         await runtime.create(order("sb-4"), CREATE_S)
     await events.aclose()  # type: ignore[attr-defined]
+
+
+async def test_other_failures_do_not_keep_sandboxes_without_isolation(
+    runtime: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither old policies that cannot be read, nor a failed probe of the nodes, nor one pod that cannot be changed."""
+    for name in ("sb-1", "sb-2"):
+        await runtime.create(order(name), CREATE_S)
+    runtime.policies.collect = _away  # type: ignore[assignment,method-assign]
+    runtime._nodes.probe_when_due = _away  # type: ignore[assignment,method-assign]
+    api.refuse = [("patch pods", RefusedError(500, "InternalError", "a webhook failed"))]
+    api.probed = False
+    with ProbePods(api, enforced=False).run(), pytest.raises(ApiError):
+        await runtime.collect()
+    await until_async(lambda: len(api.pods.names()) == 1, deadline_s=60, what="the other pod to be gone")
+    assert api.refuse == []
 
 
 @requires("redis")

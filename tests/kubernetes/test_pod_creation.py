@@ -234,6 +234,18 @@ async def test_missing_credentials_are_unavailable(tmp_path: Path, monkeypatch: 
     await runtime.aclose()
 
 
+async def test_an_expired_token_is_read_again(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
+    """As the plug-ins of managed clusters give them: valid for a quarter of an hour."""
+    await runtime.ping()
+    api.token = "t2"
+    for _ in range(2):  # the kubeconfig still has the old one
+        with pytest.raises(RuntimeUnavailableError, match="refused the service"):
+            await runtime.ping()
+    path = tmp_path / "kubeconfig"
+    path.write_text(path.read_text().replace('"token": "t"', '"token": "t2"'))
+    await runtime.ping()
+
+
 async def test_a_create_begun_before_the_secret_changed_is_finished_after(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
     before = order("sb-1", token="0d" * 32)
     first = await runtime.create(before, CREATE_S)

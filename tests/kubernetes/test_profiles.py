@@ -17,7 +17,9 @@ from gateway.controller.pool_refill import is_spare
 from gateway.model.labels import KEY_LABEL, POOL_LABEL
 from gateway.model.options import Options
 from gateway.runtimes.base import CreateRequest
+from gateway.runtimes.kubernetes.api.client import ApiError
 from gateway.runtimes.kubernetes.cluster import node_probes
+from gateway.runtimes.kubernetes.cluster.node_probes import NodeProbes
 from gateway.runtimes.kubernetes.pods import creation
 from gateway.runtimes.kubernetes.pods.failures import needs_users
 from gateway.runtimes.kubernetes.pods.status import read_pod
@@ -27,6 +29,7 @@ from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.kubernetes.test_manifest import PLAIN
 from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.objects import RefusedError
 from tests.support.kube.probe_pods import NODES_USERS, OWN_USERS, ProbePods
 from tests.support.kube.rules import check_pod
 from tests.support.kube.server import FakeApi
@@ -129,6 +132,46 @@ async def test_an_inconclusive_probe_refuses_no_create(runtimes: dict[Profile, K
     assert (seen.users, seen.volume) == (None, None)
     assert not (await check_of(runtime))["ok"]
     assert await runtime.create(order("sb-1"), CREATE_S)
+
+
+async def test_an_inconclusive_probe_keeps_what_was_known(runtimes: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
+    """On a cluster whose quota is used up no probe can start: image volumes that work are not given up for that."""
+    runtime = runtimes["userns"]
+    with ProbePods(api, volume=False).run():
+        before = await node_probes.probe(runtime.api, runtime.settings)
+    assert (before.users, before.volume) == (True, False)
+    api.quota_pods = 0
+    after = await node_probes.probe(runtime.api, runtime.settings)
+    assert after == replace(before, at=after.at)
+    assert after.at > before.at
+    assert await node_probes.known(runtime.api, runtime.settings) == after
+    api.quota_pods = None
+    with ProbePods(api, uid_map=NODES_USERS).run():
+        refused = await node_probes.probe(runtime.api, runtime.settings)
+    assert (refused.users, refused.volume) == (False, True)
+    assert (await node_probes.probe(runtime.api, runtime.settings, wait_s=0.2)).users is None, "a refusal needs a probe that shows it"
+
+
+async def test_a_probe_that_the_api_server_fails_does_not_take_the_other_with_it(
+    runtimes: dict[Profile, KubernetesRuntime], api: FakeApi
+) -> None:
+    runtime = runtimes["userns"]
+    with ProbePods(api).run():
+        api.refuse = [("create pods", RefusedError(503, "ServiceUnavailable", "etcd is away"))]
+        with pytest.raises(ApiError, match="etcd is away"):
+            await node_probes.probe(runtime.api, runtime.settings)
+        seen = await node_probes.known(runtime.api, runtime.settings)
+        assert seen is not None
+        assert [seen.users, seen.volume].count(True) == 1
+        assert api.pods.names() == []
+        await NodeProbes(runtime.api, runtime.settings).probe_when_due()
+        whole = await node_probes.known(runtime.api, runtime.settings)
+        assert whole is not None
+        assert (whole.users, whole.volume) == (True, True)
+        api.refuse = [("create pods", RefusedError(503, "ServiceUnavailable", "etcd is away"))]
+        with pytest.raises(ApiError, match="etcd is away"):
+            await node_probes.probe(runtime.api, runtime.settings)
+        assert await node_probes.known(runtime.api, runtime.settings) == whole
 
 
 async def test_a_verdict_for_another_profile_does_not_count(runtimes: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:

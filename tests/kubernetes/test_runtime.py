@@ -12,7 +12,8 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial_agent
 from gateway.model.options import AllowedRange, Egress
-from gateway.runtimes.base import EndAnnounced, SandboxEnded, Synced
+from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, SandboxEnded, Synced
+from gateway.runtimes.kubernetes.api.client import items_of
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
 from gateway.runtimes.kubernetes.network import egress_key
@@ -21,6 +22,7 @@ from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.objects import RefusedError
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
@@ -253,6 +255,27 @@ async def test_a_missing_spare_cannot_be_adopted(runtime: KubernetesRuntime) -> 
     with pytest.raises(HoldfastError) as caught:
         await runtime.adopt("pool-none", order("sb-1"), CREATE_S)
     assert caught.value.code == "sandbox_not_found"
+
+
+async def test_a_list_of_metadata_alone_is_requested_as_api_servers_read_it(runtime: KubernetesRuntime) -> None:
+    for metadata_only in (True, False):
+        (node,) = items_of(await runtime.api.get("/api/v1/nodes", metadata_only=metadata_only))
+        assert ("status" in node) is not metadata_only
+
+
+# Readiness -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_readiness_check_lists_no_pods(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    """Gateways make one until they have started. A list from the watch cache would have all pods, whatever its limit."""
+    await runtime.ping()
+    assert dict(api.requests) == {"get pods": 1}
+    for refusal in (RefusedError(403, "Forbidden", "no right"), RefusedError(503, "ServiceUnavailable", "away")):
+        api.refuse = [("get pods", refusal)]
+        with pytest.raises(RuntimeUnavailableError):
+            await runtime.ping()
+    with api.replaced_by(404, b"<html>Not found</html>"), pytest.raises(RuntimeUnavailableError):
+        await runtime.ping()
 
 
 # Doctor --------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
+from gateway.runtimes.base import RuntimeUnavailableError
 from gateway.runtimes.kubernetes.api.client import Api
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.names import SELECTOR
@@ -155,6 +157,72 @@ async def test_a_truncated_event_causes_a_new_list(api: FakeApi, seen: Seen) -> 
     add(api, "sb-half")
     await seen.until(lambda: "hf-sb-half" in seen.present)
     assert seen.lists == 2
+
+
+NOT_KUBERNETES: dict[str, tuple[int, bytes]] = {
+    "page": (200, b"<html><body>Sign in</body></html>"),
+    "bad gateway": (502, b"<html><body>502 Bad Gateway</body></html>"),
+    "other JSON": (200, b'{"status": "ok"}'),
+    "a list": (200, b"[]"),
+    "truncated": (200, b'{"kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"na'),
+    "no version": (200, b'{"kind": "PodList", "metadata": {}, "items": []}'),
+    "odd items": (200, b'{"kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": ["x"]}'),
+    "nothing": (200, b""),
+}
+"""Answers of what may stand in front of an API server, or in its place."""
+
+
+@pytest.mark.parametrize("kind", NOT_KUBERNETES)
+async def test_an_answer_that_is_not_the_api_servers_removes_nothing(api: FakeApi, seen: Seen, tmp_path: Path, kind: str) -> None:
+    """Read as a list, the page of a proxy would report that every sandbox has vanished."""
+    status, body = NOT_KUBERNETES[kind]
+    client = Api(api.kubeconfig(tmp_path), 5.0)
+    path = f"/api/v1/namespaces/{api.namespace}/pods"
+    async with contextlib.aclosing(client):
+        with api.replaced_by(status, body, only="list pods") as answered:
+            api.pods.forget_history()
+            api.drop_watches()
+            await seen.until(lambda: answered["list pods"] >= 2)
+            with pytest.raises(RuntimeUnavailableError):
+                assert not [one async for one in client.each(path, page=3)]
+    add(api, "sb-after")
+    await seen.until(lambda: "hf-sb-after" in seen.present)
+    assert seen.vanished == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'["ADDED"]',
+        b'{"type": "ADDED", "object": "x"}',
+        b'{"type": "ADDED", "object": {"metadata": "x"}}',
+        b'{"type": "ERROR", "object": {"code": "many"}}',
+        b'{"type": "BOOKMARK", "object": {}}',
+        b'{"type": "BOOKMARK"}',
+        b'{"status": "ok"}',
+        b"<html>",
+        b"null",
+    ],
+)
+async def test_a_watch_continues_after_events_that_no_api_server_sends(api: FakeApi, seen: Seen, line: bytes) -> None:
+    await seen.until(lambda: api.watches)
+    with api.replaced_by(200, line + b"\n", only="watch pods") as answered:
+        api.drop_watches()
+        await seen.until(lambda: answered["watch pods"] >= 2)
+    add(api, "sb-after")
+    await seen.until(lambda: "hf-sb-after" in seen.present)
+    assert seen.vanished == []
+
+
+async def test_a_watch_outlives_an_outage_of_any_length(api: FakeApi, tmp_path: Path) -> None:
+    """After three hours without an answer there have been more than 1024 failures."""
+    client = Api(api.kubeconfig(tmp_path), 5.0)
+    watch = Watch(client, f"/api/v1/namespaces/{api.namespace}/pods", SELECTOR, read_pod, QUICK)
+    watch._failures = 1100
+    api.refuse = [("list pods", RefusedError(503, "ServiceUnavailable", "etcd is away"))]
+    seen = Seen(watch)
+    async with contextlib.aclosing(client), in_background(seen.run(), "watch"):
+        await seen.until(lambda: seen.lists == 1)
 
 
 async def test_pages_that_go_stale_start_the_list_over(api: FakeApi, tmp_path: Path) -> None:

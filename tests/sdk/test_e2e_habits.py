@@ -36,6 +36,29 @@ async def test_a_command_is_a_string_a_list_or_separate_arguments(live: Any) -> 
             await live.exec(*wrong)
 
 
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
+WRONG_TYPES: list[dict[str, Any]] = [
+    *({"user": value} for value in ({"x": 1}, {(1, 2): 3}, {"x": [0] * 20_000}, nested(12), ("root",), 1.5, True)),
+    *({"env": value} for value in ({"A": 1}, {1: "x"}, {"A": nested(12)}, ["A=1"])),
+    *({"cwd": value} for value in (7, {"x": 1}, nested(12))),
+    {"login": nested(12)},
+]
+
+
+async def test_values_of_wrong_types_are_refused_and_do_not_end_the_session(live: Any) -> None:
+    shell = await live.shell()
+    await shell.run("kept=1")
+    for wrong in WRONG_TYPES:
+        with pytest.raises(InvalidArgumentError):
+            await live.exec("true", **wrong)
+        with pytest.raises(InvalidArgumentError):
+            await live.files.read("/", user=wrong.get("user", nested(12)))
+        assert (await shell.run("echo $kept")).stdout == "1\n", wrong
+
+
 async def test_merged_streams_keep_the_order_of_writing(live: Any) -> None:
     script = "for n in 1 2 3; do echo out $n; echo err $n >&2; done"
     result = await live.exec(script, stderr="stdout")

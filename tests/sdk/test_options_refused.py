@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from holdfast import ArgumentsTooLongError, AsyncSandboxClient, ConfigurationError, InvalidArgumentError, SandboxClient
 from holdfast._options import find_options
-from holdfast._requests import LargeParams, command_params
+from holdfast._requests import LargeParams, bounded, command_params
 from holdfast_wire.codec import decode, decode_params, encode_item
 from holdfast_wire.frames import Open
 from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS
@@ -81,8 +81,15 @@ def test_too_many_arguments_are_refused_and_do_not_end_the_session() -> None:
         assert decode_params(large.packed()) == large
 
 
-def _command(argv: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
-    return command_params(argv, command_id=None, cwd=None, env=env, user=None, timeout=None, login=False, stdin=False, outlive="kill")
+def test_values_within_values_are_refused_before_anything_is_sent() -> None:
+    with pytest.raises(InvalidArgumentError, match="user cannot be a dict"):
+        _command(["true"], user={"x": [0] * (DECODE_ITEMS + 1)})
+    with pytest.raises(InvalidArgumentError, match="mode cannot be a list"):
+        bounded({"path": "a", "mode": [[[]]]})
+
+
+def _command(argv: list[str], env: dict[str, str] | None = None, user: Any = None) -> dict[str, Any]:
+    return command_params(argv, command_id=None, cwd=None, env=env, user=user, timeout=None, login=False, stdin=False, outlive="kill")
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "60", float("inf"), float("nan"), 367 * 86400, None])

@@ -20,7 +20,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import AllowedRange, Egress, Port
 
-from .api.client import Api
+from .api.client import Api, items_of
 from .names import COMPONENT, EGRESS, MANAGED_BY, NO_EGRESS, SELECTOR, USED_AT
 from .settings import LEVELS, Enforcement, KubernetesSettings
 
@@ -243,7 +243,7 @@ class Policies:
         for kind in kinds:
             path = _path(kind, self._settings)
             found = await self._api.get(path, {"labelSelector": f"{EGRESS}"})
-            for one in found.get("items") or []:
+            for one in items_of(found):
                 used = (one["metadata"].get("annotations") or {}).get(USED_AT, "0")
                 if not used.isdecimal() or now - int(used) > unused_s:
                     old.append((path, one["metadata"]))
@@ -252,7 +252,7 @@ class Policies:
             key = metadata["labels"][EGRESS]
             query = {"limit": "1", "labelSelector": f"{SELECTOR},{EGRESS}={key}"}
             carried = await self._api.get(self._settings.pods_path, query, metadata_only=True)
-            if carried.get("items"):
+            if items_of(carried):
                 continue
             removed += await self._api.remove(f"{path}/{metadata['name']}", uid=metadata["uid"], version=metadata["resourceVersion"])
         if removed:

@@ -17,7 +17,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
 from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced
-from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages
 from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice
@@ -158,7 +158,12 @@ class KubernetesRuntime:
         return await doctor.checks(self.api, self.settings)
 
     async def ping(self) -> None:
-        await self.api.get(self.pods, {"limit": "1", "resourceVersion": "0"}, metadata_only=True)
+        # One pod, which need not be there, from the server's cache. Of a list from its cache a server sends everything, whatever the limit.
+        try:
+            await self.api.get(f"{self.pods}/hf", {"resourceVersion": "0"})
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
 
     async def stats(self) -> dict[str, Any]:
         return await self._capacity.stats()
@@ -173,20 +178,24 @@ class KubernetesRuntime:
         """Remove egress policies that no sandbox needs any more, and return how many. Called periodically by the acting controller.
 
         Also probes the network and the nodes where that is due, and ends the sandboxes whose requested network isolation does not work.
+        None of these waits for another to succeed; what failed is raised at the end.
         """
-        removed = await self.policies.collect(time.time())
-        network, nodes = await asyncio.gather(self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True)
-        if isinstance(network, BaseException):
-            raise network
-        if isinstance(nodes, BaseException):
-            raise nodes
-        if await self._guard.leaks(network):
-            removed += await self._end_unisolated()
-        return removed
+        removed, network, nodes = await asyncio.gather(
+            self.policies.collect(time.time()), self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True
+        )
+        leaks = not isinstance(network, BaseException) and await self._guard.leaks(network)
+        ended = await self._end_unisolated() if leaks else 0
+        for outcome in (network, nodes):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        if isinstance(removed, BaseException):
+            raise removed
+        return removed + ended
 
     async def _end_unisolated(self) -> int:
         """End every sandbox that requested network isolation. The reason is annotated on its pod first, for every watcher to report."""
         ended = 0
+        failed: ApiError | None = None
         async for facts in self._pods_of(SELECTOR):
             if facts.record is None or facts.deadline is not None or facts.ended() is not None or needs(facts.record.egress) == "none":
                 continue
@@ -194,11 +203,16 @@ class KubernetesRuntime:
             try:
                 metadata = {"uid": facts.uid, "annotations": {ENDING: "isolation"}}
                 await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
+                ended += await self.api.remove(f"{self.pods}/{facts.name}", _UNISOLATED_GRACE_S, uid=facts.uid)
             except ApiError as error:
-                if error.status not in (404, 409):
+                if error.status in (404, 409):
+                    continue
+                if isinstance(error, ApiUnreachableError):
                     raise
-                continue
-            ended += await self.api.remove(f"{self.pods}/{facts.name}", _UNISOLATED_GRACE_S, uid=facts.uid)
+                log.warning("sandbox %s could not be ended: %s", facts.record.sandbox_id, error.message)
+                failed = error
+        if failed is not None:
+            raise failed
         return ended
 
     async def aclose(self) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class FakeApi:
         """How many of the next watch events are cut in half."""
         self.probed = True
         """Whether an earlier probe found that policies are enforced; if not, creates wait for the result of a probe."""
+        self.token = ""
+        """The only token that is accepted; empty: any."""
         self.url = ""
         self.watches: dict[int, web.Request] = {}
         self._written = asyncio.Event()
@@ -108,6 +110,25 @@ class FakeApi:
                 request.transport.abort()
         return len(cut)
 
+    @contextlib.contextmanager
+    def replaced_by(self, status: int, body: bytes, *, only: str = "") -> Iterator[Counter[str]]:
+        """Something else answers requests, or ``only`` those of a verb and resource, as ``list pods``; yields how many of each it got."""
+        route, answered = self._route, Counter[str]()
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            resource, name = self._resource(request.path.rstrip("/"))
+            verb = "watch" if "watch" in request.query else "list" if request.method == "GET" and not name else request.method.lower()
+            if only not in ("", f"{verb} {resource}"):
+                return await route(request)
+            answered[f"{verb} {resource}"] += 1
+            return web.Response(status=status, body=body)
+
+        self._route = answer  # type: ignore[method-assign]
+        try:
+            yield answered
+        finally:
+            self._route = route  # type: ignore[method-assign]
+
     def _on_write(self, entry: Entry) -> None:
         written, self._written = self._written, asyncio.Event()
         written.set()
@@ -120,6 +141,8 @@ class FakeApi:
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         path = request.path.rstrip("/")
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise RefusedError(401, "Unauthorized", "Unauthorized")
         if path == "/requests":
             return web.json_response(dict(self.requests))
         if path == "/version":
@@ -202,6 +225,8 @@ class FakeApi:
         if limit and len(items) > limit:
             items = items[:limit]
             metadata["continue"] = f"{metadata['resourceVersion']}:{items[-1]['metadata']['name']}"
+        if _wants_metadata(request):
+            items = [{"kind": "PartialObjectMetadata", "metadata": item["metadata"]} for item in items]
         return web.json_response({"kind": "List", "metadata": metadata, "items": items})
 
     async def _review(self, request: web.Request) -> web.Response:
@@ -265,6 +290,19 @@ _PROBED = {
         "annotations": {"holdfast.dev/canary": json.dumps({"holds": True, "leaks": False, "detail": "found before", "at": time.time()})},
     },
 }
+
+
+def _wants_metadata(request: web.Request) -> bool:
+    """Whether the first media type that the server knows asks for metadata alone, as API servers parse it."""
+    for accepted in request.headers.get("Accept", "").split(","):
+        kind, *pairs = accepted.split(";")
+        named = dict(pair.strip().partition("=")[::2] for pair in pairs)
+        group = (named.get("g"), named.get("v"))
+        if kind.strip() == "application/json" and named.get("as") == "PartialObjectMetadataList" and group == ("meta.k8s.io", "v1"):
+            return True
+        if kind.strip() == "application/json" and not named:
+            return False
+    return False
 
 
 def _has_fields(item: Object, request: web.Request) -> bool:

@@ -29,7 +29,8 @@ CONNECTIONS = 64
 """Most requests at once; further ones wait for a connection."""
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v1,application/json"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""For lists. A server that does not know the first sends whole objects."""
 
 
 class ApiError(RuntimeUnavailableError):
@@ -67,6 +68,8 @@ class Api:
         self._timeout_s = timeout_s
         self._client: kube.ApiClient | None = None
         self._connecting = asyncio.Lock()
+        self._expired = False
+        """The server has refused the token: a plug-in of the kubeconfig gives one that is valid for minutes."""
 
     async def _connected(self) -> kube.ApiClient:
         """The client, created at first use, so that a service can start and report the problem while its credentials are missing. Raises
@@ -78,6 +81,9 @@ class Api:
                 configuration.connection_pool_maxsize = CONNECTIONS
                 self._client = kube.ApiClient(configuration)
                 self._client.user_agent = "holdfast"
+            elif self._expired:
+                self._client.configuration.api_key = (await _credentials(self._kubeconfig)).api_key
+            self._expired = False
             return self._client
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> dict[str, Any]:
@@ -97,9 +103,9 @@ class Api:
         asked = {"limit": str(page), **(query or {})}
         while True:
             body = await self.get(path, asked)
-            for item in body.get("items") or []:
+            for item in items_of(body):
                 yield item
-            asked["continue"] = str((body.get("metadata") or {}).get("continue") or "")
+            asked["continue"] = str(body["metadata"].get("continue") or "")
             if not asked["continue"]:
                 return
             asked.pop("resourceVersion", None)
@@ -145,9 +151,14 @@ class Api:
                 raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiUnreachableError(f"{type(error).__name__}: {error}") from error
-        answer = _json(raw)
         if not 200 <= response.status < 300:
-            raise _refusal(response, answer)
+            raise _refusal(response, _json(raw))
+        try:
+            answer = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise _not_kubernetes(raw[:200].decode("utf-8", "replace"))
         return answer
 
     @asynccontextmanager
@@ -189,6 +200,7 @@ class Api:
             _preload_content=False,
             _request_timeout=timeout,
         )
+        self._expired |= response.status == 401
         try:
             yield response
         finally:
@@ -196,6 +208,22 @@ class Api:
                 response.release()
             else:
                 response.close()
+
+
+def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects of a list. Raises ``ApiError`` for any other answer: read as a list it would say that every object is gone."""
+    items, metadata = body.get("items", ()), body.get("metadata")
+    if items is None:  # an empty list, from some servers
+        items = []
+    known = isinstance(metadata, dict) and metadata.get("resourceVersion")
+    if not known or not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+        raise _not_kubernetes(body)
+    return items
+
+
+def _not_kubernetes(answer: object) -> ApiError:
+    """Something in front of the API server answered in its place; the same request may succeed soon."""
+    return ApiError(502, "Unreadable", f"this is no answer of an API server: {str(answer)[:200]!r}")
 
 
 def refused(error: ApiError) -> HoldfastError:

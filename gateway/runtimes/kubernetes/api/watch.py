@@ -19,12 +19,15 @@ import orjson
 
 from gateway.runtimes.base import RuntimeUnavailableError
 
-from .client import Api, ApiError, GoneError
+from .client import Api, ApiError, GoneError, items_of
 
 log = logging.getLogger("gateway.kubernetes")
 
 
 _SHORT_S = 1.0
+_DOUBLINGS = 30
+"""Of a pause: a float takes no more than 1023."""
+_KINDS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 
 
 class Keyed(Protocol):
@@ -140,21 +143,27 @@ class Watch(Generic[T]):
             except RuntimeUnavailableError as error:
                 log.warning("the watch of %s broke: %s", self._path, error.message)
                 await self._pause(error.retry_after_s)
+            except Exception:  # an event that no API server sends
+                log.exception("the watch of %s broke", self._path)
+                self._version = ""
+                await self._pause()
 
     async def _list(self) -> list[Changed[T] | Vanished[T]]:
         """List everything and compare with what was known. Raises ``ApiError``; a page that expired starts the list over."""
         if not self._history:
-            self._version = str((await self._api.get(self._path, {"limit": "1"}))["metadata"].get("resourceVersion") or "")
+            body = await self._api.get(self._path, {"limit": "1"})
+            items_of(body)
+            self._version = str(body["metadata"].get("resourceVersion") or "")
             return []
         found: dict[str, T] = {}
         query = {"limit": str(self._settings.page), "labelSelector": self._selector, **self._fields}
         while True:
             body = await self._api.get(self._path, query)
-            for item in body.get("items") or []:
+            for item in items_of(body):
                 seen = self._project(item)
                 if seen is not None:
                     found[seen.name] = seen
-            metadata = body.get("metadata") or {}
+            metadata = body["metadata"]
             if not metadata.get("continue"):
                 break
             query["continue"] = metadata["continue"]
@@ -207,6 +216,8 @@ class Watch(Generic[T]):
             code = item.get("code")
             self._version = ""
             raise GoneError(str(item.get("message"))) if code == 410 else ApiError(int(code or 500), "", str(item.get("message")))
+        if kind not in _KINDS:
+            raise ApiError(502, "Unreadable", f"a watch event of the kind {kind!r:.40}")
         version = (item.get("metadata") or {}).get("resourceVersion")
         if version:
             self._version = str(version)
@@ -227,7 +238,7 @@ class Watch(Generic[T]):
 
     async def _pause(self, least_s: float | None = None) -> None:
         self.current = False
-        most = min(self._settings.backoff_least_s * 2.0**self._failures, self._settings.backoff_most_s)
+        most = min(self._settings.backoff_least_s * 2.0 ** min(self._failures, _DOUBLINGS), self._settings.backoff_most_s)
         self._failures += 1
         self._retry.clear()
         with contextlib.suppress(TimeoutError):

@@ -72,15 +72,29 @@ async def known(api: Api, settings: KubernetesSettings) -> NodeVerdict | None:
 
 
 async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> NodeVerdict:
-    """Probe, and store the verdict. Takes a few seconds and creates at most two pods, which it removes. Raises ``ApiError``."""
+    """Probe, and store the verdict. Takes a few seconds and creates at most two pods, which it removes. Raises ``ApiError``.
+
+    An inconclusive probe (no room, a quota) does not overwrite what was known, unless that refuses sandboxes. Where the API server fails
+    one of the pods, the verdict of the other is stored, and the probe is still due.
+    """
     await _ensure_policy(api, settings)
-    looks: list[asyncio.Task[tuple[bool | None, str]]] = []
-    async with asyncio.TaskGroup() as group:
-        for wanted, volume in ((settings.sandbox_profile == "userns", False), (settings.bundle_injection == "auto", True)):
-            looks.append(group.create_task(_look(api, settings, volume, wait_s) if wanted else _not_asked()))
-    (users, users_why), (volume_mounts, volume_why) = (look.result() for look in looks)
-    seen = NodeVerdict(settings.sandbox_profile, time.time(), users, users_why, volume_mounts, volume_why)
+    last = await known(api, settings) or NodeVerdict(settings.sandbox_profile, 0.0)
+    if settings.bundle_injection != "auto":
+        last = replace(last, volume=None, volume_why="")
+    users, volume = await asyncio.gather(
+        _look(api, settings, False, wait_s) if settings.sandbox_profile == "userns" else _not_asked(),
+        _look(api, settings, True, wait_s) if settings.bundle_injection == "auto" else _not_asked(),
+        return_exceptions=True,
+    )
+    failed = next((one for one in (users, volume) if isinstance(one, BaseException)), None)
+    seen = replace(last, at=time.time() if failed is None else last.at)
+    if not isinstance(users, BaseException) and (users[0] is not None or not last.users):
+        seen = replace(seen, users=users[0], users_why=users[1])
+    if not isinstance(volume, BaseException) and (volume[0] is not None or last.volume is None):
+        seen = replace(seen, volume=volume[0], volume_why=volume[1])
     await write_verdict(api, settings, NAME, seen, VERDICT)
+    if failed is not None:
+        raise failed
     return seen
 
 
