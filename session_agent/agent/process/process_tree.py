@@ -145,8 +145,10 @@ def is_being_killed(pid: int) -> bool:
 
 def has_unowned_children(known: frozenset[int]) -> bool:
     """Whether the agent has children besides ``known``. If not, no process has outlived the leader of its tree."""
-    children = _read(f"/proc/self/task/{os.getpid()}/children")
-    if children is None:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            children = file.read()  # one system call returns some 600 children at most
+    except OSError:
         return True
     return any(int(pid) not in known for pid in children.split())
 
