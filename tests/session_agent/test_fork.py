@@ -15,6 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process import fork as forking
 from session_agent.agent.process.fork import CannotExecuteError, Forker, Launch, Starting, Stdio
+from session_agent.agent.process.privileges import CommandNamespace
 from session_agent.agent.process.stub import Call, Report, assemble, execs, supported
 
 PATH = os.environ["PATH"]
@@ -195,6 +196,25 @@ def test_if_no_file_in_memory_may_be_executed_the_command_is_forked(tasks: int, 
         pid, starting = forker.fork(["sh", "-c", "exit 4"], LAUNCH, Stdio(0, 1, 2))
         assert starting is None
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    assert descriptors() == before
+
+
+def test_if_no_file_in_memory_may_be_made_executable_the_command_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with vm.memfd_noexec=2 (memfd_create(2))."""
+
+    def refuse(*args: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    forker = Forker(ulimits={"nofile": (64, 64)})
+    before = descriptors()
+    for _ in range(2):
+        pid, starting = forker.fork(["sh", "-c", "test $(ulimit -n) = 64 && exit 4"], LAUNCH, Stdio(0, 1, 2))
+        assert starting is None
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    with pytest.raises(HoldfastError, match="my-program") as refused:
+        Forker(namespace=CommandNamespace(0, 1)).fork(["my-program"], LAUNCH, Stdio(0, 1, 2))
+    assert "vm.memfd_noexec" in refused.value.hint
     assert descriptors() == before
 
 

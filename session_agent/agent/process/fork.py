@@ -27,7 +27,7 @@ from .ulimits import Ulimits, apply_ulimits, ulimit_arguments
 _PROGRAM_ERRORS = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
 """Errors of exec that are caused by the program that was named, not by the sandbox."""
 _STUB_REFUSED_ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOENT, errno.ENOEXEC, errno.EINVAL)
-"""Errors of exec where the kernel or a security policy forbids executing a memory file."""
+"""Errors where the kernel or a security policy forbids making a memory file that can be executed, or executing it."""
 _FIRST_HIGH_FD = 64
 """Descriptors from this number on do not collide with the numbers that a child is given."""
 _SPARE_PIDS = 16
@@ -190,7 +190,13 @@ class Forker:
             if self._namespace is not None:
                 entered.append(relocate(self._namespace.fd, lowest))
                 user = self._namespace, entered[0], launch.uid or 0, launch.gid or 0, tuple(launch.groups)
-            temporary.append(file := self._memory_file())
+            try:
+                temporary.append(file := self._memory_file())
+            except OSError as error:
+                if error.errno not in _STUB_REFUSED_ERRORS:
+                    raise
+                self._stubs = False
+                return None
             file = relocate(file, lowest)
             paths = _candidate_paths(argv[0], launch.env.get("PATH"))
             make = _stub_image if len(paths) <= _CACHED_PATHS else _stub_image.__wrapped__
