@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.process import fork as forking
 from session_agent.agent.process.fork import CannotExecuteError, Forker, Launch, Starting, Stdio
 from session_agent.agent.process.privileges import CommandNamespace
@@ -248,6 +250,27 @@ def test_a_start_is_over_when_the_stub_closes_its_pipe() -> None:
     assert isinstance(error, CannotExecuteError)
     assert error.exit_code == 126, "the first error other than a missing file, as in execvp"
     starting.close()
+
+
+def test_a_report_that_another_process_writes_is_read_in_parts() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    flood = bytes(fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20))
+    os.write(writer, flood)
+    starting = Starting(reader, execs([b"/a/x"]), "x", LAUNCH)
+    assert not starting.read_report()
+    assert waiting_bytes(reader) > len(flood) / 2
+    starting.close()
+    os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "written", [b"\xff" * 4096, b"junk", struct.pack("<qQ", -2, 0), struct.pack("<qQ", 1 << 62, 0x400180), struct.pack("<qQ", -5, 1 << 63)]
+)
+def test_what_no_stub_writes_is_ignored(written: bytes) -> None:
+    report = Report(execs([b"/bin/true"]))
+    report.feed(written)
+    assert report.failed is None
 
 
 def record(index: int, number: int) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -191,6 +192,22 @@ async def test_a_start_that_fails_leaves_the_id_free(monkeypatch: pytest.MonkeyP
         assert not box.sandbox.context.commands
         assert len(box.sandbox.context.records) == 0
         assert (await box.sandbox.command("echo", "ran", id="a").outcome()).stdout == b"ran\n"
+        await box.assert_nothing_left()
+
+
+@pytest.mark.parametrize("written", ["junk", "a failure"])
+async def test_what_another_process_writes_to_the_report_changes_nothing(written: str) -> None:
+    """A process of the stub's user can open the pipe of the report as /proc/PID/fd/N."""
+    async with held() as box:
+        channel = box.sandbox.command("sh", "-c", "echo ran; exit 3")
+        ((starting, _),) = box.sandbox.context.reaper._starting.values()
+        last = len(starting._report.calls) - 1
+        records = struct.pack("<qQ", -13, 0x400180 + 48 * last)
+        with open(f"/proc/self/fd/{starting.descriptor}", "wb", buffering=0) as report:
+            report.write(b"\xff" * 64 if written == "junk" else records)
+        box.release()
+        outcome = await channel.outcome()
+        assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (3, b"ran\n", b"")
         await box.assert_nothing_left()
 
 

@@ -34,6 +34,8 @@ _SPARE_PIDS = 16
 """Processes that a command must still be able to start in the commands' group; if the group has fewer left it is not joined."""
 _MFD_EXEC = 0x10
 _REPORT_BYTES = 4096
+_REPORT_READS = 16
+"""Most reads of a report at a time: another process of the stub's user may write to the pipe too, without end."""
 _NAME_BYTES = 255
 """Longest file name that Linux allows."""
 _CACHED_PATHS = 64
@@ -87,7 +89,7 @@ class Starting:
 
     def read_report(self) -> bool:
         """Read the stub's report as far as it has arrived. True once the exec has succeeded or failed."""
-        while True:
+        for _ in range(_REPORT_READS):
             try:
                 data = os.read(self.descriptor, _REPORT_BYTES)
             except BlockingIOError:
@@ -95,6 +97,7 @@ class Starting:
             if not data:
                 return True
             self._report.feed(data)
+        return False
 
     def error(self) -> Exception | None:
         """Why the program was not executed (``CannotExecuteError`` or ``HoldfastError``), or None."""
