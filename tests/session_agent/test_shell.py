@@ -13,6 +13,7 @@ from session_agent.agent.process.processes import child_pids
 from session_agent.agent.shell import run as shell_run
 from session_agent.agent.shell.driver import ReportReader, quote
 from session_agent.agent.shell.process import ShellProcess
+from session_agent.agent.shell.shell import Shell
 from tests.support.process_channel import LiveShell, client
 from tests.support.until import until_async
 
@@ -357,6 +358,21 @@ async def test_a_shell_of_another_user(kind: str) -> None:
         assert (await shell.run("echo $X")).stdout == b"5\n"
         assert (await shell.run("exit 1")).result["shell"]["restored"] is True
         assert (await shell.run("echo $X")).stdout == b"5\n"
+
+
+@pytest.mark.parametrize("kind", ["bash", "sh"])
+async def test_a_command_that_floods_the_pipe_of_reports_is_ended_by_its_time_limit(kind: str) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        await shell.run("true")
+        (live,) = sandbox.context.shells.values()
+        assert isinstance(live, Shell)
+        pipe = f"pipe:[{os.fstat(live.process._status).st_ino}]"
+        script = f'for f in /proc/$$/fd/*; do if [ "$(readlink $f)" = "{pipe}" ]; then echo found; cat /dev/zero >$f; fi; done'
+        outcome = await shell.run(script, timeout_s=0.5)
+        assert outcome.stdout.startswith(b"found\n")
+        assert (outcome.exit_code, outcome.result["timed_out"]) == (124, True)
+        assert (await shell.run("echo next")).stdout == b"next\n"
 
 
 def test_reports_are_found_in_noise() -> None:

@@ -26,6 +26,8 @@ from .state_files import StateFiles
 from .terminal import ShellTerminal
 
 _STATUS_BYTES = 4096
+_STATUS_READS = 16
+"""Most reads of reports at a time: a command may write to the pipe too, faster than it is read."""
 _PRIVATE_BASE = 100
 _SH_PRIVATE = (6, 7, 8, 9)
 _SH_FEED = 5
@@ -234,8 +236,9 @@ class ShellProcess:
 
     def read_reports(self) -> None:
         """Read the reports that have arrived. Called before any time limit is enforced: the agent may not have been scheduled."""
-        data = b""
-        while not self._closed and len(data) in {0, _STATUS_BYTES}:
+        for _ in range(_STATUS_READS):
+            if self._closed:
+                return
             try:
                 data = os.read(self._status, _STATUS_BYTES)
             except BlockingIOError:
@@ -244,6 +247,8 @@ class ShellProcess:
                 self._loop.remove_reader(self._status)  # the shell was replaced by exec, or is ending
                 return
             self._handle_reports(data)
+            if len(data) < _STATUS_BYTES:
+                return
 
     def _handle_reports(self, data: bytes) -> None:
         for report in self._reports.feed(data):
