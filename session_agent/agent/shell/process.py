@@ -21,7 +21,7 @@ from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch, Stdio
 
 from .driver import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect
-from .output import RunOutput
+from .output import RunOutput, remove_fifo
 from .state_files import StateFiles
 from .terminal import ShellTerminal
 
@@ -377,10 +377,7 @@ class ShellProcess:
 
 def _unlink(paths: list[str]) -> None:
     for path in paths:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass
+        remove_fifo(path)
 
 
 def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
