@@ -385,6 +385,13 @@ def test_reports_are_found_in_noise() -> None:
     assert [(r.number, r.status, r.flags, r.cwd) for r in whole] == [(1, 0, "hB", "/a b"), (2, 130, "-", "/\ufffd\n")]
 
 
+def test_a_report_with_a_number_that_no_shell_prints_is_ignored() -> None:
+    """A command can find out the token and write reports. One that raised an exception would prevent the enforcement of its time limit."""
+    reader = ReportReader(b"TOKEN")
+    assert reader.feed(b"TOKEN%s 0 - /\0TOKEN1 %s - /\0" % (b"9" * 5000, b"9" * 30)) == []
+    assert [report.status for report in reader.feed(b"TOKEN2 4 - /\0")] == [4]
+
+
 def test_report_buffer_is_bounded() -> None:
     reader = ReportReader(b"TOKEN")
     for _ in range(100):
