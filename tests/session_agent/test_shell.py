@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from holdfast_wire.frames import Closed, Exited, Failed, Opened, Output, Started
 
+from session_agent.agent.commands.launch import is_busybox
 from session_agent.agent.context import SandboxLimits
 from session_agent.agent.process.processes import child_pids
 from session_agent.agent.shell import run as shell_run
@@ -397,6 +398,12 @@ def test_report_buffer_is_bounded() -> None:
     for _ in range(100):
         assert reader.feed(b"x" * 10_000) == []
     assert len(reader._buffer) <= 8192
+
+
+def test_a_pipe_in_place_of_the_shells_program_does_not_block(tmp_path: Path) -> None:
+    """A command may put one there after the program was found."""
+    os.mkfifo(tmp_path / "sh")
+    assert not is_busybox(str(tmp_path / "sh"))
 
 
 def test_quote_survives_any_bytes() -> None:
