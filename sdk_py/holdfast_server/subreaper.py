@@ -13,7 +13,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -21,6 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _KILL_DEADLINE_S = 10.0
 _LOOK_S = 0.25
 _LONG_S = 3600.0
+_SIGNAL_SET_BYTES = 128
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -79,6 +80,17 @@ def stop_signals() -> set[signal.Signals]:
     return {signal.SIGINT, signal.SIGTERM} | hangup
 
 
+def next_signal(signals: Iterable[signal.Signals], timeout_s: float) -> int | None:
+    """Wait for one of these signals, which are blocked. None after that time, and earlier where this process was stopped and continued.
+
+    Not ``signal.sigtimedwait``: when the time is over after such a stop, it returns a signal that was never sent.
+    """
+    wanted = sum(1 << (number - 1) for number in signals).to_bytes(_SIGNAL_SET_BYTES, "little")
+    limit = (ctypes.c_long * 2)(int(timeout_s), int(timeout_s % 1 * 1e9))  # a struct timespec
+    number = int(_libc.sigtimedwait(wanted, None, limit))
+    return number if number > 0 else None
+
+
 def reap() -> list[tuple[int, int]]:
     """(pid, wait status) of every child that has ended by now."""
     ended: list[tuple[int, int]] = []
@@ -129,14 +141,14 @@ def _forward_until_ended(child: int, signals: set[signal.Signals], make: int | N
     """
     looks = 0
     while True:
-        found = signal.sigtimedwait(signals | {signal.SIGCHLD}, _LOOK_S if make is not None else _LONG_S)
+        found = next_signal(signals | {signal.SIGCHLD}, _LOOK_S if make is not None else _LONG_S)
         if found is None and make is not None:
             looks = looks + 1 if _is_ending(make) else 0
             if looks == 2:  # Ctrl-C on the terminal signals both: then the signal itself has come by now
                 os.kill(child, signal.SIGINT)
-        elif found is not None and found.si_signo != signal.SIGCHLD:
+        elif found is not None and found != signal.SIGCHLD:
             make = None
-            os.kill(child, found.si_signo)
+            os.kill(child, found)
         ended = dict(reap())
         if child in ended:
             return ended[child]

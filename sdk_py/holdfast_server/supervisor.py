@@ -101,8 +101,8 @@ class Supervisor:
 
     def _handle_signal(self, timeout_s: float) -> None:
         """The next one, or none in that time."""
-        found = signal.sigtimedwait(self._signals, min(max(timeout_s, 0.0), _LONG_S))
-        if found is not None and found.si_signo == signal.SIGCHLD:
+        found = subreaper.next_signal(self._signals, min(max(timeout_s, 0.0), _LONG_S))
+        if found == signal.SIGCHLD:
             by_pid = {member.process.pid: member for member in self._members if member.process is not None}
             for pid, status in subreaper.reap():
                 if pid in by_pid:

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,26 @@ def test_a_second_signal_ends_the_grace_period(tmp_path: Path) -> None:
         run.wait_text("up: stopping")
         until(lambda: _ended_after_another_signal(run.process), deadline_s=DEADLINE_S, what="the runner to end at once")
         assert run.process.returncode == 1
+
+
+@pytest.mark.parametrize("stopped", ["subreaper", "supervisor"])
+def test_a_stopped_runner_goes_on_when_it_is_continued(tmp_path: Path, stopped: str) -> None:
+    """As by Ctrl-Z and fg, while it waits for a signal for less time than it is stopped."""
+    with up(tmp_path, f"a: {SLEEPER}\nb: sh -c 'exit 3'\n", "--with-parent") as run:
+        run.wait_text("a | up")
+        a = run.pid("a")
+        supervisor = int(Path(f"/proc/{a}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        pid = run.process.pid if stopped == "subreaper" else supervisor
+        run.wait_text("b | died")
+        os.kill(pid, signal.SIGSTOP)
+        continues_at = time.monotonic() + 2.0
+        until(lambda: time.monotonic() > continues_at, deadline_s=DEADLINE_S, what="two seconds to pass")
+        seen = run.text().count("b | died")
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: run.text().count("b | died") > seen or "stopping" in run.text(), deadline_s=DEADLINE_S, what="b to start again")
+        assert "stopping" not in run.text()
+        assert run.process.poll() is None
+        assert run.pid("a") == a
 
 
 def _ended_after_another_signal(process: subprocess.Popen[bytes]) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from holdfast_wire.frames import Output, Started
@@ -43,6 +46,35 @@ async def test_time_out_kills_the_tree_and_only_the_tree(script: str) -> None:
         }
         assert sleepers(nap(77)) == []
         assert alive(bystander_pid)
+
+
+FIRST_THREAD_ENDS = (
+    "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(80,)).start(); print('there', flush=True); "
+    "ctypes.CDLL(None).pthread_exit(None)"
+)
+"""Then /proc/PID/stat shows a zombie."""
+
+
+@pytest.mark.parametrize("in_shell", [False, True])
+async def test_time_out_kills_a_process_whose_first_thread_has_ended(in_shell: bool) -> None:
+    name = f"holdfast-threads-{os.getpid()}-{in_shell}"
+    words = [sys.executable, "-S", "-c", FIRST_THREAD_ENDS, name]
+    async with client(env={"PATH": PATH}) as sandbox:
+        if in_shell:
+            outcome = await sandbox.shell().run(f"echo $$; {shlex.join(words)}", timeout_s=2.0)
+        else:
+            outcome = await sandbox.execute(*words, timeout_s=2.0)
+        assert outcome.stdout.endswith(b"there\n")
+        assert (outcome.exit_code, outcome.result["timed_out"]) == (124, True)
+        threads = [path for path in Path("/proc").glob("[0-9]*/task/*/cmdline") if name.encode() in content(path)]
+        assert threads == []
+
+
+def content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 async def test_time_out_kills_a_fork_bomb() -> None:

@@ -140,6 +140,34 @@ async def test_a_failed_move_across_file_systems_changes_nothing(tmp_path: Path,
     assert sorted(path.name for path in elsewhere.iterdir()) == ["file", "full"]
 
 
+@requires("memory file system")
+@pytest.mark.parametrize(
+    ("path", "to", "code"),
+    [("file", "new/", "not_a_directory"), ("to-tree/", "new", "not_a_directory"), ("tree/.", "new", "permission_denied")],
+)
+async def test_a_move_across_file_systems_is_refused_where_a_rename_is(
+    tmp_path: Path, elsewhere: Path, path: str, to: str, code: str
+) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/inside").write_text("x")
+    (tmp_path / "to-tree").symlink_to("tree")
+    (tmp_path / "file").write_text("x")
+    for folder in (tmp_path, elsewhere):
+        assert (await fs(tmp_path, "move", path, to=f"{folder}/{to}").error())["code"] == code, folder
+    assert sorted(found.name for found in tmp_path.rglob("*")) == ["file", "inside", "to-tree", "tree"]
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_mounted_directory_is_not_moved_to_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "mounted/inside").write_text("x")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "mounted"))
+    with pytest.raises(OSError, match="busy") as refused:
+        trees.move_across(str(tmp_path / "mounted"), str(tmp_path / "new"))
+    assert refused.value.filename == str(tmp_path / "mounted")
+    assert sorted(found.name for found in tmp_path.rglob("*")) == ["inside", "mounted"]
+
+
 def test_a_directory_moved_out_of_a_tree_during_its_removal_keeps_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a directory is moved out of the tree during the removal, the files next to its new place must not be removed."""
     (tmp_path / "tree/a/b").mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import os
 import signal
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.process import fork as forking
 from session_agent.agent.process.fork import CannotExecuteError, Forker, Launch, Starting, Stdio
+from session_agent.agent.process.privileges import CommandNamespace
 from session_agent.agent.process.stub import Call, Report, assemble, execs, supported
 
 PATH = os.environ["PATH"]
@@ -221,6 +224,25 @@ def test_if_no_file_in_memory_may_be_executed_the_command_is_forked(tasks: int, 
     assert descriptors() == before
 
 
+def test_if_no_file_in_memory_may_be_made_executable_the_command_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with vm.memfd_noexec=2 (memfd_create(2))."""
+
+    def refuse(*args: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    forker = Forker(ulimits={"nofile": (64, 64)})
+    before = descriptors()
+    for _ in range(2):
+        pid, starting = forker.fork(["sh", "-c", "test $(ulimit -n) = 64 && exit 4"], LAUNCH, Stdio(0, 1, 2))
+        assert starting is None
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    with pytest.raises(HoldfastError, match="my-program") as refused:
+        Forker(namespace=CommandNamespace(0, 1)).fork(["my-program"], LAUNCH, Stdio(0, 1, 2))
+    assert "vm.memfd_noexec" in refused.value.hint
+    assert descriptors() == before
+
+
 def test_at_the_process_limit_no_other_way_is_tried(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **options: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "no room")
@@ -251,6 +273,27 @@ def test_a_start_is_over_when_the_stub_closes_its_pipe() -> None:
     assert isinstance(error, CannotExecuteError)
     assert error.exit_code == 126, "the first error other than a missing file, as in execvp"
     starting.close()
+
+
+def test_a_report_that_another_process_writes_is_read_in_parts() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    flood = bytes(fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20))
+    os.write(writer, flood)
+    starting = Starting(reader, execs([b"/a/x"]), "x", LAUNCH)
+    assert not starting.read_report()
+    assert waiting_bytes(reader) > len(flood) / 2
+    starting.close()
+    os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "written", [b"\xff" * 4096, b"junk", struct.pack("<qQ", -2, 0), struct.pack("<qQ", 1 << 62, 0x400180), struct.pack("<qQ", -5, 1 << 63)]
+)
+def test_what_no_stub_writes_is_ignored(written: bytes) -> None:
+    report = Report(execs([b"/bin/true"]))
+    report.feed(written)
+    assert report.failed is None
 
 
 def record(index: int, number: int) -> bytes:

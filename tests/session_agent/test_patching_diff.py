@@ -160,6 +160,26 @@ def test_line_ends_follow_the_file() -> None:
     assert (result, notes) == (crlf.replace(b"four", b"FOUR"), [])
 
 
+def test_line_ends_of_added_lines_follow_the_file_too() -> None:
+    """A hunk that only adds lines has no line that shows whether a mail program has changed the diff; the other hunks do."""
+    edited = FILE.replace(b"two\n", b"two\nnew\n").replace(b"six", b"SIX")
+    diff = make_diff(FILE, edited, context=0)
+    for file_end, diff_end in ((b"\r\n", b"\n"), (b"\n", b"\r\n")):
+        result, notes = apply(parse_one(diff.replace(b"\n", diff_end)), FILE.replace(b"\n", file_end))
+        assert result == edited.replace(b"\n", file_end)
+        assert len(notes) == 2
+    alone = make_diff(FILE, FILE.replace(b"two\n", b"two\nnew\r\n"), context=0)
+    assert apply(parse_one(alone), FILE) == (FILE.replace(b"two\n", b"two\nnew\r\n"), []), "what the diff says"
+
+
+def test_a_last_line_without_newline_gets_the_line_ends_of_the_file() -> None:
+    old, new = b"one\ntwo", b"one\nTWO"
+    diff = make_diff(old, new).replace(b"\n", b"\r\n")
+    assert apply(parse_one(diff), old)[0] == new
+    grown = make_diff(b"one\n", b"one\ntwo").replace(b"\n", b"\r\n")
+    assert apply(parse_one(grown), b"one\n")[0] == b"one\ntwo"
+
+
 def test_missing_final_newline_is_exact() -> None:
     marker = b"\\ No newline at end of file\n"
     assert apply(parse_one(HEAD + b"@@ -1 +1 @@\n-a\n" + marker + b"+b\n"), b"a")[0] == b"b\n"

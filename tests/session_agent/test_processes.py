@@ -160,6 +160,17 @@ async def test_processes_without_a_tag_are_found_by_ancestry(reaper: Reaper) -> 
     await killed.wait()
 
 
+def test_all_children_are_listed() -> None:
+    """One read of /proc/PID/task/TID/children returns one page of them."""
+    script = (
+        "import os; from session_agent.agent.process.process_tree import has_unowned_children\n"
+        "pids = [os.fork() or os._exit(0) for _ in range(1500)]\n"
+        "assert has_unowned_children(frozenset(pids[:-1])); assert not has_unowned_children(frozenset(pids))"
+    )
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=120)
+
+
 async def test_many_sigchld_at_once_print_no_warning(reaper: Reaper, capfd: pytest.CaptureFixture[str]) -> None:
     """Each signal that comes while the loop is busy writes a byte to a pipe; when that is full, Python prints a warning for each."""
     for _ in range(5000):

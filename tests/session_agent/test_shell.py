@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from holdfast_wire.frames import Closed, Exited, Failed, Opened, Output, Started
 
+from session_agent.agent.commands.launch import is_busybox
 from session_agent.agent.context import SandboxLimits
 from session_agent.agent.process.processes import child_pids
 from session_agent.agent.shell import run as shell_run
 from session_agent.agent.shell.driver import ReportReader, quote
 from session_agent.agent.shell.process import ShellProcess
+from session_agent.agent.shell.shell import Shell
 from tests.support.process_channel import LiveShell, client
 from tests.support.until import until_async
 
@@ -361,6 +363,21 @@ async def test_a_shell_of_another_user(kind: str) -> None:
         assert (await shell.run("echo $X")).stdout == b"5\n"
 
 
+@pytest.mark.parametrize("kind", ["bash", "sh"])
+async def test_a_command_that_floods_the_pipe_of_reports_is_ended_by_its_time_limit(kind: str) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        await shell.run("true")
+        (live,) = sandbox.context.shells.values()
+        assert isinstance(live, Shell)
+        pipe = f"pipe:[{os.fstat(live.process._status).st_ino}]"
+        script = f'for f in /proc/$$/fd/*; do if [ "$(readlink $f)" = "{pipe}" ]; then echo found; cat /dev/zero >$f; fi; done'
+        outcome = await shell.run(script, timeout_s=0.5)
+        assert outcome.stdout.startswith(b"found\n")
+        assert (outcome.exit_code, outcome.result["timed_out"]) == (124, True)
+        assert (await shell.run("echo next")).stdout == b"next\n"
+
+
 def test_reports_are_found_in_noise() -> None:
     reader = ReportReader(b"TOKEN")
     stream = b"prompt\0noiseTOKEN1 0 hB /a b\0\0TOKENx\0TOKEN2 130 - /\xff\n\0rest"
@@ -371,11 +388,24 @@ def test_reports_are_found_in_noise() -> None:
     assert [(r.number, r.status, r.flags, r.cwd) for r in whole] == [(1, 0, "hB", "/a b"), (2, 130, "-", "/\ufffd\n")]
 
 
+def test_a_report_with_a_number_that_no_shell_prints_is_ignored() -> None:
+    """A command can find out the token and write reports. One that raised an exception would prevent the enforcement of its time limit."""
+    reader = ReportReader(b"TOKEN")
+    assert reader.feed(b"TOKEN%s 0 - /\0TOKEN1 %s - /\0" % (b"9" * 5000, b"9" * 30)) == []
+    assert [report.status for report in reader.feed(b"TOKEN2 4 - /\0")] == [4]
+
+
 def test_report_buffer_is_bounded() -> None:
     reader = ReportReader(b"TOKEN")
     for _ in range(100):
         assert reader.feed(b"x" * 10_000) == []
     assert len(reader._buffer) <= 8192
+
+
+def test_a_pipe_in_place_of_the_shells_program_does_not_block(tmp_path: Path) -> None:
+    """A command may put one there after the program was found."""
+    os.mkfifo(tmp_path / "sh")
+    assert not is_busybox(str(tmp_path / "sh"))
 
 
 def test_quote_survives_any_bytes() -> None:

@@ -78,3 +78,32 @@ async def test_when_descriptors_run_out_a_held_pipe_stays_and_no_file_is_left(tm
     finally:
         os.close(holder)
         await _close(output)
+
+
+async def test_a_pipe_that_another_process_removes_or_replaces_does_not_stop_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = RunOutput(asyncio.get_running_loop(), out := os.pipe(), os.pipe())
+    holder = os.dup(out[1])
+    fifo = tmp_path / "pipe"
+    really_open = os.open
+
+    def replace_once_open(path: str, flags: int) -> int:
+        descriptor = really_open(path, flags)
+        if path == str(fifo):
+            fifo.unlink()
+            os.mkfifo(fifo)
+        return descriptor
+
+    monkeypatch.setattr(shell_output, "make_fifo", lambda uid, gid: str(fifo))
+    try:
+        output.collect()
+        assert output.renew(None, None) == {}, "it was removed"
+        output.collect()
+        os.mkfifo(fifo)
+        monkeypatch.setattr(os, "open", replace_once_open)
+        assert output.renew(None, None) == {1: str(fifo)}
+    finally:
+        monkeypatch.undo()
+        os.close(holder)
+        await _close(output)

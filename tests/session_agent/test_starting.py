@@ -8,15 +8,19 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed, Output, Started
+from holdfast_wire.limits import ENTRYPOINT_ID
 
+from session_agent.agent.commands.entrypoint import start_entrypoint, stop_entrypoint
 from session_agent.agent.process import fork as forking
 from session_agent.agent.process.stub import Call, execs, supported
 from tests.session_agent.processes import gone
@@ -53,11 +57,11 @@ class Held:
 
 
 @asynccontextmanager
-async def held(path: str = PATH) -> AsyncIterator[Held]:
+async def held(path: str = PATH, **settings: Any) -> AsyncIterator[Held]:
     reader, writer = os.pipe()
     os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)))
     try:
-        async with client(env={"PATH": path}, cgroup_thread_fds=(writer,)) as sandbox:
+        async with client(env={"PATH": path}, cgroup_thread_fds=(writer,), **settings) as sandbox:
             yield Held(sandbox, reader, sorted(os.listdir("/proc/self/fd")))
     finally:
         os.close(reader)
@@ -191,6 +195,46 @@ async def test_a_start_that_fails_leaves_the_id_free(monkeypatch: pytest.MonkeyP
         assert not box.sandbox.context.commands
         assert len(box.sandbox.context.records) == 0
         assert (await box.sandbox.command("echo", "ran", id="a").outcome()).stdout == b"ran\n"
+        await box.assert_nothing_left()
+
+
+@pytest.mark.parametrize("written", ["junk", "a failure"])
+async def test_what_another_process_writes_to_the_report_changes_nothing(written: str) -> None:
+    """A process of the stub's user can open the pipe of the report as /proc/PID/fd/N."""
+    async with held() as box:
+        channel = box.sandbox.command("sh", "-c", "echo ran; exit 3")
+        ((starting, _),) = box.sandbox.context.reaper._starting.values()
+        last = len(starting._report.calls) - 1
+        records = struct.pack("<qQ", -13, 0x400180 + 48 * last)
+        with open(f"/proc/self/fd/{starting.descriptor}", "wb", buffering=0) as report:
+            report.write(b"\xff" * 64 if written == "junk" else records)
+        box.release()
+        outcome = await channel.outcome()
+        assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (3, b"ran\n", b"")
+        await box.assert_nothing_left()
+
+
+async def test_an_entrypoint_whose_start_fails_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with held(entrypoint=("sleep", "60")) as box:
+        make_starts_fail(monkeypatch)
+        start_entrypoint(box.sandbox.context)
+        assert box.starting
+        box.release()
+        await until_async(lambda: not box.sandbox.context.reaper.pids, deadline_s=60, what="the end of the stub")
+        stop_entrypoint(box.sandbox.context)
+        outcome = await box.sandbox.open("follow", {"id": ENTRYPOINT_ID}).outcome()
+        assert (outcome.exit_code, b"cannot start 'sleep'" in outcome.stderr) == (126, True)
+        await box.assert_nothing_left()
+
+
+async def test_an_entrypoint_whose_start_fails_while_the_agent_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with held(entrypoint=("sleep", "60")) as box:
+        make_starts_fail(monkeypatch)
+        start_entrypoint(box.sandbox.context)
+        box.sandbox.context.records.refuse(HoldfastError("sandbox_gone", "the agent stops"))
+        box.release()
+        await until_async(lambda: not box.sandbox.context.reaper.pids, deadline_s=60, what="the end of the stub")
+        stop_entrypoint(box.sandbox.context)
         await box.assert_nothing_left()
 
 

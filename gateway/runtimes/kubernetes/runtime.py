@@ -162,7 +162,7 @@ class KubernetesRuntime:
         try:
             await self.api.get(f"{self.pods}/hf", {"resourceVersion": "0"})
         except ApiError as error:
-            if error.reason != "NotFound":
+            if error.api_reason != "NotFound":
                 raise
 
     async def stats(self) -> dict[str, Any]:

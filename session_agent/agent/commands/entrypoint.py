@@ -6,13 +6,16 @@ user, directory and environment of the image. The sandbox continues when the ent
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ENTRYPOINT_ID, MIB
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus
+from session_agent.agent.output.records import Record
 
 from .command import begin, spool_from
 
@@ -39,17 +42,32 @@ def start_entrypoint(context: AgentContext) -> None:
     try:
         record = begin(context, params)
     except HoldfastError as error:
-        log.warning("the entrypoint cannot be started: %s", error)
-        record = context.records.create(ENTRYPOINT_ID, b"", spool_from(context, params)())
-        record.started = True
-        record.spool.append(2, f"{error.message}\n".encode())
-        context.records.finish(record, ExitStatus(_CANNOT_START, 0.0), context.now())
+        _cannot_start(context, params, error)
+        return
+    context.records.keep(record)
+    record.followers.append(lambda: _check_start(context, params, record))
+
+
+def _check_start(context: AgentContext, params: dict[str, Any], record: Record) -> None:
+    """The start may fail only after it has begun (``fork``)."""
+    if record.error is not None:
+        with contextlib.suppress(HoldfastError):  # the agent stops
+            _cannot_start(context, params, record.error)
+
+
+def _cannot_start(context: AgentContext, params: dict[str, Any], error: HoldfastError) -> None:
+    log.warning("the entrypoint cannot be started: %s", error)
+    record = context.records.create(ENTRYPOINT_ID, b"", spool_from(context, params)())
+    record.started = True
+    record.spool.append(2, f"{error.message}\n".encode())
+    context.records.finish(record, ExitStatus(_CANNOT_START, 0.0), context.now())
     context.records.keep(record)
 
 
 def stop_entrypoint(context: AgentContext) -> None:
     """Send SIGTERM to the entrypoint, as ``docker stop`` does."""
     if context.settings.entrypoint:
-        record = context.records.get(ENTRYPOINT_ID)
-        if record.owner is not None:
-            record.owner.signal_command(ENTRYPOINT_ID, "TERM")
+        with contextlib.suppress(HoldfastError):  # it could not be started, and the agent was stopping already
+            record = context.records.get(ENTRYPOINT_ID)
+            if record.owner is not None:
+                record.owner.signal_command(ENTRYPOINT_ID, "TERM")

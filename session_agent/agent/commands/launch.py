@@ -105,7 +105,8 @@ def is_busybox(path: str) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _contains_busybox(path: str, device: int, inode: int, changed: int) -> bool:
-    with open(path, "rb") as file:
+    # A command may replace the program by a named pipe, on which a blocking open would never return.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         return b"BusyBox v" in file.read(_BUSYBOX_BYTES)
 
 

@@ -62,8 +62,8 @@ def _clear(directory: int) -> list[str]:
 
 def move_across(path: str, to: str) -> None:
     """Copy ``path`` to a temporary name beside ``to``, rename that to ``to``, and remove ``path``."""
+    _check(path, to)
     path, to = path.rstrip("/"), to.rstrip("/")
-    _check_target(path, to)
     beside = f"{os.path.dirname(to)}/{temporary_name()}"
     try:
         for _ in copy(path, beside):
@@ -79,13 +79,19 @@ def move_across(path: str, to: str) -> None:
     _remove(path)
 
 
-def _check_target(path: str, to: str) -> None:
-    """Raise before the copy what the rename after it would raise."""
+def _check(path: str, to: str) -> None:
+    """Raise before the copy what a rename inside one file system raises."""
+    source = path.rstrip("/") or "/"
+    is_tree = stat.S_ISDIR(os.lstat(source).st_mode)
+    if os.path.basename(source) in ("", ".", "..") or (is_tree and os.path.ismount(source)):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+    if not is_tree and (path.endswith("/") or to.endswith("/")):
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), to)
+    to = to.rstrip("/") or "/"
     try:
         there = os.lstat(to)
     except FileNotFoundError:
         return
-    is_tree = stat.S_ISDIR(os.lstat(path).st_mode)
     wrong = 0
     if not stat.S_ISDIR(there.st_mode):
         wrong = errno.ENOTDIR if is_tree else 0

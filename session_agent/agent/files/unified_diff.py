@@ -7,6 +7,7 @@ is ``PatchError``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from holdfast_wire.records import dataclass, field, replace
@@ -67,16 +68,9 @@ def apply(patch: FilePatch, original: bytes) -> tuple[bytes, list[str]]:
     notes: list[str] = []
     done = 0  # lines of the original already copied
     drift = 0
-    for hunk in patch.hunks:
-        note = ""
+    for hunk, note in _with_line_ends(patch.hunks, lines):
         expected = (hunk.old_start if not hunk.old else hunk.old_start - 1) + drift
-        try:
-            at = _place(hunk, lines, expected, done)
-        except PatchError:
-            hunk, note = _line_ends(hunk, lines)
-            if not note:
-                raise
-            at = _place(hunk, lines, expected, done)
+        at = _place(hunk, lines, expected, done)
         if at != expected:
             notes.append(f"hunk #{hunk.number} applied at line {at + 1} (offset {at - expected} lines)")
         if note:
@@ -99,26 +93,36 @@ def _lines(data: bytes) -> list[bytes]:
     return [*lines, last] if last else lines
 
 
-def _line_ends(hunk: Hunk, lines: list[bytes]) -> tuple[Hunk, str]:
-    """The hunk with the line ends of the file, and a note: mail programs and editors may have changed those of the diff."""
-    if not lines or not hunk.old:
-        return hunk, ""
-    crlf = [line.endswith(b"\r\n") for line in hunk.old + hunk.new if line.endswith(b"\n")]
-    if not crlf:
-        return hunk, ""
-    in_file = [line.endswith(b"\r\n") for line in lines if line.endswith(b"\n")]
-    if not any(crlf) and in_file and all(in_file):
-        end, name = b"\r\n", "CRLF"
-    elif all(crlf) and not any(in_file):
-        end, name = b"\n", "LF"
-    else:
-        return hunk, ""
+def _with_line_ends(hunks: list[Hunk], lines: list[bytes]) -> list[tuple[Hunk, str]]:
+    """The hunks with the line ends of the file, each with a note if it was changed: mail programs and editors may have changed the diff.
+
+    Whether they have shows only in old lines, which match none of the file then. A hunk that has none follows the others.
+    """
+    in_file = _crlf(lines)
+    unchanged = [(hunk, "") for hunk in hunks]
+    if not lines or len(in_file) > 1:
+        return unchanged
+    crlf = in_file == {True}
+    differs = [_crlf((*hunk.old, *hunk.new)) <= {not crlf} for hunk in hunks]
+    if not any(differ and _crlf(hunk.old) for hunk, differ in zip(hunks, differs, strict=True)):
+        return unchanged
+    note = f"was given the file's {'CRLF' if crlf else 'LF'} line ends"
 
     def convert(line: bytes) -> bytes:
-        return line[:-1].removesuffix(b"\r") + end if line.endswith(b"\n") else line
+        if crlf:
+            return line[:-1] + b"\r\n" if line.endswith(b"\n") else line
+        return line.removesuffix(b"\n").removesuffix(b"\r") + (b"\n" if line.endswith(b"\n") else b"")
 
-    converted = replace(hunk, old=tuple(map(convert, hunk.old)), new=tuple(map(convert, hunk.new)))
-    return converted, f"was given the file's {name} line ends"
+    result = []
+    for hunk, differ in zip(hunks, differs, strict=True):
+        converted = replace(hunk, old=tuple(map(convert, hunk.old)), new=tuple(map(convert, hunk.new))) if differ else hunk
+        result.append((converted, note if converted != hunk else ""))
+    return result
+
+
+def _crlf(lines: Iterable[bytes]) -> set[bool]:
+    """Whether lines end with CRLF; a line without newline does not count."""
+    return {line.endswith(b"\r\n") for line in lines if line.endswith(b"\n")}
 
 
 def _place(hunk: Hunk, lines: list[bytes], expected: int, least: int) -> int:

@@ -27,13 +27,15 @@ from .ulimits import Ulimits, apply_ulimits, ulimit_arguments
 _PROGRAM_ERRORS = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
 """Errors of exec that are caused by the program that was named, not by the sandbox."""
 _STUB_REFUSED_ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOENT, errno.ENOEXEC, errno.EINVAL)
-"""Errors of exec where the kernel or a security policy forbids executing a memory file."""
+"""Errors where the kernel or a security policy forbids making a memory file that can be executed, or executing it."""
 _FIRST_HIGH_FD = 64
 """Temporary copies of descriptors get this number or a higher one, above most of those that a child is given."""
 _SPARE_PIDS = 16
 """Processes that a command must still be able to start in the commands' group; if the group has fewer left it is not joined."""
 _MFD_EXEC = 0x10
 _REPORT_BYTES = 4096
+_REPORT_READS = 16
+"""Most reads of a report at a time: another process of the stub's user may write to the pipe too, without end."""
 _NAME_BYTES = 255
 """Longest file name that Linux allows."""
 _CACHED_PATHS = 64
@@ -87,7 +89,7 @@ class Starting:
 
     def read_report(self) -> bool:
         """Read the stub's report as far as it has arrived. True once the exec has succeeded or failed."""
-        while True:
+        for _ in range(_REPORT_READS):
             try:
                 data = os.read(self.descriptor, _REPORT_BYTES)
             except BlockingIOError:
@@ -95,6 +97,7 @@ class Starting:
             if not data:
                 return True
             self._report.feed(data)
+        return False
 
     def error(self) -> Exception | None:
         """Why the program was not executed (``CannotExecuteError`` or ``HoldfastError``), or None."""
@@ -195,7 +198,13 @@ class Forker:
             if self._namespace is not None:
                 entered.append(relocate(self._namespace.fd, lowest))
                 user = self._namespace, entered[0], launch.uid or 0, launch.gid or 0, tuple(launch.groups)
-            temporary.append(file := self._memory_file())
+            try:
+                temporary.append(file := self._memory_file())
+            except OSError as error:
+                if error.errno not in _STUB_REFUSED_ERRORS:
+                    raise
+                self._stubs = False
+                return None
             file = relocate(file, lowest)
             paths = _candidate_paths(argv[0], launch.env.get("PATH"))
             make = _stub_image if len(paths) <= _CACHED_PATHS else _stub_image.__wrapped__

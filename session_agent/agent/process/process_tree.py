@@ -104,11 +104,12 @@ class ProcessScan:
             stat = _read(f"/proc/{name}/stat")
             if stat is None:
                 continue
-            state, parent = _state_and_parent(stat)
-            if state in b"ZX":
+            # The name in parentheses may hold any character: fields are counted from its end.
+            fields = stat[stat.rfind(b")") + 2 :].split(None, 18)
+            if fields[0] in b"ZX" and int(fields[17]) < 2:  # with more threads only the first one has ended
                 continue
             pid = int(name)
-            parents[pid] = parent
+            parents[pid] = int(fields[1])
             tag = read_tag(pid)
             if (tag is not None and self._match(tag)) or pid in self._roots:
                 found.add(pid)
@@ -144,8 +145,10 @@ def is_being_killed(pid: int) -> bool:
 
 def has_unowned_children(known: frozenset[int]) -> bool:
     """Whether the agent has children besides ``known``. If not, no process has outlived the leader of its tree."""
-    children = _read(f"/proc/self/task/{os.getpid()}/children")
-    if children is None:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            children = file.read()  # one system call returns some 600 children at most
+    except OSError:
         return True
     return any(int(pid) not in known for pid in children.split())
 
@@ -264,9 +267,3 @@ def _read(path: str) -> bytes | None:
         return None
     finally:
         os.close(descriptor)
-
-
-def _state_and_parent(stat: bytes) -> tuple[bytes, int]:
-    # the process name in parentheses may contain any character, so fields are counted from its end
-    fields = stat[stat.rfind(b")") + 2 :].split(None, 2)
-    return fields[0], int(fields[1])

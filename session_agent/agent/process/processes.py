@@ -34,6 +34,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_RTTIME = 15
 _UNKNOWN_STATUS = 255 << 8
 """The status of a child that other code has reaped: exit code 255."""
+_FAILED_START = (127 << 8, _UNKNOWN_STATUS)
+"""The status of a stub after a failure that it has reported, if it is known."""
 
 
 class Reaper:
@@ -151,13 +153,19 @@ class Reaper:
         """Whether the child's exec is not confirmed yet."""
         return pid in self._starting
 
-    def _finish_start(self, pid: int, *, ended: bool = False) -> None:
-        """Call ``on_start`` if the report is complete; the report of a child that has ``ended`` is."""
+    def _finish_start(self, pid: int, status: int | None = None) -> None:
+        """Call ``on_start`` if the report is complete; the report of a child that has ended with ``status`` is.
+
+        Another process may have written a failure to the report. So it counts only once the child has ended as a stub does after one.
+        """
         starting, on_start = self._starting[pid]
-        if not starting.read_report() and not ended:
+        if not starting.read_report() and status is None:
+            return
+        error = starting.error() if status is None or status in _FAILED_START else None
+        if error is not None and status is None:
+            self._running_loop().remove_reader(starting.descriptor)  # its end follows at once
             return
         self._close_start(pid)
-        error = starting.error()
         if error is not None and on_start is not _ignore_start:
             self._owners[pid] = _ignore_exit  # the owner gets the error instead of the stub's exit
         try:
@@ -221,7 +229,7 @@ class Reaper:
         if not ended:
             return
         if pid in self._starting:
-            self._finish_start(pid, ended=True)
+            self._finish_start(pid, status)
         owner = self._owners.pop(pid, None)
         if owner is not None:
             try:

@@ -22,6 +22,7 @@ _TABLE = 0x180
 _HEADERS = 64 + 2 * 56
 _CALL = struct.Struct("<QqqqqQ")
 _RECORD = struct.Struct("<qQ")
+_MOST_ERRNO = 4095
 _NUMBERS = {
     "x86_64": {
         "write": 1, "close": 3, "rt_sigaction": 13, "ioctl": 16, "execve": 59, "fcntl": 72, "setgroups": 116, "setresuid": 117,
@@ -82,10 +83,12 @@ class Report:
     _significant: int = field(default=0)
 
     def feed(self, data: bytes) -> None:
-        """Read records. The stub writes each with one call, so none is split."""
+        """Read records. The stub writes each with one call, so none is split. What it cannot have written is ignored."""
         for result, address in _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size]):
-            call = self.calls[(address - _BASE - _TABLE) // _CALL.size]
-            number = -result
+            index, number = (address - _BASE - _TABLE) // _CALL.size, -result
+            if not (0 <= index < len(self.calls) and 0 < number <= _MOST_ERRNO):
+                continue
+            call = self.calls[index]
             if call.name == "execve" and number not in (errno.ENOENT, errno.ENOTDIR):
                 self._significant = self._significant or number
             if call.essential:

@@ -20,6 +20,9 @@ OPENED = 1 << 40
 FED = 1 << 41
 """Number of the report of a fed shell that it starts to read control lines: the first time, or because an error ended the last run."""
 
+_MOST_DIGITS = 18
+"""Longest number in a report: a command that has found out the token can write anything."""
+
 _OPTION_LINE = re.compile(rb'^declare -r(?:x)? (SHELLOPTS|BASHOPTS)="([a-z0-9_:-]*)"$', re.MULTILINE)
 _BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
 _PLAIN_REST = re.compile(rb"umask [0-7]+\n")
@@ -103,7 +106,7 @@ class ReportReader:
 
 def _parse(record: bytes) -> Report | None:
     fields = record.split(b" ", 3)
-    if len(fields) != 4 or not fields[0].isdigit() or not fields[1].isdigit():
+    if len(fields) != 4 or not all(number.isdigit() and len(number) <= _MOST_DIGITS for number in fields[:2]):
         return None
     return Report(int(fields[0]), int(fields[1]), fields[2].decode("ascii", "replace"), fields[3].decode("utf-8", "replace"))
 

@@ -140,11 +140,12 @@ class RunOutput:
         reader = -1
         try:
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # without a writer the shell's open would block
+            # Without a writer the shell's open would block. Not by its name, which another process may have given to another pipe.
+            writer = os.open(f"/proc/self/fd/{reader}", os.O_WRONLY | os.O_CLOEXEC)
         except OSError:  # no free descriptor at the moment: the next try is at the end of the next run
             if reader >= 0:
                 os.close(reader)
-            os.unlink(path)
+            remove_fifo(path)
             return None
         discard(stream.reader)
         self._streams[number] = _Stream(reader, writer)
@@ -196,3 +197,11 @@ def make_fifo(uid: int | None, gid: int | None) -> str | None:
             continue
         return path
     return None
+
+
+def remove_fifo(path: str) -> None:
+    """Remove the name of a named pipe; another process may have done that."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

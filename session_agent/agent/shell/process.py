@@ -21,11 +21,13 @@ from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch, Stdio
 
 from .driver import FED, OPENED, SH_FEED, BashDialect, Dialect, Report, ReportReader, ShDialect
-from .output import RunOutput
+from .output import RunOutput, remove_fifo
 from .state_files import StateFiles
 from .terminal import ShellTerminal
 
 _STATUS_BYTES = 4096
+_STATUS_READS = 16
+"""Most reads of reports at a time: a command may write to the pipe too, faster than it is read."""
 _PROMPT_DELAY_S = 0.005
 """Time for the awaited report to arrive after a prompt, before it is requested again."""
 
@@ -228,8 +230,9 @@ class ShellProcess:
 
     def read_reports(self) -> None:
         """Read the reports that have arrived. Called before any time limit is enforced: the agent may not have been scheduled."""
-        data = b""
-        while not self._closed and len(data) in {0, _STATUS_BYTES}:
+        for _ in range(_STATUS_READS):
+            if self._closed:
+                return
             try:
                 data = os.read(self._status, _STATUS_BYTES)
             except BlockingIOError:
@@ -238,6 +241,8 @@ class ShellProcess:
                 self._loop.remove_reader(self._status)  # the shell was replaced by exec, or is ending
                 return
             self._handle_reports(data)
+            if len(data) < _STATUS_BYTES:
+                return
 
     def _handle_reports(self, data: bytes) -> None:
         for report in self._reports.feed(data):
@@ -366,10 +371,7 @@ class ShellProcess:
 
 def _unlink(paths: list[str]) -> None:
     for path in paths:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass
+        remove_fifo(path)
 
 
 def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from session_agent.agent.output.records import Record
 from session_agent.agent.process.process_tree import TreeKill
 
 from .abort import InterruptRetry
-from .output import make_fifo
+from .output import make_fifo, remove_fifo
 from .timers import NEVER
 
 
@@ -62,7 +62,7 @@ class Run:
                 self.fifo = path
                 return
             except OSError:  # no free descriptor at the moment
-                os.unlink(path)
+                remove_fifo(path)
         self.close()
         why = "the pipe of the command's standard input could not be created"
         hint = "make /dev/shm, /tmp, /run or /var/tmp writable, and free a file descriptor of the sandbox"
@@ -110,7 +110,4 @@ class Run:
         if self.fifo_fd >= 0:
             os.close(self.fifo_fd)
             self.fifo_fd = -1
-            try:
-                os.unlink(self.fifo)
-            except OSError:
-                pass
+            remove_fifo(self.fifo)

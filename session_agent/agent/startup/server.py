@@ -258,6 +258,7 @@ def main() -> int:
     try:
         settings = AgentSettings.from_environment(given_environment())
         wipe_settings()
+        os.chdir("/")  # a start returns to this directory, and the user may have no permission on that of the image
         raise_ulimits(0, settings.ulimits)
         listener = listening_socket(settings.listen)
     except (HoldfastError, OSError, ValueError) as error:
