@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import signal
 import struct
@@ -16,6 +15,7 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.agent.process import fork as forking
 from session_agent.agent.process.fork import CannotExecuteError, Forker, Launch, Starting, Stdio
 from session_agent.agent.process.stub import Call, Report, assemble, execs, supported
+from tests.support.own_process import in_own_process
 
 PATH = os.environ["PATH"]
 LAUNCH = Launch("/", {"PATH": PATH})
@@ -51,10 +51,10 @@ def run(
 
 
 def descriptors() -> list[str]:
-    gc.collect()  # closes what another test left open, so that it is not counted
     return sorted(os.listdir("/proc/self/fd"))
 
 
+@in_own_process
 def test_a_stub_joins_its_control_group_and_becomes_the_command(tasks: int, tmp_path: Path) -> None:
     before = descriptors()
     code, output, error = run(
@@ -117,6 +117,7 @@ def test_low_descriptors_may_be_exchanged(tasks: int) -> None:
     [("no-such-program", 127, "command not found"), ("/no/such", 127, "command not found"), ("/etc/passwd", 126, "Permission denied"),
      ("BAD", 126, "the interpreter it names is missing"), ("TEXT", 126, "Exec format error"), ("denied", 126, "Permission denied")],
 )  # fmt: skip
+@in_own_process
 def test_a_program_that_cannot_be_executed_is_reported(tasks: int, tmp_path: Path, program: str, code: int, message: str) -> None:
     (tmp_path / "bad").write_text("#!/no/such/interpreter\n")
     (tmp_path / "text").write_text("no program\n")
@@ -140,6 +141,7 @@ def test_an_empty_program_name_is_not_found(tasks: int) -> None:
     assert refused.value.exit_code == 127
 
 
+@in_own_process
 def test_errors_known_before_the_fork_are_raised_at_once(tasks: int) -> None:
     before = descriptors()
     for argv, launch, code in (
@@ -183,6 +185,7 @@ def test_a_command_runs_as_its_user(tasks: int) -> None:
     assert (code, output.split()) == (0, [b"65534", b"65533", b"65533", b"65531", b"65532"])
 
 
+@in_own_process
 def test_if_no_file_in_memory_may_be_executed_the_command_is_forked(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     forker = Forker([tasks])
 
