@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -21,8 +22,8 @@ from holdfast_server.errors import UpError
 from holdfast_server.layout import TOP
 from holdfast_server.supervisor import missing_parts
 
-_READY_DEADLINE_S = 30.0
-_END_DEADLINE_S = 30.0
+_READY_DEADLINE_S = 60.0
+_END_DEADLINE_S = 60.0
 _PAUSE_S = 0.02
 
 
@@ -50,10 +51,11 @@ class EmbeddedStack:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, below those that the kernel gives to outgoing connections and to listeners on port 0."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", 10_000 + secrets.randbelow(20_000)))
+            return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -63,7 +65,7 @@ def running_stack(
     """Start a stack in `data` and yield it once it is ready; SIGTERM ends it.
 
     Of this process's environment, HOLDFAST_* names are left out and `environment` is put over the rest. Raises UpError
-    with the runner's output when it does not start, or with the logs when it is not ready within 30 s.
+    with the runner's output when it does not start, or with the logs when it is not ready within 60 s.
     """
     data.mkdir(parents=True, exist_ok=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}

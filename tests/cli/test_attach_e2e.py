@@ -90,7 +90,7 @@ def test_a_reattached_editor_shows_the_same_screen(stack: Any) -> None:
         try:
             again.wait_for(lambda lines: lines[:-1] == before[:-1], "the same screen, except for the line of messages")
             again.type(b":wq\r")
-            assert again.process.wait(20) == 0
+            assert again.process.wait(60) == 0
         finally:
             again.kill()
         assert "one more é word line 200 " in sandbox.files.read_text("/tmp/text")

@@ -170,7 +170,7 @@ def interrupted(process: subprocess.Popen[bytes]) -> bool:
     """Interrupt it once more and return whether it ends soon; an interrupt during its exit would change its exit status."""
     process.send_signal(signal.SIGINT)
     try:
-        process.wait(3)
+        process.wait(6)
     except subprocess.TimeoutExpired:
         return False
     return True

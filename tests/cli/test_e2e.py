@@ -73,7 +73,7 @@ def test_exec(holdfast: Run, sandbox: str) -> None:
     assert holdfast("exec", sandbox, "--", "printf", "%s|", "a b", "$X").stdout == "a b|$X|"
     assert holdfast("exec", sandbox, "-c", "echo $GREETING; exit 5").returncode == 5
     assert holdfast("exec", sandbox, "--", "no-such-thing").returncode == 127
-    late = holdfast("exec", sandbox, "--timeout", "0.3", "-c", "echo early; sleep 30")
+    late = holdfast("exec", sandbox, "--timeout", "2", "-c", "echo early; sleep 60")
     assert (late.returncode, late.stdout) == (124, "early\n")
     assert holdfast("exec", sandbox, "-i", "--", "tr", "a-z", "A-Z", input="shout").stdout == "SHOUT"
 

@@ -69,7 +69,7 @@ class BackgroundGateway:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._up.wait(30)
+        assert self._up.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -138,7 +138,7 @@ def test_every_answer_is_as_documented(gateway: str, label: str, mode: str) -> N
     def run(case: Any, target: str | None) -> None:
         if target and "sandbox_id" in case.path_parameters and case.method != "DELETE":
             case.path_parameters["sandbox_id"] = target  # a generated id never exists
-        answer = case.call(base_url=gateway, headers={"X-API-Key": ADA}, timeout=20)
+        answer = case.call(base_url=gateway, headers={"X-API-Key": ADA}, timeout=60)
         skipped = [server_error] if is_expected_failure(answer) else []
         if answer.status_code == 422 and operation.label in BEYOND_SCHEMA:
             skipped.append(acceptance)

@@ -39,7 +39,7 @@ def living(sandbox: Sandbox) -> Iterator[Shell]:
 def nothing_lost(living: Shell) -> Iterator[None]:
     """Check after the test that the living shell still has its variable and its working directory."""
     yield
-    result = living.run("echo $KEPT; pwd", timeout=10)
+    result = living.run("echo $KEPT; pwd", timeout=60)
     assert (result.stdout, result.shell_restarted) == ("kept\n/usr\n", False)
 
 
@@ -55,5 +55,5 @@ def stranger_key(stack: Stack) -> str:
 @pytest.fixture(scope="session")
 def rest(stack: Stack) -> Iterator[httpx.Client]:
     """Plain HTTP with the stack's key."""
-    with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=30) as rest:
+    with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60) as rest:
         yield rest

@@ -19,7 +19,7 @@ from tests.support.requires import requires
 from tests.support.stack import Stack, running_stack
 from tests.support.until import until
 
-pytestmark = [requires("namespaces", "redis"), pytest.mark.timeout(120)]
+pytestmark = [requires("namespaces", "redis"), pytest.mark.timeout(300)]
 
 SANDBOXES = 50
 AT_ONCE = 5
@@ -63,7 +63,7 @@ def test_equal_concurrent_creates_make_one_sandbox(stack: Stack, rest: httpx.Cli
     barrier = threading.Barrier(AT_ONCE)
 
     def post(_: int) -> httpx.Response:
-        with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key, "Idempotency-Key": key}, timeout=30) as own:
+        with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key, "Idempotency-Key": key}, timeout=60) as own:
             barrier.wait()
             return own.post("/sandboxes", json={"image": "host", "wait": True, "labels": {"idem": key}})
 
@@ -91,7 +91,7 @@ def test_equal_concurrent_creates_with_one_id_make_one_sandbox(stack: Stack, cli
     barrier = threading.Barrier(AT_ONCE)
 
     def post(_: int) -> httpx.Response:
-        with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=30) as own:
+        with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60) as own:
             barrier.wait()
             return own.post("/sandboxes", json={"image": "host", "wait": True, "sandbox_id": name})
 

@@ -40,7 +40,7 @@ def box(client: SandboxClient, tmp_path_factory: pytest.TempPathFactory) -> Iter
         (root / name).write_text(text)
     layer = subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
     client.images.import_(oci_layout(folder / "layout", [layer, tar(FILES)]), "with-users")
-    with client.create_sandbox("with-users", ready_timeout_s=30) as sandbox:
+    with client.create_sandbox("with-users", ready_timeout_s=60) as sandbox:
         yield sandbox
 
 

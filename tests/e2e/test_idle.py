@@ -11,8 +11,8 @@ from tests.support.until import until
 
 pytestmark = [requires("namespaces", "redis", "bash")]
 
-IDLE_S = 1.0
-JOB_S = 5.0
+IDLE_S = 3.0
+JOB_S = 6.0
 
 
 def _gone(client: SandboxClient, sandbox: Sandbox) -> bool:
@@ -31,7 +31,7 @@ def _seconds_until_gone(client: SandboxClient, sandbox: Sandbox) -> float:
 
 
 def test_an_attached_client_without_requests_does_not_keep_the_sandbox(client: SandboxClient) -> None:
-    sandbox = client.create_sandbox("host", idle_timeout_s=IDLE_S, heartbeat_timeout_s=1.5)
+    sandbox = client.create_sandbox("host", idle_timeout_s=IDLE_S, heartbeat_timeout_s=4.5)
     shell, terminal = sandbox.shell("mine"), sandbox.terminal()
     shell.run("true")
     terminal.read()
@@ -65,7 +65,7 @@ def test_a_program_in_a_terminal_keeps_the_sandbox_and_a_prompt_does_not(client:
 
 
 def test_keep_alive_keeps_the_sandbox(client: SandboxClient) -> None:
-    sandbox = client.create_sandbox("host", idle_timeout_s=2.0)
+    sandbox = client.create_sandbox("host", idle_timeout_s=IDLE_S)
     began = time.monotonic()
     while time.monotonic() - began < JOB_S:
         sandbox.keep_alive()

@@ -65,14 +65,16 @@ def ask(sandbox: Sandbox, port: int) -> str:
     return sandbox.exec(["python3", "-S", "/tmp/ask.py", str(port)], timeout=60).check().stdout.strip()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", WAYS)
 def test_a_server_that_one_call_started_serves_the_next(serving: Sandbox, way: str) -> None:
     port = 4100 + list(WAYS).index(way)
     with Stopwatch() as watch:
         result = serving.exec(f"{line(way, port)}\necho started", timeout=60)
+        took_s = watch.elapsed_s
     assert (result.exit_code, result.stdout) == (0, "started\n"), result
     assert [ask(serving, port) for _ in range(3)] == ["served"] * 3
-    assert watch.elapsed_s < LIMIT_S
+    assert took_s < LIMIT_S
 
 
 def test_background_processes_continue_over_rest(stack: Stack, serving: Sandbox, rest: httpx.Client) -> None:
@@ -120,11 +122,12 @@ def test_an_unknown_policy_is_refused_over_rest(serving: Sandbox, rest: httpx.Cl
 
 
 def test_a_time_out_ends_the_whole_process_tree(serving: Sandbox) -> None:
-    result = serving.exec("setsid sleep 299.75 & nohup sleep 299.75 & (setsid sleep 299.75 &); echo on; sleep 60", timeout=1)
+    result = serving.exec("setsid sleep 299.75 & nohup sleep 299.75 & (setsid sleep 299.75 &); echo on; sleep 60", timeout=3)
     assert (result.exit_code, result.timed_out, result.stdout) == (124, True, "on\n")
     assert serving.exec("grep -lz '^299.75$' /proc/[0-9]*/cmdline").stdout == ""
 
 
+@pytest.mark.alone
 def test_a_background_process_that_writes_without_end_slows_no_command_down(serving: Sandbox) -> None:
     for _ in range(4):
         serving.exec("yes &").check()
@@ -160,6 +163,7 @@ print(time.monotonic() - began)
 """
 
 
+@pytest.mark.alone
 def test_orphans_that_end_are_reaped_at_once(serving: Sandbox) -> None:
     """Otherwise a program that waits for a pid to disappear, such as `stop` of an init script, waits for a second."""
     times = [float(serving.exec(["python3", "-S", "-c", ORPHANS], timeout=60).check().stdout) for _ in range(3)]

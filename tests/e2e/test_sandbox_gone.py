@@ -89,7 +89,7 @@ def _parents(name: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("limit", "reason"), [({"lifetime_s": 0.5}, "ttl"), ({"idle_timeout_s": 0.5}, "idle")])
+@pytest.mark.parametrize(("limit", "reason"), [({"lifetime_s": 3.0}, "ttl"), ({"idle_timeout_s": 3.0}, "idle")])
 def test_expired(client: SandboxClient, limit: dict[str, float], reason: str) -> None:
     sandbox = client.create_sandbox("host", **limit)  # type: ignore[arg-type]
     until(lambda: _gone(client, sandbox), deadline_s=60, what=f"{reason} to end the sandbox")

@@ -240,12 +240,10 @@ def test_shell_on_a_terminal(holdfast: Cli, box: str) -> None:
         type_line(parent, b"export TYPED=1; cd /usr\r", until=rb"[#$] ")
         type_line(parent, b"echo [$TYPED:$WHO:$PWD:$(tty)]\r", until=rb"\[1:cli:/usr:/dev/pts/\d+\]")
         # printed by the program to be interrupted: a Ctrl-C that arrives between bash reading a line and running it may be lost
-        type_line(parent, b"sh -c 'echo a\"\"sleep; exec sleep 60'\r", until=rb"asleep\r")
-        began = time.monotonic()
+        type_line(parent, b"sh -c 'echo a\"\"sleep; exec sleep 600'\r", until=rb"asleep\r")
         type_line(parent, b"\x03", until=rb"\^C")
         type_line(parent, b"exit 5\r", until=rb"exit")
-        assert process.wait(20) == 5
-        assert time.monotonic() - began < 20
+        assert process.wait(60) == 5
     finally:
         process.kill()
         process.wait()
@@ -255,7 +253,7 @@ def test_shell_on_a_terminal(holdfast: Cli, box: str) -> None:
 def type_line(terminal: int, keys: bytes, until: bytes | None = None) -> None:
     """Type ``keys``, and read until ``until`` appears."""
     os.write(terminal, keys)
-    seen, end = b"", time.monotonic() + 20
+    seen, end = b"", time.monotonic() + 60
     while until is not None and not re.search(until, seen):
         assert time.monotonic() < end, seen
         if select.select([terminal], [], [], 1)[0]:

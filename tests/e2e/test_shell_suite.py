@@ -19,9 +19,7 @@ from tests.support.shell_cases import CASES, Case
 
 pytestmark = [requires("namespaces", "redis", "bash")]
 
-ANSWER_FACTOR = 2.0
-"""How much longer than in the agent's own suite an answer may take here, where other suites share the machine."""
-AFTER_LIMIT_S = 20.0
+AFTER_LIMIT_S = 60.0
 KEPT_BYTES = 64 * 1024 * 1024
 """How much of a stream the SDK keeps by default."""
 
@@ -64,7 +62,7 @@ def test_case(sandbox: Sandbox, case: Case, shell: str) -> None:
                 living.run(script, timeout=case.timeout_s)
         else:
             compare(case, living.run(script, timeout=case.timeout_s))
-        assert time.monotonic() - began < case.limit_s * ANSWER_FACTOR
+        assert time.monotonic() - began < case.limit_s
         began = time.monotonic()
         after = living.run(case.after, timeout=AFTER_LIMIT_S)
         assert after.stdout_bytes == case.after_stdout, after

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from holdfast import AsyncSandboxClient, InvalidArgumentError, Sandbox, SandboxClient
+from holdfast._sync.tunnel import Tunnel
 
 from tests.support.stack import Stack
 from tests.support.until import until
@@ -32,20 +33,23 @@ def silent(sandbox: Sandbox) -> Iterator[int]:
         yield 7070
 
 
+def threads_of(tunnel: Tunnel) -> list[threading.Thread]:
+    return [thread for thread in tunnel._background._threads if thread.is_alive()]
+
+
 def test_closing_a_tunnel_ends_connections_that_the_server_holds_open(sandbox: Sandbox, silent: int) -> None:
-    before = threading.active_count()
     tunnel = sandbox.tunnel(silent)
     connections = [socket.create_connection(tunnel.address, timeout=60) for _ in range(40)]
     for connection in connections:
         connection.sendall(b"x")
-    until(lambda: threading.active_count() >= before + 80, deadline_s=60, what="all connections to be served")
+    until(lambda: len(threads_of(tunnel)) >= 80, deadline_s=60, what="all connections to be served")
     began = time.monotonic()
     tunnel.close()
     for connection in connections:
         assert connection.recv(1) == b""
         connection.close()
     assert time.monotonic() - began < 20, "the time does not grow with the number of connections"
-    until(lambda: threading.active_count() <= before, deadline_s=60, what="their threads to end")
+    until(lambda: not threads_of(tunnel), deadline_s=60, what="their threads to end")
     assert sandbox.exec("echo on").stdout == "on\n"
 
 

@@ -100,7 +100,7 @@ def test_any_process_of_the_real_stack_is_restarted(stack: Stack, name: str) -> 
 def test_a_damaged_redis_file_is_replaced_and_records_are_rebuilt() -> None:
     """Redis refuses to start with a damaged file every time; all its records can be rebuilt from the runtime."""
     with running_stack() as own, SandboxClient(own.url, own.key) as client:
-        sandbox = client.create_sandbox("host", ready_timeout_s=30)
+        sandbox = client.create_sandbox("host", ready_timeout_s=60)
         shell = sandbox.shell()
         shell.run("KEPT=yes")
         pid = read_pid(own.data / "run" / "redis.pid")
@@ -127,5 +127,5 @@ def test_a_killed_node_is_restarted_and_creates_sandboxes() -> None:
         old = own.kill_process("node")
         own.wait_restarted("node", old)
         own.wait_ready()
-        with client.create_sandbox("host", ready_timeout_s=30) as sandbox:
+        with client.create_sandbox("host", ready_timeout_s=60) as sandbox:
             assert sandbox.exec("echo here").stdout == "here\n"

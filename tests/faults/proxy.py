@@ -78,7 +78,7 @@ class FaultProxy:
     def __exit__(self, *exc: object) -> None:
         self._call(self._stop)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=60)
         self._loop.close()
 
     @property
@@ -148,7 +148,7 @@ class FaultProxy:
         async def run() -> Any:
             return await function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=10)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=60)
 
     async def _start(self) -> None:
         if self._listen_unix:

@@ -125,7 +125,7 @@ async def redis_away(context: Context, replicas: Replicas, outcome: Outcome, sec
             os.kill(pid, signal.SIGCONT)
             balancer.retarget(*replicas.targets)
         back = time.monotonic()
-        async with await client.create_sandbox(IMAGE, ready_timeout_s=30) as sandbox:
+        async with await client.create_sandbox(IMAGE, ready_timeout_s=60) as sandbox:
             outcome.expect((await sandbox.exec("echo up")).stdout == "up\n", "a new sandbox does not work")
         outcome.notes["seconds to a new sandbox after Redis came back"] = round(time.monotonic() - back, 2)
     outcome.notes.update({"seconds without Redis": away_s, "creates refused": refused, "slowest refusal in seconds": round(slowest, 3)})

@@ -77,8 +77,8 @@ async def _check_cause(stack: Stack, limits: dict[str, float], end: End, reason:
     ("limits", "end", "reason", "fault"),
     [
         ({}, _delete, "deleted", "caller"),
-        ({"lifetime_s": 2.0}, _wait, "ttl", "caller"),
-        ({"heartbeat_timeout_s": 2.0}, _wait, "heartbeat", "caller"),
+        ({"lifetime_s": 8.0}, _wait, "ttl", "caller"),
+        ({"heartbeat_timeout_s": 8.0}, _wait, "heartbeat", "caller"),
     ],
     ids=["deleted", "ttl", "heartbeat"],
 )

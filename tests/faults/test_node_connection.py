@@ -21,12 +21,12 @@ async def test_the_first_request_on_every_connection_is_answered(tmp_path: Path)
     server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
     client = NodeClient(tmp_path / "node.sock")
     try:
-        assert (await client.call("stats", timeout_s=5))["connection"] == 1
-        assert (await client.call("stats", timeout_s=5))["connection"] == 1
+        assert (await client.call("stats", timeout_s=60))["connection"] == 1
+        assert (await client.call("stats", timeout_s=60))["connection"] == 1
         connections[0].close()
         assert client._connection is not None
         await client._connection.ended
-        assert (await client.call("stats", timeout_s=5))["connection"] == 2
+        assert (await client.call("stats", timeout_s=60))["connection"] == 2
     finally:
         await client.aclose()
         server.close()

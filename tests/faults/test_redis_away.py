@@ -28,6 +28,7 @@ def replicas() -> Iterator[Replicas]:
         yield replicas
 
 
+@pytest.mark.alone
 async def test_sessions_continue_while_redis_is_stopped(replicas: Replicas) -> None:
     stack = replicas.stack
     pid = stack.pid("redis")
@@ -51,5 +52,5 @@ async def test_sessions_continue_while_redis_is_stopped(replicas: Replicas) -> N
                 assert sandbox._driver.engine.resumes == 1
             finally:
                 os.kill(pid, signal.SIGCONT)
-            async with await client.create_sandbox(IMAGE, ready_timeout_s=30) as another:
+            async with await client.create_sandbox(IMAGE, ready_timeout_s=60) as another:
                 assert (await another.exec("echo up")).stdout == "up\n"

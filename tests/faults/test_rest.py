@@ -38,7 +38,7 @@ async def test_commands_over_rest_run_once_although_answers_are_lost(stack: Stac
 
 async def test_an_outage_is_no_reason_to_give_up_sessions(stack: Stack, sandbox: AsyncSandbox, proxy: FaultProxy) -> None:
     """A balancer without a living service behind it accepts and hangs up, as a proxy that swallows WebSockets would."""
-    async with AsyncSandboxClient(proxy.url, stack.key, connect_timeout_s=0.5) as client:
+    async with AsyncSandboxClient(proxy.url, stack.key, connect_timeout_s=3.0) as client:
         near = client.get_sandbox(sandbox.id)
         proxy.refuse(True)
         with pytest.raises(ServiceUnavailableError) as away:

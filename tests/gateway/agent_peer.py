@@ -69,7 +69,7 @@ def scripted(script: Callable[[AgentPeer], Awaitable[None]]) -> Callable[[Connec
 async def ask(served: Served, behave: Callable[[Connection], Awaitable[None]], method: str, path: str, **more: Any) -> Any:
     async with ScriptedAgent(behave) as agent, served.client() as client:
         await served.place("sb-1", agent.endpoint)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             return await Checked(client)(method, f"/sandboxes/sb-1{path}", **more)
 
 

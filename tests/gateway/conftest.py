@@ -23,7 +23,7 @@ async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
 @pytest_asyncio.fixture
 async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
     """A store with long timeouts, because the machine may be busy."""
-    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=60.0, connect_timeout_s=60.0))
     yield made
     await made.aclose()
 

@@ -221,7 +221,7 @@ async def serve(
     settings = Settings(
         data_dir=folder,
         keys_file=keys,
-        placement=PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0),
+        placement=PlacementSettings(redis_url=redis_url, step_timeout_s=60.0, connect_timeout_s=60.0),
         relay=relay or RelaySettings(),
         rest=rest or RestSettings(),
         admission=admission or AdmissionSettings(),

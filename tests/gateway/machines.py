@@ -25,7 +25,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.server.flush()
         self.runner = asyncio.Runner()
         # Long timeouts: a machine that is busy for a second must not count as a difference between store and model.
-        self.store = PlacementStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0, connect_timeout_s=20.0))
+        self.store = PlacementStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=60.0, connect_timeout_s=60.0))
 
     def teardown(self) -> None:
         self.runner.run(self.store.aclose())

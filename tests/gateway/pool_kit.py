@@ -17,7 +17,7 @@ POOL = Pool("warm", "host", 3, cores=1.0, memory_bytes=2**30, refill_per_s=100.0
 KEY = POOL.key
 POOLS = {KEY: POOL}
 QUICK = ControllerSettings(
-    lease_ttl_s=1.0, lease_renew_s=0.05, expiry_interval_s=0.05, reconcile_interval_s=0.05, grace_s=0.2, refill_interval_s=0.02,
+    lease_ttl_s=2.0, lease_renew_s=0.05, expiry_interval_s=0.05, reconcile_interval_s=0.05, grace_s=0.2, refill_interval_s=0.02,
 )  # fmt: skip
 
 

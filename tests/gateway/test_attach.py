@@ -125,6 +125,7 @@ async def test_sessions_of_one_key_are_capped(redis_url: str, tmp_path: Path) ->
 # Tickets -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 async def test_a_ticket_resumes_while_redis_is_away(served: Served, redis_server: RedisServer) -> None:
     async with ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)

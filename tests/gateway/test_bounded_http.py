@@ -80,7 +80,7 @@ async def test_endless_trailers_are_refused(served: Served) -> None:
 
 
 async def test_a_slow_head_and_a_silent_connection_are_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BoundedHttpProtocol, "head_s", 0.05)
+    monkeypatch.setattr(BoundedHttpProtocol, "head_s", 0.5)
     status, _, body = await _response(served, b"GET /healthz HTTP/1.1\r\nHo")
     assert (status, body["code"]) == (408, "wait_timeout")
     reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))

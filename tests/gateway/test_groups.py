@@ -67,14 +67,14 @@ async def test_an_expired_lease_removes_all_sandboxes_of_its_group(store: Placem
 
 async def test_heartbeats_keep_a_group(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
-    _, group = await store.group_beat("ada", "run-7", 1.0)
+    _, group = await store.group_beat("ada", "run-7", 2.0)
     await add_to(store, runtime, "run-7", "sb-1")
     term = await store.lead("c0", 60)
     assert term is not None
-    groups, end = Groups(store, Reconciler(store, runtime, 60.0).remove), asyncio.get_running_loop().time() + 2.2
+    groups, end = Groups(store, Reconciler(store, runtime, 60.0).remove), asyncio.get_running_loop().time() + 4.4
 
     async def beaten() -> bool:
-        outcome, _ = await store.group_beat("ada", "run-7", 1.0, group.lease)
+        outcome, _ = await store.group_beat("ada", "run-7", 2.0, group.lease)
         assert outcome == "ok"
         await groups.free(term)  # right after the heartbeat, so that a slow machine does not look like a client that stopped renewing
         return asyncio.get_running_loop().time() > end

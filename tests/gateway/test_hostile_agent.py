@@ -187,7 +187,7 @@ async def test_a_connection_without_a_greeting_is_closed(served: Served) -> None
         await served.place("sb-1", agent.endpoint)
         answer = await client.post("/sandboxes/sb-1/exec", json={"command": "true"})
         assert answer.json()["code"] == "agent_unreachable"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await closed.wait()
 
 
@@ -214,7 +214,7 @@ async def test_a_terminal_sends_valid_json_for_invalid_agent_values(served: Serv
     async with ScriptedAgent(scripted(script)) as agent:
         await served.place("sb-1", agent.endpoint)
         url = f"ws{served.url.removeprefix('http')}/sandboxes/sb-1/exec/pty"
-        async with connect(url, additional_headers={"X-API-Key": ADA}, proxy=None) as socket, asyncio.timeout(5):
+        async with connect(url, additional_headers={"X-API-Key": ADA}, proxy=None) as socket, asyncio.timeout(60):
             await socket.send('{"type": "init", "cmd": ["true"]}')
             frames = [await socket.recv(), await socket.recv()]
     assert frames == ['{"type":"ready","pid":null}', '{"type":"exit","code":-1}']

@@ -19,7 +19,7 @@ pytestmark = requires("namespaces", "redis")
 
 @pytest_asyncio.fixture
 async def call(stack: Stack) -> AsyncIterator[Checked]:
-    async with httpx.AsyncClient(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60) as client:
         yield Checked(client)
 
 

@@ -22,7 +22,6 @@ from holdfast_wire.websocket_frames import BINARY, server_frame
 from gateway.agents import agent_connection, kept_connections
 from gateway.agents.kept_connections import KeptConnections
 from gateway.model.records import Cause
-from gateway.settings import RelaySettings
 from tests.gateway.agent_peer import RESULT, AgentPeer
 from tests.gateway.harness import SECRET, Connection, ScriptedAgent, Served, serve
 from tests.support.kube.kubelet import ProcessAgent
@@ -316,7 +315,7 @@ async def test_a_stopping_gateway_closes_kept_connections(redis_url: str, tmp_pa
 async def scripted(
     redis_url: str, folder: Path, behave: Callable[[Connection], Awaitable[None]]
 ) -> AsyncIterator[tuple[Served, ScriptedAgent]]:
-    async with ScriptedAgent(behave) as agent, serve(redis_url, folder, RelaySettings(dial_timeout_s=0.5)) as served:
+    async with ScriptedAgent(behave) as agent, serve(redis_url, folder) as served:
         await served.place("sb-1", agent.endpoint)
         yield served, agent
 

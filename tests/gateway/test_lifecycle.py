@@ -104,13 +104,13 @@ async def test_a_long_create_is_not_given_up(ada: Checked, served: Served, monke
     where = f"/sandboxes/{(await ada('POST', '/sandboxes', json={'image': 'host'})).json()['sandbox_id']}"
     term = await served.store.lead("c1", 60)
     assert term is not None
-    reconciler = Reconciler(served.store, served.runtime, grace_s=0.2)
+    reconciler = Reconciler(served.store, served.runtime, grace_s=0.4)
 
     async def given_up() -> bool:
         return bool(await reconciler.run_once(term))
 
     with pytest.raises(AssertionError, match="waited"):
-        await until_async(given_up, deadline_s=3.0, what="15 graces")
+        await until_async(given_up, deadline_s=3.0, what="seven graces")
     assert (await ada("GET", where)).json()["status"] == "pending"
     for task in served.gateway.background._tasks:
         if task.get_name().startswith("activity"):

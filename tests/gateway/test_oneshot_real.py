@@ -265,7 +265,7 @@ def terminal(stack: Stack, sandbox_id: str, key: str | None = None, **more: Any)
 
 async def until_exit(websocket: Any) -> tuple[bytes, dict[str, Any]]:
     output = b""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             frame = json.loads(await websocket.recv())
             if frame["type"] == "stdout":

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
 from holdfast_server.embed import free_port
 from holdfast_wire.proof import agent_token
 
@@ -66,6 +67,7 @@ async def fastest_s(client: httpx.AsyncClient, method: str, path: str, **request
     return min(times)
 
 
+@pytest.mark.alone
 async def test_one_offs_do_not_wait_for_a_delayed_acknowledgement(redis_url: str, tmp_path: Path) -> None:
     place = f"{tmp_path}/file"
     async with call_over_tcp(redis_url, tmp_path) as client:

@@ -44,13 +44,13 @@ def cluster_port() -> Iterator[int]:
         yield port
     finally:
         server.terminate()
-        server.wait(timeout=15)
+        server.wait(timeout=60)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _free_port() -> int:
-    """A free port whose bus port (10000 above it) is free too."""
-    for port in range(20_000 + os.getpid() % 20_000, 50_000):
+    """A free port whose bus port (10000 above it) is free too; outgoing connections do not use them."""
+    for port in range(10_000 + os.getpid() % 10_000, 22_000):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 10_000)):
             return port
     raise AssertionError("no free port")
@@ -73,7 +73,7 @@ async def store(cluster_port: int) -> AsyncIterator[PlacementStore]:
     with redis.Redis(port=cluster_port) as client:
         client.flushall()
     made = PlacementStore(
-        PlacementSettings(redis_url=f"redis+cluster://127.0.0.1:{cluster_port}", step_timeout_s=20.0, connect_timeout_s=20.0)
+        PlacementSettings(redis_url=f"redis+cluster://127.0.0.1:{cluster_port}", step_timeout_s=60.0, connect_timeout_s=60.0)
     )
     yield made
     await made.aclose()

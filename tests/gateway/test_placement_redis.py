@@ -109,6 +109,7 @@ async def test_a_record_that_changed_is_read_again(store: PlacementStore) -> Non
     assert isinstance(await store.get("sb-1"), Tombstone)
 
 
+@pytest.mark.alone
 async def test_an_outage_is_reported_within_a_second_and_recovers(redis_server: RedisServer, redis_url: str) -> None:
     store = PlacementStore(PlacementSettings(redis_url=redis_url))
     await ready(store, spec())
@@ -133,6 +134,7 @@ async def test_an_outage_is_reported_within_a_second_and_recovers(redis_server: 
     await store.aclose()
 
 
+@pytest.mark.alone
 async def test_a_hanging_redis_is_reported_within_a_second(redis_server: RedisServer, redis_url: str) -> None:
     store = PlacementStore(PlacementSettings(redis_url=redis_url))
     await store.ping()

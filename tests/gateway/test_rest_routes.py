@@ -135,6 +135,7 @@ async def test_an_unexpected_error_reveals_no_details(ada: Checked, served: Serv
 # When Redis is away ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 async def test_a_redis_outage_is_503_within_a_second_and_recovers(
     ada: Checked, redis_server: RedisServer, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:

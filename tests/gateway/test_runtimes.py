@@ -52,10 +52,10 @@ class TestLocalRuntime(RuntimeConformance):
         made = await runtime.create(
             type(request)(**{name: getattr(request, name) for name in type(request).__dataclass_fields__} | {"token": token}), CREATE_S
         )
-        dialled = await dial(made, (SECRET,), "sb-1", request.spec.incarnation, 5.0)
+        dialled = await dial(made, (SECRET,), "sb-1", request.spec.incarnation, 60.0)
         dialled.transport.abort()
         with pytest.raises(HoldfastError) as caught:
-            await dial(made, (SECRET,), "sb-1", "0" * 16, 5.0)
+            await dial(made, (SECRET,), "sb-1", "0" * 16, 60.0)
         assert caught.value.code == "agent_identity"
 
 

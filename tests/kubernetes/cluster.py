@@ -39,7 +39,7 @@ async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSe
     labels = {"pod-security.kubernetes.io/enforce": "baseline"}
     await api.post("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     try:
-        await until_async(lambda: _has_account(api, name), deadline_s=30, what="the namespace's service account")
+        await until_async(lambda: _has_account(api, name), deadline_s=60, what="the namespace's service account")
         for policy in _policies() if with_policies else []:
             await api.post(f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies", policy)
         settings = KubernetesSettings(

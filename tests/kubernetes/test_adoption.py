@@ -79,7 +79,7 @@ def create(client: httpx.AsyncClient) -> asyncio.Task[httpx.Response]:
 async def assert_agent_answers(served: Served) -> None:
     """The agent listens at the endpoint of the record and has the record's identity."""
     found = await record(served)
-    (await dial(found.endpoint, (SECRET,), "sb-1", found.incarnation, 5.0)).transport.abort()
+    (await dial(found.endpoint, (SECRET,), "sb-1", found.incarnation, 60.0)).transport.abort()
 
 
 async def test_a_spare_is_not_ready_before_its_agent_was_adopted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -58,9 +57,9 @@ class Outage:
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setattr(creation, "_AWAY_S", 1.0)
-    monkeypatch.setattr(creation, "_NO_ANSWER_S", 1.0)
-    runtime = KubernetesRuntime(settings_for(api, tmp_path, request_timeout_s=1.0), "replica-1", LONG_BACKOFF)
+    monkeypatch.setattr(creation, "_AWAY_S", 2.0)
+    monkeypatch.setattr(creation, "_NO_ANSWER_S", 2.0)
+    runtime = KubernetesRuntime(settings_for(api, tmp_path, request_timeout_s=2.0), "replica-1", LONG_BACKOFF)
     async with serve(redis_url, tmp_path) as served:
         served.gateway.runtime = runtime
         try:
@@ -99,7 +98,7 @@ async def test_the_sdk_reports_an_unavailable_service_not_a_lost_sandbox(served:
         await client.create_sandbox("host", cpu="1", memory="64Mi")
         outage.begin("cut")
         with pytest.raises(ServiceUnavailableError) as caught:
-            await client.create_sandbox("host", cpu="1", memory="64Mi", ready_timeout_s=4)
+            await client.create_sandbox("host", cpu="1", memory="64Mi", ready_timeout_s=8)
         assert caught.value.code == "runtime_unavailable"
         waiting = asyncio.create_task(client.create_sandbox("host", cpu="1", memory="64Mi", ready_timeout_s=60))
         before = outage.failed_requests
@@ -120,5 +119,5 @@ async def test_creates_proceed_at_once_when_the_api_server_is_back(served: Serve
         outage.away = ""
         with Stopwatch() as watch:
             answers = await asyncio.gather(*waiting)
-            assert watch.elapsed_s < 10.0, time.time()
+            assert watch.elapsed_s < 30.0
         assert [answer.json()["status"] for answer in answers] == ["ready"] * 3

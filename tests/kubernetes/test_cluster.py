@@ -83,7 +83,7 @@ async def test_a_quota_is_reported(runtime: KubernetesRuntime, settings: Kuberne
     quotas = f"/api/v1/namespaces/{settings.namespace}/resourcequotas"
     await runtime.api.post(quotas, {"kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     try:
-        await until_async(lambda: _counted(runtime, quotas), deadline_s=30, what="the quota to count")
+        await until_async(lambda: _counted(runtime, quotas), deadline_s=60, what="the quota to count")
         with pytest.raises(HoldfastError) as caught:
             await runtime.create(order("sb-1", image=IMAGE), CREATE_S)
         assert (caught.value.code, caught.value.reason) == ("quota_exceeded", "quota")

@@ -18,10 +18,10 @@ class TestKubernetesRuntime(RuntimeConformance):
     async def test_the_agent_proves_its_identity_and_its_pod(self, runtime: KubernetesRuntime) -> None:
         request = order("sb-1", incarnation="1" * 16, token=agent_token(SECRET, "sb-1", "1" * 16))
         made = await runtime.create(request, CREATE_S)
-        (await dial(made, (SECRET,), "sb-1", request.spec.incarnation, 5.0)).transport.abort()
+        (await dial(made, (SECRET,), "sb-1", request.spec.incarnation, 60.0)).transport.abort()
         address, _, uid = made.partition("#")
         assert uid
         for endpoint, incarnation in ((made, "0" * 16), (f"{address}#{'0' * len(uid)}", request.spec.incarnation)):
             with pytest.raises(HoldfastError) as caught:
-                await dial(endpoint, (SECRET,), "sb-1", incarnation, 5.0)
+                await dial(endpoint, (SECRET,), "sb-1", incarnation, 60.0)
             assert caught.value.code == "agent_identity"

@@ -41,7 +41,7 @@ MOST_COMMANDS = 450
 
 @pytest_asyncio.fixture
 async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
-    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=60.0, connect_timeout_s=60.0))
     yield made
     await made.aclose()
 

@@ -27,7 +27,7 @@ from tests.support.until import until_async
 
 pytestmark = requires("redis")
 
-SOON_S = 15.0
+SOON_S = 30.0
 CONTROLLER = ControllerSettings(reconcile_interval_s=0.2, expiry_interval_s=0.1, grace_s=0.5)
 CASES: list[tuple[dict[str, Any], str]] = [
     ({"image": "unknown-image"}, "image-pull"),

@@ -32,7 +32,7 @@ from tests.support.kube.rules import check_pod
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
-SOON_S = 15.0
+SOON_S = 30.0
 NAMED: tuple[tuple[str, Injection, Profile], ...] = (
     ("prepull-image", "image", "userns"),
     ("prepull-init", "init", "userns"),

@@ -115,7 +115,7 @@ async def test_a_pod_without_its_bundle_is_created_again(
             events.append(event)  # noqa: PERF401 - the loop never ends
 
     following = asyncio.create_task(follow())
-    await until_async(lambda: bool(events), deadline_s=30, what="the watch to begin")
+    await until_async(lambda: bool(events), deadline_s=60, what="the watch to begin")
     made = await runtime.create(order("sb-1"), CREATE_S)
     assert made
     assert api.pods.get("hf-sb-1")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"

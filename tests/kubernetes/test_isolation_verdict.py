@@ -40,6 +40,7 @@ async def gateway(api: FakeApi, kubelet: object, tmp_path: Path) -> AsyncIterato
     await made.aclose()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("egress", [Egress(), LISTED])
 async def test_creates_wait_for_the_first_verdict(gateway: KubernetesRuntime, api: FakeApi, egress: Egress) -> None:
     creates = [asyncio.create_task(gateway.create(order(f"sb-{n}", egress=egress), CREATE_S)) for n in range(3)]
@@ -53,6 +54,7 @@ async def test_creates_wait_for_the_first_verdict(gateway: KubernetesRuntime, ap
     await asyncio.gather(*creates)
 
 
+@pytest.mark.alone
 async def test_waiting_creates_are_refused_after_a_leak(gateway: KubernetesRuntime, api: FakeApi) -> None:
     creating = asyncio.create_task(gateway.create(order("sb-1"), CREATE_S))
     await until_async(lambda: api.requests["get networkpolicies"] >= 2, deadline_s=60, what="requests for the verdict")
@@ -88,6 +90,7 @@ async def test_a_create_with_open_network_does_not_wait_for_a_verdict(gateway: K
     assert api.requests["get networkpolicies"] == 2, "the nodes' verdict for the profile and for the bundle, not the network's"
 
 
+@pytest.mark.alone
 async def test_a_later_verdict_takes_effect_within_seconds(gateway: KubernetesRuntime, api: FakeApi) -> None:
     api.note_verdict(holds=True)
     await gateway.create(order("sb-1"), CREATE_S)

@@ -34,7 +34,7 @@ async def test_the_first_leader_probes_at_once(
     stale_pod: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "hf-canary-left", "labels": LABELS}, "spec": {}, "status": {}}
     api.pods.create(stale_pod)
     api.pods.update("hf-canary-left", lambda pod: pod["metadata"].update(creationTimestamp="2020-01-01T00:00:00Z"))
-    store = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
+    store = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=60.0, connect_timeout_s=60.0))
     with ProbePods(api, enforced=enforced).run() as probe_pods:
         assert (await network_check(runtime))["detail"].endswith("not probed yet")
         task = asyncio.create_task(Controller(store, runtime, "c1", ControllerSettings()).run(), name="controller")

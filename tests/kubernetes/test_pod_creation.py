@@ -25,7 +25,7 @@ from tests.support.kube.objects import RefusedError
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
-SOON_S = 15.0
+SOON_S = 30.0
 
 
 @pytest_asyncio.fixture
@@ -102,7 +102,7 @@ async def test_a_timeout_names_what_it_waited_for_and_leaves_the_pod_to_the_call
     """Another replica may have reached the agent; only the record shows this, and the runtime does not read it."""
     await runtime.injection()  # what only the first create requests
     with pytest.raises(HoldfastError, match="Insufficient cpu") as caught:
-        await runtime.create(order("sb-1", cores=1000.0), 1.0)
+        await runtime.create(order("sb-1", cores=1000.0), 3.0)
     assert caught.value.code == "create_timeout"
     assert api.pods.names() == ["hf-sb-1"]
 
@@ -123,7 +123,7 @@ async def test_an_address_where_the_agent_of_another_pod_answers_is_refused(
     with pytest.raises(HoldfastError) as caught:
         await creating
     assert caught.value.code == "create_timeout"
-    (await dial_agent(f"tcp://{address}:8717", request.token, 2.0)).transport.abort()  # the old agent does answer there
+    (await dial_agent(f"tcp://{address}:8717", request.token, 60.0)).transport.abort()  # the old agent does answer there
     api.pods.on_write.append(kubelet._on_write)
 
 
@@ -273,7 +273,7 @@ async def test_a_replica_that_waits_for_the_pod_of_another_is_notified_of_its_en
         api.pods.create({**body, "status": {"phase": "Pending"}})
     for creating in (first, second):
         with pytest.raises(HoldfastError) as caught:
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(60):
                 await creating
         assert (caught.value.code, caught.value.reason) == ("sandbox_failed", "deleted")
     await other.aclose()

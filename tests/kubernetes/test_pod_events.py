@@ -25,7 +25,7 @@ from tests.support.kube.server import FakeApi
 from tests.support.pace import Stopwatch
 from tests.support.until import until_async
 
-SOON_S = 5.0
+SOON_S = 30.0
 
 
 @pytest_asyncio.fixture
@@ -79,7 +79,7 @@ async def test_a_missing_volume_is_reported_in_seconds(stuck: KubernetesRuntime,
 
 async def test_a_timeout_carries_the_last_warning(stuck: KubernetesRuntime, api: FakeApi) -> None:
     await stuck.injection()  # what only the first create requests
-    creating = asyncio.create_task(stuck.create(order("sb-1"), 1.5))
+    creating = asyncio.create_task(stuck.create(order("sb-1"), 4.0))
     await until_async(api.pods.names, deadline_s=SOON_S, what="the pod")
     add_event(api, "FailedCreatePodSandBox", "old")
     add_event(api, "FailedCreatePodSandBox", 'no runtime for "kata" is configured\x1b[31m')
@@ -94,7 +94,7 @@ async def test_a_create_without_the_right_to_read_events_times_out_normally(stuc
     api.refuse = [(f"{verb} events", RefusedError(403, "Forbidden", "events is forbidden"))] * 99
     await stuck.injection()
     with pytest.raises(HoldfastError, match="ContainerCreating") as caught:
-        await stuck.create(order("sb-1"), 1.0)
+        await stuck.create(order("sb-1"), 3.0)
     assert caught.value.code == "create_timeout"
 
 

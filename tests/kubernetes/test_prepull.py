@@ -42,7 +42,7 @@ def daemon_sets(api: FakeApi) -> set[str]:
 
 @contextlib.asynccontextmanager
 async def leading(redis_url: str, runtime: KubernetesRuntime, path: Path, metrics: Metrics) -> AsyncIterator[None]:
-    store = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
+    store = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=60.0, connect_timeout_s=60.0))
     prepull = Prepull(store, runtime, PoolsFile(path).prepull, metrics)
     try:
         async with at_work(Controller(store, runtime, "c1", QUICK, metrics=metrics, prepull=prepull)):

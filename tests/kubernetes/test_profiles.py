@@ -103,7 +103,7 @@ async def test_a_refusal_by_the_kubelet_is_reported_in_seconds(
     began = time.monotonic()
     with pytest.raises(HoldfastError, match="does not support user namespaces") as caught:
         await runtimes["userns"].create(order("sb-1"), CREATE_S)
-    assert time.monotonic() - began < 15.0
+    assert time.monotonic() - began < 30.0
     assert names_the_alternatives(caught.value)
     assert await runtimes["restricted"].create(order("sb-2"), CREATE_S)
 

@@ -26,7 +26,7 @@ from tests.support.kube.objects import RefusedError
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
-SOON_S = 15.0
+SOON_S = 30.0
 INTERNET, LISTED = Egress("internet"), Egress("listed", (AllowedRange("1.1.1.0/24"),))
 
 
@@ -228,9 +228,9 @@ async def test_exactly_one_of_many_requests_adopts_a_spare(runtime: KubernetesRu
         "ada",
         LISTED,
     )
-    (await dial_agent(made, winner.token, 5.0)).transport.abort()
+    (await dial_agent(made, winner.token, 60.0)).transport.abort()
     with pytest.raises(HoldfastError):
-        await dial_agent(made, spare.token, 5.0)
+        await dial_agent(made, spare.token, 60.0)
     assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
     await runtime.set_egress(winner.spec.sandbox_id, winner.spec.incarnation, INTERNET)  # its pod has another name
     assert await runtime.delete(winner.spec.sandbox_id, winner.spec.incarnation)

@@ -22,14 +22,14 @@ pytestmark = requires("namespaces", "redis")
 
 def test_every_attempt_of_the_probe_fails_under_the_real_agent(stack: Stack) -> None:
     probe = (REPOSITORY / "tests/node/probe.py").read_bytes()
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
-        alone = sandbox.exec(["/usr/bin/python3", "-"], input=probe, timeout=40)
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=60) as sandbox:
+        alone = sandbox.exec(["/usr/bin/python3", "-"], input=probe, timeout=120)
         assert alone.exit_code == 0, alone.stderr
         results = json.loads(alone.stdout)
         assert len(results) >= 70
         assert {name: result for name, result in results.items() if result is not None} == {}
         sandbox.files.write("/tmp/probe.py", probe)
-        within = sandbox.shell().run("/usr/bin/python3 /tmp/probe.py < /dev/null", timeout=40)
+        within = sandbox.shell().run("/usr/bin/python3 /tmp/probe.py < /dev/null", timeout=120)
         results_within = json.loads(within.stdout)
         assert results_within.keys() == results.keys()
         seen = {name: result for name, result in results_within.items() if result is not None}
@@ -37,7 +37,7 @@ def test_every_attempt_of_the_probe_fails_under_the_real_agent(stack: Stack) -> 
 
 
 def test_a_session_survives_a_command_out_of_memory(stack: Stack) -> None:
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="128Mi", ready_timeout_s=30) as sandbox:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="128Mi", ready_timeout_s=60) as sandbox:
         shell = sandbox.shell()
         shell.run("export KEPT=yes")
         eater = "python3 -c 'x = [b\"1\" * (1 << 20) for _ in range(2000)]'"
@@ -50,7 +50,7 @@ def test_the_working_directory_of_an_image_is_created(stack: Stack, tmp_path: Pa
     layout = oci_layout(tmp_path / "layout", [tar([directory("etc")])], {"WorkingDir": "/made/here", "User": "4000:5000"})
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(layout, "with-a-directory")
-        with client.create_sandbox("with-a-directory", ready_timeout_s=30) as sandbox:
+        with client.create_sandbox("with-a-directory", ready_timeout_s=60) as sandbox:
             assert sandbox.files.stat("/made/here").is_dir
             assert sandbox.exec(["/no/such"]).exit_code == 127
 
@@ -68,7 +68,7 @@ def test_commands_run_as_the_images_user_with_its_home(stack: Stack, tmp_path: P
         ):
             env = {"Env": ["HOME=/srv"]} if expected.endswith("srv") else {}
             client.images.import_(oci_layout(tmp_path / name, [layer], {"User": user, **env}), name)
-            with client.create_sandbox(name, ready_timeout_s=30) as sandbox:
+            with client.create_sandbox(name, ready_timeout_s=60) as sandbox:
                 assert sandbox.exec("echo $(id -u) $HOME").stdout == f"{expected}\n"
                 assert sandbox.shell().run("echo $(id -u) $HOME").stdout == f"{expected}\n"
 
@@ -96,7 +96,7 @@ def test_where_commands_start(stack: Stack, tmp_path: Path, layer: bytes, case: 
     name = f"where-{list(DIRECTORIES).index(case)}"
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(oci_layout(tmp_path / "layout", [layer, tar(members)], config), name)
-        with client.create_sandbox(name, ready_timeout_s=30) as sandbox:
+        with client.create_sandbox(name, ready_timeout_s=60) as sandbox:
             output = sandbox.exec("pwd -P; stat -c '%a %u:%g' .").stdout
             assert output == f"{where}\n{owned}\n"
             assert sandbox.shell().run("pwd -P").stdout == f"{where}\n"
@@ -117,13 +117,13 @@ def test_user_and_groups_of_commands(stack: Stack, tmp_path: Path, layer: bytes)
     }  # fmt: skip
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(oci_layout(tmp_path / "plain", [layer]), "who")
-        with client.create_sandbox("who", ready_timeout_s=30) as sandbox:
+        with client.create_sandbox("who", ready_timeout_s=60) as sandbox:
             found = {user: sandbox.exec(who, user=user).stdout.strip() for user in cases}
             assert {user: set(text.split()) for user, text in found.items()} == {user: set(text.split()) for user, text in cases.items()}
             assert {user: text.split()[:2] for user, text in found.items()} == {user: text.split()[:2] for user, text in cases.items()}
             assert sandbox.exec("echo $HOME", user="bob", env={"HOME": "/own"}).stdout == "/own\n"
         client.images.import_(oci_layout(tmp_path / "home", [layer], {"User": "bob:extra", "Env": ["HOME=/srv"]}), "who-home")
-        with client.create_sandbox("who-home", ready_timeout_s=30) as sandbox:
+        with client.create_sandbox("who-home", ready_timeout_s=60) as sandbox:
             assert sandbox.exec("echo $(id -u) $(id -g) $HOME").stdout == "1234 77 /srv\n"
             assert sandbox.exec("echo $(id -u) $HOME", user="root").stdout == "0 /srv\n"
 
@@ -137,7 +137,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_a_user_that_no_sandbox_can_have_is_refused(stack: Stack) -> None:
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=60) as sandbox:
         for attempt in (lambda: sandbox.exec(["true"], user="99999999"), lambda: sandbox.terminal("sh", user="1:99999999")):
             with pytest.raises(InvalidArgumentError, match="99999999") as refused:
                 attempt()
@@ -149,7 +149,7 @@ def test_a_one_off_command_is_in_the_control_group_of_commands(stack: Stack) -> 
     """It starts in that group, so that the limits of commands apply to it and the agent keeps its reserve."""
     if not Path("/sys/fs/cgroup/cpu/tasks").exists():
         pytest.skip("only control groups of version 1 separate one-off commands from the agent, and this machine has none")
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=60) as sandbox:
         agent = first_process(stack.data, sandbox.id)
         sandbox.shell().run("true")
         with sandbox.start(["sleep", "60"]) as process:
@@ -159,7 +159,7 @@ def test_a_one_off_command_is_in_the_control_group_of_commands(stack: Stack) -> 
                 commands[:] = [pid for pid in _tree(agent) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
                 return bool(commands)
 
-            until(executed, deadline_s=30, what="the command to execute its program")
+            until(executed, deadline_s=60, what="the command to execute its program")
             (command,) = commands
             for controller in ("cpu", "memory", "pids"):
                 assert _group(command, controller) == f"{_group(agent, controller).removesuffix('/agent')}/commands"

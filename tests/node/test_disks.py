@@ -70,7 +70,7 @@ async def test_a_killed_node_leaves_no_disk(tmp_path: Path) -> None:
         await (await made.client()).create("lost")
         assert disks_of(tmp_path)
         await made.stop(signal.SIGKILL)
-    until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disks to go")
+    until(lambda: not disks_of(tmp_path), deadline_s=60, what="the disks to go")
 
 
 def test_a_disk_is_shut_down_only_if_its_identity_matches(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_disk_is_shut_down_only_if_its_identity_matches(tmp_path: Path) -> Non
     for disk in (mine, other):
         os.close(disk.tree)
         disks.discard(disk.root, disk.file)
-    until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disks to go")
+    until(lambda: not disks_of(tmp_path), deadline_s=60, what="the disks to go")
 
 
 def test_discarding_a_disk_writes_no_alert_to_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_discarding_a_disk_writes_no_alert_to_the_console(tmp_path: Path, monkey
     os.close(disk.tree)
     disks.discard(disk.root, disk.file)
     assert limits_seen[-1] == "0"
-    until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disk to go")
+    until(lambda: not disks_of(tmp_path), deadline_s=60, what="the disk to go")
 
 
 def test_disks_created_in_parallel_are_separate_and_belong_to_their_sandbox(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def images(stack: Stack, layer: bytes, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_the_entrypoint_runs_as_the_image_configures(images: SandboxClient, stack: Stack) -> None:
-    with images.create_sandbox("starts-both", entrypoint=True, env={"OWN": "creator"}, ready_timeout_s=30) as sandbox:
+    with images.create_sandbox("starts-both", entrypoint=True, env={"OWN": "creator"}, ready_timeout_s=60) as sandbox:
         until(lambda: sandbox.files.exists("/tmp/up"), deadline_s=60, what="the entrypoint to be up")
         entrypoint = sandbox.follow("entrypoint")
         seen = b"".join(chunk.data for chunk in _first(entrypoint, 2))
@@ -78,33 +78,33 @@ def _first(process: Any, lines: int) -> list[Any]:
 
 
 def test_no_entrypoint_is_started_without_a_request(images: SandboxClient) -> None:
-    with images.create_sandbox("starts-both", ready_timeout_s=30) as sandbox:
+    with images.create_sandbox("starts-both", ready_timeout_s=60) as sandbox:
         assert not sandbox.files.exists("/tmp/up")
         assert sandbox.exec("echo mine", command_id="entrypoint").stdout == "mine\n"
 
 
 def test_an_image_with_only_a_command_that_has_ended(images: SandboxClient) -> None:
-    with images.create_sandbox("starts-command", entrypoint=True, ready_timeout_s=30) as sandbox:
+    with images.create_sandbox("starts-command", entrypoint=True, ready_timeout_s=60) as sandbox:
         result = sandbox.follow("entrypoint").wait()
         assert (result.exit_code, result.stdout) == (5, "once\n")
 
 
 def test_a_create_may_give_another_entrypoint(images: SandboxClient) -> None:
     words = ["sh", "-c", 'echo "$0 $1" $(id -u) $(pwd)', "é x", "$HOME"]
-    with images.create_sandbox("starts-both", entrypoint=words, ready_timeout_s=30) as sandbox:
+    with images.create_sandbox("starts-both", entrypoint=words, ready_timeout_s=60) as sandbox:
         assert sandbox.follow("entrypoint").wait().stdout == "é x $HOME 1234 /srv\n"
 
 
 def test_entrypoints_that_cannot_be_started(images: SandboxClient) -> None:
-    with images.create_sandbox("starts-missing", entrypoint=True, ready_timeout_s=30) as sandbox:
+    with images.create_sandbox("starts-missing", entrypoint=True, ready_timeout_s=60) as sandbox:
         result = sandbox.follow("entrypoint").wait()
         assert (result.exit_code, "not found" in result.stderr) == (127, True)
         assert sandbox.exec("true").ok
     with pytest.raises(InvalidArgumentError, match="neither ENTRYPOINT nor CMD"):
-        images.create_sandbox("starts-neither", entrypoint=True, ready_timeout_s=30)
+        images.create_sandbox("starts-neither", entrypoint=True, ready_timeout_s=60)
     for wrong in ("nginx", [], [1], 5):
         with pytest.raises(InvalidArgumentError):
-            images.create_sandbox("starts-both", entrypoint=wrong, ready_timeout_s=30)  # type: ignore[arg-type]
+            images.create_sandbox("starts-both", entrypoint=wrong, ready_timeout_s=60)  # type: ignore[arg-type]
 
 
 def test_rest_refuses_invalid_entrypoints_and_limits(images: SandboxClient, stack: Stack) -> None:
@@ -141,7 +141,7 @@ def test_limits_apply_to_every_kind_of_process(images: SandboxClient, user: str 
         return [read(output) for output in outputs]
 
     words = ["sh", "-c", SHOW]
-    with images.create_sandbox("starts-command", ulimits=LIMITS, entrypoint=words, ready_timeout_s=30) as sandbox:
+    with images.create_sandbox("starts-command", ulimits=LIMITS, entrypoint=words, ready_timeout_s=60) as sandbox:
         assert limits(sandbox) == [EXPECTED] * 3
         assert read(sandbox.follow("entrypoint").wait().stdout) == EXPECTED
         assert sandbox.exec("ulimit -n 50; ulimit -n").stdout == "50\n"
@@ -149,9 +149,9 @@ def test_limits_apply_to_every_kind_of_process(images: SandboxClient, user: str 
 
 
 def test_a_hard_limit_above_that_of_the_service_is_refused(images: SandboxClient) -> None:
-    with images.create_sandbox("starts-command", ready_timeout_s=30) as sandbox:
+    with images.create_sandbox("starts-command", ready_timeout_s=60) as sandbox:
         most = int(sandbox.exec("ulimit -Hn").stdout)
-    with images.create_sandbox("starts-command", ulimits={"nofile": (512, most)}, ready_timeout_s=30) as sandbox:
+    with images.create_sandbox("starts-command", ulimits={"nofile": (512, most)}, ready_timeout_s=60) as sandbox:
         assert sandbox.exec("ulimit -Sn; ulimit -Hn").stdout.split() == ["512", str(most)]
     with pytest.raises(InvalidArgumentError, match=r"ulimits\.nofile"):
-        images.create_sandbox("starts-command", ulimits={"nofile": (1024, 1 << 62)}, ready_timeout_s=30)
+        images.create_sandbox("starts-command", ulimits={"nofile": (1024, 1 << 62)}, ready_timeout_s=60)

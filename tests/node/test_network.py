@@ -85,7 +85,7 @@ def reached_from(machine: str, *targets: str) -> dict[str, str]:
 
 async def test_a_sandbox_with_network_reaches_only_public_addresses(machine: str, tmp_path: Path) -> None:
     everything = (OUTSIDE, PRIVATE, METADATA, MACHINE)
-    until(lambda: {reached_from(machine, *everything)[name] for name in everything} == {"hi"}, deadline_s=20, what="the servers to serve")
+    until(lambda: {reached_from(machine, *everything)[name] for name in everything} == {"hi"}, deadline_s=60, what="the servers to serve")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec nsenter --net=/run/netns/{machine} {sys.executable} "$@"\n')
     python.chmod(0o755)

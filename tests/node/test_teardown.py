@@ -24,7 +24,7 @@ from tests.node.leftovers import census
 from tests.support.requires import requires
 from tests.support.until import until_async
 
-pytestmark = [requires("namespaces", "cgroups"), pytest.mark.timeout(120)]
+pytestmark = [requires("namespaces", "cgroups"), pytest.mark.timeout(300)]
 
 
 async def test_fifty_creates_and_deletes_leave_nothing(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_zygote_without_descriptors_leaks_none(tmp_path: Path) -> None:
             resource.prlimit(zygote, resource.RLIMIT_NOFILE, (limit, hard))
             with pytest.raises(RefusedError):
                 await client.create(f"refused-{limit}")
-        await until_async(lambda: set(os.listdir(f"/proc/{zygote}/fd")) == opened, deadline_s=10, what="the zygote to close them")
+        await until_async(lambda: set(os.listdir(f"/proc/{zygote}/fd")) == opened, deadline_s=60, what="the zygote to close them")
         resource.prlimit(zygote, resource.RLIMIT_NOFILE, (soft, hard))
         await client.create("box")
 

@@ -150,7 +150,7 @@ from holdfast import SandboxClient
 from holdfast_server import embed
 said = {"uid": os.getuid()}
 with embed.running_stack(Path(sys.argv[1])) as stack, SandboxClient(stack.url, stack.key) as client:
-    with client.create_sandbox("host", ready_timeout_s=30) as sandbox:
+    with client.create_sandbox("host", ready_timeout_s=60) as sandbox:
         shell = sandbox.shell()
         shell.run("cd /tmp && export N=41 && mkdir d && touch d/f && chmod 0 d")
         said["shell"] = shell.run("echo $((N + 1)); pwd; id -u").stdout
@@ -179,7 +179,7 @@ def test_a_whole_stack_runs_as_an_ordinary_user() -> None:
         }  # fmt: skip
         done = subprocess.run(
             as_user(sys.executable, "-c", EPISODE, f"{home}/data"), cwd=REPOSITORY, env=environment,
-            capture_output=True, text=True, timeout=100,
+            capture_output=True, text=True, timeout=170,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast import AsyncSandbox
+from holdfast_server.embed import free_port
 from holdfast_wire.bundle import agent_command
 from holdfast_wire.proof import agent_token
 
@@ -49,7 +49,7 @@ class Pod:
         return f"tcp://127.0.0.1:{self.port}#{POD_UID}"
 
     def start(self, argv: Sequence[str] | None = None) -> None:
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         settings = {
             "HOLDFAST_AGENT_LISTEN": f"tcp://127.0.0.1:{self.port}",
             "HOLDFAST_AGENT_TOKEN": TOKEN,
@@ -125,10 +125,3 @@ async def running_with_front(pod: Pod, **options: float) -> AsyncIterator[tuple[
             yield pair
     finally:
         await asyncio.to_thread(pod.kill)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -43,7 +43,7 @@ def test_printing_how_the_shell_is_driven_ends_nothing(sandbox: Sandbox, kind: s
         result = shell.run("set; trap; cat /proc/$$/cmdline | tr '\\0' ' '; echo end; (exit 3)")
         assert result.exit_code == 3
         assert result.stdout.endswith("end\n")
-        again = shell.run("cat <<'END'\n" + result.stdout.replace("\0", "") + "\nEND\necho really", timeout=20)
+        again = shell.run("cat <<'END'\n" + result.stdout.replace("\0", "") + "\nEND\necho really", timeout=60)
         assert again.exit_code == 0
         assert again.stdout.endswith("really\n")
 

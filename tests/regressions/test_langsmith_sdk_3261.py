@@ -30,11 +30,11 @@ def test_cut_before_started_runs_once_and_answers(link: Link, way: str) -> None:
         link.proxy.cut_next(budget)
         script = f"echo {number} >> {marker}; echo ran {number}"
         if way == "exec":
-            result = sandbox.exec(script, timeout=20)
+            result = sandbox.exec(script, timeout=60)
         elif way == "shell":
-            result = sandbox.shell().run(script, timeout=20)
+            result = sandbox.shell().run(script, timeout=60)
         else:
-            result = sandbox.start(script, timeout=20).wait()
+            result = sandbox.start(script, timeout=60).wait()
         assert (result.exit_code, result.stdout) == (0, f"ran {number}\n")
         cuts += link.proxy.faults.cuts - before
         sandbox.close()

@@ -25,7 +25,7 @@ def face(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 async def sandbox(agent: FakeAgent, face: Any) -> AsyncIterator[Any]:
-    client = face.client(agent.url, "test-key", connect_timeout_s=3.0, resume_timeout_s=5.0)
+    client = face.client(agent.url, "test-key", connect_timeout_s=20.0, resume_timeout_s=60.0)
     sandbox = client.get_sandbox("sb-1")
     try:
         yield sandbox

@@ -34,6 +34,14 @@ def service() -> Iterator[Service]:
         yield service
 
 
+async def close_during_a_request(client: Any, service: Service) -> None:
+    """Close the client, and only then let the service answer."""
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.to_thread(until, lambda: client._closed, deadline_s=60, what="the client to be closed")
+    service.go_on.set()
+    await closing
+
+
 async def test_every_request_of_a_closed_client_raises_client_closed_error(service: Service, face: Any) -> None:
     client = face.client(service.url, "k")
     sandbox, group = client.get_sandbox("sb"), client.group("run")
@@ -79,12 +87,12 @@ async def test_a_create_interrupted_by_close_leaves_no_sandbox(service: Service,
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
     await client.close()
     with pytest.raises(ClientClosedError):
-        await asyncio.wait_for(create, 30)
+        await asyncio.wait_for(create, 60)
     assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
 
 
 async def test_a_create_that_fails_after_close_leaves_no_record(service: Service, face: Any) -> None:
-    service.delay_s = 0.5
+    service.go_on.clear()
     service.answers = [
         (422, {"code": "image_not_found", "detail": "no such image", "hint": ""}),
         (200, {**RECORD, "status": "failed", "ready": False}),
@@ -93,7 +101,7 @@ async def test_a_create_that_fails_after_close_leaves_no_record(service: Service
     client = face.client(service.url, "k")
     create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
-    await client.close()
+    await close_during_a_request(client, service)
     with pytest.raises(HoldfastError):
         await create
     assert [line for line, _ in service.requests][-1] == "DELETE /sandboxes/sb"
@@ -106,27 +114,28 @@ async def test_a_delete_interrupted_by_close_is_sent_again(service: Service, fac
     delete = asyncio.ensure_future(client.get_sandbox("sb").delete())
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
     await client.close()
-    assert await asyncio.wait_for(delete, 30) is True
+    assert await asyncio.wait_for(delete, 60) is True
     assert [line for line, _ in service.requests] == ["DELETE /sandboxes/sb"] * 2
 
 
 async def test_a_create_answered_after_close_leaves_no_sandbox(service: Service, face: Any) -> None:
-    service.delay_s = 0.5
+    service.go_on.clear()
     client = face.client(service.url, "k")
     create = asyncio.ensure_future(client.create_sandbox("host", sandbox_id="sb"))
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the request")
-    await client.close()
+    await close_during_a_request(client, service)
     with pytest.raises(ClientClosedError):
         await create
     assert [line for line, _ in service.requests] == ["POST /sandboxes", "DELETE /sandboxes/sb"]
 
 
 async def test_a_group_that_begins_while_its_client_closes_sends_no_heartbeats(service: Service, face: Any) -> None:
-    service.answers, service.delay_s = [(200, {"lease": "l"})], 0.5
+    service.answers = [(200, {"lease": "l"})]
+    service.go_on.clear()
     client = face.client(service.url, "k")
     begin = asyncio.ensure_future(client.group("run", ttl_s=1).begin())
     await asyncio.to_thread(until, lambda: service.requests, deadline_s=60, what="the first heartbeat")
-    await client.close()
+    await close_during_a_request(client, service)
     with pytest.raises(ClientClosedError):
         await begin
     running = {task.get_name() for task in asyncio.all_tasks()} | {thread.name for thread in threading.enumerate()}

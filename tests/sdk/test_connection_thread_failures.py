@@ -17,7 +17,7 @@ from tests.sdk.support.fake_agent import FakeAgent
 async def test_an_invalid_host_name_is_reported(face: Any) -> None:
     client = face.client(f"http://{'a' * 70}.example:99", "key", connect_timeout_s=0.2, transport="session")
     with pytest.raises(ServiceUnavailableError, match="cannot connect"):
-        await asyncio.wait_for(client.get_sandbox("sb").exec("true"), 20)
+        await asyncio.wait_for(client.get_sandbox("sb").exec("true"), 60)
     await client.close()
 
 
@@ -32,7 +32,7 @@ def test_an_exception_in_the_session_thread_ends_the_waits(agent: FakeAgent, mon
         monkeypatch.setattr("holdfast._transport.threads.driver.SessionDriver._pause", broken)
         agent.cut()
         with pytest.raises(OutcomeUnknownError, match="ZeroDivisionError"):
-            process.wait(20)
+            process.wait(60)
 
 
 def test_a_thread_that_reuses_the_id_of_the_ended_session_thread_may_use_the_session() -> None:

@@ -37,9 +37,10 @@ async def test_shells_are_independent(live: Any) -> None:
     first, second = await live.shell(), await live.shell(cwd="/", env={"WHO": "second"})
     await first.run("cd /usr")
     assert (await second.run("pwd; echo $WHO")).stdout == "/\nsecond\n"
-    slow = asyncio.create_task(first.run("sleep 0.5; echo slow"))
+    slow = asyncio.create_task(first.run("until test -e /tmp/go; do sleep 0.02; done; echo slow"))
     assert (await second.run("echo quick")).stdout == "quick\n"
     assert not slow.done()
+    await second.run("touch /tmp/go")
     assert (await slow).stdout == "slow\n"
 
 
@@ -67,7 +68,7 @@ async def test_a_stream_delivers_output_while_the_command_runs(live: Any) -> Non
 async def test_a_string_is_parsed_by_the_shell_and_a_list_is_not(live: Any) -> None:
     assert (await live.exec(["printf", "%s|", "a b", "$HOME", "*"])).stdout == "a b|$HOME|*|"
     assert (await live.exec("echo $((6*7)) | tr 2 3", cwd="/tmp")).stdout == "43\n"
-    result = await live.exec(["python3", "-c", "print('hi')"], cwd="/tmp", env={"A": "1"}, input=b"", timeout=10)
+    result = await live.exec(["python3", "-c", "print('hi')"], cwd="/tmp", env={"A": "1"}, input=b"", timeout=60)
     assert (result.exit_code, result.stdout) == (0, "hi\n")
     assert (await live.exec("pwd; echo $A", cwd="/tmp", env={"A": "1"})).stdout == "/tmp\n1\n"
 
@@ -90,7 +91,7 @@ async def test_input_is_complete_and_followed_by_end_of_file(live: Any) -> None:
 
 async def test_a_time_out_keeps_the_output_and_kills_the_tree(live: Any) -> None:
     script = "echo before; (setsid sleep 60 & echo $! > /tmp/child); sleep 60"
-    result = await live.exec(script, timeout=1.5)
+    result = await live.exec(script, timeout=3)
     assert (result.exit_code, result.timed_out, result.stdout) == (124, True, "before\n")
     assert (result.cause.reason, result.cause.fault) == ("timeout", "workload")
     assert await gone(live, "$(cat /tmp/child)")
@@ -178,7 +179,7 @@ async def test_a_terminal_has_a_tty_and_a_size(live: Any) -> None:
 async def _read_until(terminal: Any, wanted: str) -> str:
     text = ""
     while wanted not in text:
-        chunk = await terminal.read(timeout=10)
+        chunk = await terminal.read(timeout=60)
         assert chunk is not None, text
         text += chunk.text
     return text

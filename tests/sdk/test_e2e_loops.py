@@ -45,7 +45,7 @@ async def episode(stack: Any) -> None:
         await sandbox.files.write("/tmp/big", content)
         assert await sandbox.files.read("/tmp/big") == content
         await sandbox.start(["python3", "-c", SERVER])
-        async with await sandbox.tunnel(7788, wait_s=30) as address:
+        async with await sandbox.tunnel(7788, wait_s=60) as address:
             reader, writer = await asyncio.open_connection(address.host, address.port)
             writer.write(b"abcd")
             assert await reader.read() == b"dcba"

@@ -20,8 +20,8 @@ WHOLE = "".join(f"{n}\n" for n in range(1, LINES + 1)).encode()
 async def test_a_client_that_does_not_read_gets_the_tail(live: Any) -> None:
     """The command does not wait for its reader; the reader gets the exact number of missed bytes, and where they were."""
     process = await live.start(FLOOD, spool="tail", spool_bytes=100_000)
-    assert (await live.exec("until test -e /tmp/over; do sleep 0.05; done", timeout=20)).ok, "the command waited for its reader"
-    result = await process.wait(20)
+    assert (await live.exec("until test -e /tmp/over; do sleep 0.05; done", timeout=60)).ok, "the command waited for its reader"
+    result = await process.wait(60)
     out, err = result.streams[STDOUT], result.streams[STDERR]
     assert (result.exit_code, result.truncated) == (0, True)
     assert out.seen == len(WHOLE)
@@ -35,8 +35,8 @@ async def test_a_client_that_does_not_read_gets_the_tail(live: Any) -> None:
 async def test_a_late_follower_gets_the_count_of_dropped_bytes(live: Any) -> None:
     process = await live.start(FLOOD, spool="tail", spool_bytes=65_536, detached=True)
     await process.detach()
-    assert (await live.exec("until test -e /tmp/over; do sleep 0.05; done", timeout=20)).ok
-    result = await (await live.follow(process.command_id)).wait(20)
+    assert (await live.exec("until test -e /tmp/over; do sleep 0.05; done", timeout=60)).ok
+    result = await (await live.follow(process.command_id)).wait(60)
     assert result.truncated
     for number, kept in ((STDOUT, result.stdout_bytes), (STDERR, result.stderr_bytes)):
         count = result.streams[number]

@@ -19,7 +19,7 @@ async def test_commands_and_shells_continue_with_the_new_client(live: Any, stack
     await shell.run("X=kept; cd /tmp")
     waiting = asyncio.create_task(shell.run("until test -e /tmp/go; do sleep 0.05; done; echo in-shell", command_id="in-shell"))
     process = await live.start("echo before; until test -e /tmp/go; do sleep 0.05; done; echo after", command_id="one")
-    assert (await process.read(10)).data == b"before\n"
+    assert (await process.read(60)).data == b"before\n"
     token = await live.session_token()
 
     other = face.client(stack.url, stack.key)
@@ -112,7 +112,7 @@ async def test_a_terminal_that_was_replayed_ends_with_a_result(live: Any) -> Non
     first = await live.terminal(command, name="screen", max_output_bytes=0)
     seen = b""
     while b"shown" not in seen:
-        seen = seen[-16:] + (await first.read(10)).data
+        seen = seen[-16:] + (await first.read(60)).data
     await first.detach()
     again = await live.terminal(name="screen")
     assert not again.created

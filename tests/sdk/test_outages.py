@@ -6,8 +6,8 @@ import asyncio
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from holdfast import HoldfastError, OutcomeUnknownError, ServiceUnavailableError
 
 from tests.faults.proxy import FaultProxy
 from tests.sdk.support.fake_agent import FakeAgent
+from tests.support.pace import Stopwatch
 from tests.support.requires import requires
 from tests.support.stack import Stack
 from tests.support.until import until
@@ -104,34 +105,43 @@ async def test_a_connection_attempt_to_a_silent_service_ends_with_the_resume_tim
         running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
         await eventually(lambda: agent.ran == ["h"], "the command to start")
         proxy.retarget(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        began = time.monotonic()
         proxy.cut_all()
-        with pytest.raises(HoldfastError):
-            await running
-        assert time.monotonic() - began < 5
+        with Stopwatch() as watch:
+            with pytest.raises(HoldfastError):
+                await running
+            assert watch.elapsed_s < 15
         await sandbox.close()
 
 
 async def test_the_first_session_that_attaches_wakes_the_others(proxy: FaultProxy, stack: Stack, face: Any) -> None:
+    """The pauses of all others would last longer than an outage may."""
     client = face.client(proxy.url, stack.key)
     sandboxes = [await client.create_sandbox("host") for _ in range(12)]
     await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
+    drivers = [getattr(sandbox, "inner", sandbox)._driver for sandbox in sandboxes]
+    paused: set[int] = set()
+
+    def long_pause(number: int, usual: Callable[[float], float], at_least_s: float = 0.0) -> float:
+        if number in paused:
+            return usual(at_least_s)
+        paused.add(number)
+        return 3600.0
+
+    for number, driver in enumerate(drivers[1:]):
+        backoff = driver.engine._backoff
+        backoff.delay_s = partial(long_pause, number, backoff.delay_s)
     proxy.refuse(True)
     proxy.cut_all()
-    drivers = [getattr(sandbox, "inner", sandbox)._driver for sandbox in sandboxes]
-    await eventually(lambda: all(driver.engine._backoff.attempts >= 7 for driver in drivers), "the pauses to last seconds")
+    await eventually(lambda: len(paused) == 11, "eleven of the twelve to pause")
     proxy.refuse(False)
-    await eventually(lambda: any(driver.engine.session.attached for driver in drivers), "the first session to attach")
-    began = time.monotonic()
     await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
-    assert time.monotonic() - began < 2, "all other sessions attached right after the first"
     await asyncio.gather(*(sandbox.delete() for sandbox in sandboxes))
     await client.close()
 
 
 async def test_the_log_has_each_state_of_a_session(agent: FakeAgent, face: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="holdfast")
-    sandbox = face.client(agent.url, "k", resume_timeout_s=0.5).get_sandbox("sb-7")
+    sandbox = face.client(agent.url, "k", resume_timeout_s=3.0).get_sandbox("sb-7")
     await sandbox.exec("true")
     agent.cut()
     await sandbox.exec("true")
@@ -140,7 +150,7 @@ async def test_the_log_has_each_state_of_a_session(agent: FakeAgent, face: Any, 
     with pytest.raises(HoldfastError):
         await sandbox.exec("true")
     logged = "\n".join(record.getMessage() for record in caplog.records if record.name == "holdfast")
-    for phrase in ("sandbox sb-7: attached", "connection lost: ", "resuming in ", "resumed after 0.", "gave up after "):
+    for phrase in ("sandbox sb-7: attached", "connection lost: ", "resuming in ", "resumed after ", "gave up after "):
         assert phrase in logged, logged
     assert "k" not in logged.split(), "no key"
     await sandbox.close()

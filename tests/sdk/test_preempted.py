@@ -24,7 +24,7 @@ from holdfast_wire.frames import Closed, Exited, Output, Started
 
 from tests.support.until import until
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 ENDED = {"exit_code": 0, "streams": {}}
 
 
@@ -202,7 +202,7 @@ def test_two_threads_that_wait_for_one_end_are_both_woken(what: str) -> None:
         other = threading.Thread(target=getattr(process, what), daemon=True)
         other.start()
         changed: Any = call.changed
-        until(lambda: changed._waiters, deadline_s=20, what="the other thread to wait")
+        until(lambda: changed._waiters, deadline_s=60, what="the other thread to wait")
         preempted = Preempted(driver, line, lambda: call.sink.fact(Exited(1, "c", ENDED)))
         preempted.run(getattr(process, what))
         other.join(PATIENCE_S)
@@ -222,5 +222,5 @@ async def test_two_concurrent_reads_share_the_output(sandbox: Any) -> None:
     await process.write(b"x")
     await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
     await process.close_stdin()
-    chunks = await asyncio.wait_for(asyncio.gather(*readers), 30)
+    chunks = await asyncio.wait_for(asyncio.gather(*readers), 60)
     assert {chunk and chunk.data for chunk in chunks} == {b"x", None}

@@ -23,6 +23,9 @@ class Service:
         self.requests: list[tuple[str, str]] = []
         self.delay_s = 0.0
         """How long each answer is delayed."""
+        self.go_on = threading.Event()
+        """Clear it to hold answers back until it is set."""
+        self.go_on.set()
         self.retry_after_s = 0
         """How long each answer asks the client to wait before it tries again."""
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -51,6 +54,7 @@ class Service:
                 self.requests.append((line.rpartition(" ")[0], headers.get("idempotency-key", "")))
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
                 threading.Event().wait(self.delay_s)
+                self.go_on.wait(60)
                 if answer is None:
                     continue
                 body = json.dumps(answer[1]).encode()

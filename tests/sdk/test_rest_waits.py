@@ -82,7 +82,7 @@ def constant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
 
 async def test_waiting_creates_do_not_delay_heartbeats(slow: Slow, face: Any) -> None:
     slow.answer = lambda path, count: slow.hold() if path == "/sandboxes" else {}
-    client = face.client(slow.url, "key", request_timeout_s=2.0)
+    client = face.client(slow.url, "key", request_timeout_s=20.0)
     with ThreadPoolExecutor(101) as threads:
         if face.name == "sync":
             waiting = [asyncio.wrap_future(threads.submit(client.inner.create_sandbox, "host")) for _ in range(101)]
@@ -104,7 +104,7 @@ async def test_the_first_heartbeat_is_sent_at_once(slow: Slow, face: Any) -> Non
     slow.answer = lambda path, count: RECORD
     client = face.client(slow.url, "key")
     sandbox = await client.create_sandbox("host", sandbox_id="sb", heartbeat_timeout_s=3600)
-    await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes/sb/heartbeat"), deadline_s=20, what="the first heartbeat")
+    await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes/sb/heartbeat"), deadline_s=60, what="the first heartbeat")
     await sandbox.close()
     await client.close()
 
@@ -113,7 +113,7 @@ async def test_an_unanswered_heartbeat_does_not_delay_the_next(slow: Slow, face:
     slow.answer = lambda path, count: slow.hold() if path.endswith("heartbeat") and count == 1 else RECORD
     client = face.client(slow.url, "key")
     sandbox = await client.create_sandbox("host", sandbox_id="sb", heartbeat_timeout_s=0.3)
-    await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes/sb/heartbeat", 0) > 1, deadline_s=20, what="the second heartbeat")
+    await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes/sb/heartbeat", 0) > 1, deadline_s=60, what="the second heartbeat")
     await sandbox.close()
     await client.close()
 
@@ -136,7 +136,7 @@ async def test_a_create_survives_load_balancers_that_cut_waiting_requests(slow: 
 
 
 async def test_a_create_is_sent_again_when_the_service_hangs(slow: Slow, face: Any, constant: Any) -> None:
-    constant("HOLD_S", 1.0)
+    constant("HOLD_S", 3.0)
     slow.answer = lambda path, count: slow.hold() if count == 1 else RECORD
     client = face.client(slow.url, "key")
     assert (await client.create_sandbox("host")).id == "sb"

@@ -20,6 +20,7 @@ from holdfast import (
 )
 
 from tests.sdk.support.fake_agent import TICKET, FakeAgent
+from tests.support.pace import Stopwatch
 from tests.support.until import until
 
 
@@ -194,7 +195,7 @@ async def test_a_restarted_agent_makes_the_outcome_unknown(sandbox: Any, agent: 
 
 
 async def test_a_service_that_stays_unavailable_is_reported_after_resume_timeout_s(agent: FakeAgent, face: Any) -> None:
-    sandbox = face.client(agent.url, "k", resume_timeout_s=0.5).get_sandbox("sb")
+    sandbox = face.client(agent.url, "k", resume_timeout_s=2.0).get_sandbox("sb")
     running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
     agent.refuse_with("placement_unavailable", 1000)
@@ -228,21 +229,20 @@ async def test_a_busy_service_is_tried_again(sandbox: Any, agent: FakeAgent) -> 
     assert len(agent.requests) == 4
 
 
-@pytest.mark.parametrize("limit_s", [0.1, 0.4])
-async def test_a_service_that_answers_is_tried_three_times_as_long_as_one_that_cannot_be_reached(
-    face: Any, agent: FakeAgent, limit_s: float
-) -> None:
+async def test_a_service_that_answers_is_tried_three_times_as_long_as_one_that_cannot_be_reached(face: Any, agent: FakeAgent) -> None:
+    limit_s, waited_s = 1.0, []
     agent.refuse_with("placement_unavailable", 1000)
-    waited_s = []
     for url in (agent.url, "http://127.0.0.1:9"):
         sandbox = face.client(url, "k", connect_timeout_s=limit_s, transport="session").get_sandbox("sb")
         started = time.monotonic()
-        with pytest.raises(ServiceUnavailableError):
-            await sandbox.exec("true")
+        with Stopwatch() as watch:
+            with pytest.raises(ServiceUnavailableError):
+                await sandbox.exec("true")
+            assert watch.elapsed_s < 3 * limit_s or url == agent.url
         waited_s.append(time.monotonic() - started)
         await sandbox.close()
     assert waited_s[0] >= 3 * limit_s
-    assert limit_s <= waited_s[1] < waited_s[0]
+    assert waited_s[1] >= limit_s
 
 
 async def test_an_error_where_no_service_listens(face: Any) -> None:
@@ -307,7 +307,7 @@ async def test_many_commands_wait_at_once(sandbox: Any, agent: FakeAgent) -> Non
 
 async def test_a_session_that_breaks_each_connection_is_given_up(agent: FakeAgent, face: Any) -> None:
     """A session whose every connection fails must not resume for ever: connections without progress count towards ``resume_timeout_s``."""
-    sandbox = face.client(agent.url, "k", resume_timeout_s=0.6).get_sandbox("sb")
+    sandbox = face.client(agent.url, "k", resume_timeout_s=2.0).get_sandbox("sb")
     running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
     await eventually(lambda: agent.ran == ["h"], "the command to start")
     agent.cut_always = True

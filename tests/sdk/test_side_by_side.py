@@ -61,7 +61,7 @@ async def test_two_downloads_to_one_file_both_succeed(sandbox: Any, agent: FakeA
     agent.transfer = transfer
     target = tmp_path / "target"
     copies = [asyncio.ensure_future(sandbox.files.download("/a", target)) for _ in range(2)]
-    await asyncio.to_thread(until, lambda: len(reading) == 2, deadline_s=20, what="both downloads to read")
+    await asyncio.to_thread(until, lambda: len(reading) == 2, deadline_s=60, what="both downloads to read")
     for held, number in reading:
         await asyncio.to_thread(agent.call, partial(end, held, number))
     await asyncio.gather(*copies)
@@ -76,14 +76,14 @@ async def test_an_upload_that_is_cancelled_while_the_disk_is_read_is_cancelled(
 
     def pack(source: Path, **_: object) -> Iterator[bytes]:
         reading_disk.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         yield b"x"
 
     monkeypatch.setattr("holdfast._async.files.pack", pack)
     agent.transfer = lambda held, opened: held.session.send(Opened(opened.channel, {}))
     async with AsyncSandboxClient(agent.url, "key") as client:
         upload = asyncio.create_task(client.get_sandbox("sb").files.upload(tmp_path, "/to"))
-        await asyncio.to_thread(reading_disk.wait, 20)
+        await asyncio.to_thread(reading_disk.wait, 60)
         upload.cancel()
         await asyncio.wait([upload])
         go_on.set()

@@ -17,13 +17,13 @@ async def test_a_restarted_agent_may_have_run_what_a_resume_delivered(sandbox: A
     agent.refuse_with("placement_unavailable", 1000)
     attempts = len(agent.requests)
     agent.cut()
-    await asyncio.to_thread(until, lambda: len(agent.requests) > attempts, deadline_s=30, what="the outage to be noticed")
+    await asyncio.to_thread(until, lambda: len(agent.requests) > attempts, deadline_s=60, what="the outage to be noticed")
     running = asyncio.create_task(shell.run("quiet", command_id="delivered"))
     sink = getattr(shell, "inner", shell)._sink
-    await asyncio.to_thread(until, lambda: sink.current, deadline_s=30, what="the command to be requested")
+    await asyncio.to_thread(until, lambda: sink.current, deadline_s=60, what="the command to be requested")
     agent.refuse.clear()
     (held,) = agent.sessions.values()
-    await asyncio.to_thread(until, lambda: held.commands, deadline_s=30, what="the agent to receive the command")
+    await asyncio.to_thread(until, lambda: held.commands, deadline_s=60, what="the agent to receive the command")
     agent.restart()
     with pytest.raises(OutcomeUnknownError) as unknown:
         await running

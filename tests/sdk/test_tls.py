@@ -91,7 +91,7 @@ def echo(certificate: tuple[Path, Path]) -> Iterator[str]:
         thread.start()
         yield f"https://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def _bodies(url: str, face: str, bodies: list[bytes]) -> list[bytes]:
@@ -99,14 +99,14 @@ def _bodies(url: str, face: str, bodies: list[bytes]) -> list[bytes]:
     if face == "blocking":
         http = Http(options)
         try:
-            return [http.send("POST", "/", timeout_s=20, content=body).body for body in bodies]
+            return [http.send("POST", "/", timeout_s=60, content=body).body for body in bodies]
         finally:
             http.close()
 
     async def asynchronous() -> list[bytes]:
         http = AsyncHttp(options)
         try:
-            return [(await http.send("POST", "/", timeout_s=20, content=body)).body for body in bodies]
+            return [(await http.send("POST", "/", timeout_s=60, content=body)).body for body in bodies]
         finally:
             await http.close()
 

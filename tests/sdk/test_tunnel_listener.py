@@ -62,9 +62,9 @@ def test_a_port_survives_a_short_lack(lack: str, monkeypatch: pytest.MonkeyPatch
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", once)
-        with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=20) as refused_connection:
+        with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=60) as refused_connection:
             assert refused_connection.recv(5) == b""
-    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=20) as one:
+    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=60) as one:
         assert one.recv(5) == b"hello"
     tunnel.close()
 
@@ -77,13 +77,13 @@ def test_a_connection_accepted_while_the_port_closes_is_closed(monkeypatch: pyte
     def late(step: Any, *args: Any, name: str) -> None:
         if name == "holdfast-tunnel":
             accepted.set()
-            until(lambda: tunnel._closed, deadline_s=20, what="the tunnel to be closed")
+            until(lambda: tunnel._closed, deadline_s=60, what="the tunnel to be closed")
         start(step, *args, name=name)
 
     monkeypatch.setattr(tunnel._background, "start", late)
     tunnel._listen("127.0.0.1", 0)
-    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=20) as one:
-        assert accepted.wait(20)
+    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=60) as one:
+        assert accepted.wait(60)
         tunnel.close()
         assert one.recv(1) == b""
     assert not served.is_set()
@@ -98,7 +98,7 @@ def test_accepted_connections_have_tcp_nodelay() -> None:
 
     tunnel = tunnel_of(look)
     tunnel._listen("127.0.0.1", 0)
-    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=20) as one:
+    with socket.create_connection((tunnel.address.host, tunnel.address.port), timeout=60) as one:
         assert one.recv(5) == b"hello"
     tunnel.close()
     assert options == [1]

@@ -14,6 +14,7 @@ from holdfast_wire.frames import Output, Started
 
 from session_agent.agent.process.processes import child_pids
 from tests.session_agent.processes import alive, gone, nap, sleepers
+from tests.support.own_process import in_own_process
 from tests.support.process_channel import client
 from tests.support.until import until_async
 
@@ -36,7 +37,7 @@ async def test_time_out_kills_the_tree_and_only_the_tree(script: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         bystander = sandbox.command("sleep", "66")
         bystander_pid = (await bystander.fact(Started)).info["pid"]
-        outcome = await sandbox.execute(script=f"echo partial; {script.replace('77', nap(77))}", timeout_s=1.0)
+        outcome = await sandbox.execute(script=f"echo partial; {script.replace('77', nap(77))}", timeout_s=2.0)
         assert outcome.stdout == b"partial\n"
         assert (outcome.exit_code, outcome.result["timed_out"], outcome.result["signal"]) == (124, True, None)
         assert outcome.result["cause"] == {
@@ -82,13 +83,14 @@ async def test_time_out_kills_a_fork_bomb() -> None:
     name = f"holdfast-bomb-{os.getpid()}"
     async with client(env={"PATH": PATH}) as sandbox:
         began = asyncio.get_running_loop().time()
-        outcome = await sandbox.execute("python3", "-S", "-c", bomb, name, timeout_s=1.0)
+        outcome = await sandbox.execute("python3", "-S", "-c", bomb, name, timeout_s=2.0)
         assert outcome.result["timed_out"]
         assert asyncio.get_running_loop().time() - began < 30
         assert sleepers(name) == []
 
 
 @pytest.mark.parametrize("end", ["cancel", "exit"])
+@in_own_process
 async def test_the_zombies_of_a_tree_are_reaped_before_its_exit_is_reported(end: str) -> None:
     """Otherwise they count against the sandbox's process limit: after a fork bomb no process could be started for a second."""
     async with client(env={"PATH": PATH}) as sandbox:
@@ -151,6 +153,6 @@ async def test_background_processes_are_waited_for() -> None:
 
 async def test_waiting_for_background_processes_obeys_the_time_out() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script=f"sleep {nap(82)} & echo now", outlive="wait", timeout_s=1.0)
+        outcome = await sandbox.execute(script=f"sleep {nap(82)} & echo now", outlive="wait", timeout_s=2.0)
         assert (outcome.exit_code, outcome.stdout) == (124, b"now\n")
         assert sleepers(nap(82)) == []

@@ -122,7 +122,7 @@ async def test_small_frames_are_sent_over_tcp_without_delay() -> None:
     listener = listening_socket("tcp://127.0.0.1:0")
     await server.start(listener)
     _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
-    await until_async(lambda: server._connections, deadline_s=20, what="the connection")
+    await until_async(lambda: server._connections, deadline_s=60, what="the connection")
     (accepted,) = server._connections
     assert accepted._transport is not None
     assert accepted._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1

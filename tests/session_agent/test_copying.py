@@ -14,6 +14,7 @@ import pytest
 from session_agent.agent.files import copying
 from session_agent.agent.files.operations import open_fs
 from tests.support.channel import FakeChannel, serve
+from tests.support.own_process import in_own_process
 from tests.support.requires import requires
 
 LONG_AGO = (10**18, 10**18 + 123_456_789)
@@ -207,6 +208,7 @@ async def test_a_cancelled_copy_stops(tmp_path: Path, monkeypatch: pytest.Monkey
     assert made < 2000
 
 
+@in_own_process
 async def test_no_descriptor_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_files(tmp_path)
     before = len(os.listdir("/proc/self/fd"))

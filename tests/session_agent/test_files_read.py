@@ -13,6 +13,7 @@ import pytest
 
 from session_agent.agent.files.read import open_read
 from tests.support.channel import FakeChannel, serve
+from tests.support.own_process import in_own_process
 
 
 def read(workdir: object, path: object, **params: object) -> FakeChannel:
@@ -193,6 +194,7 @@ async def test_cancel_ends_a_read(tmp_path: Path) -> None:
     assert (await channel.error())["code"] == "cancelled"
 
 
+@in_own_process
 async def test_drop_closes_the_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 500_000)
     before = len(os.listdir("/proc/self/fd"))

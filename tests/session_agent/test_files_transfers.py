@@ -16,6 +16,7 @@ from session_agent.agent.files.read import open_read
 from session_agent.agent.files.transfers import Incoming, Outgoing, Sink, Source
 from session_agent.agent.files.write import open_write
 from tests.support.channel import DEADLINE_S, Context, FakeChannel, serve
+from tests.support.own_process import in_own_process
 
 
 class Work:
@@ -149,6 +150,7 @@ async def test_files_are_served_when_no_thread_can_be_started(tmp_path: Path, mo
         assert (await serve(open_fs, "fs", tmp_path, {"op": "exists", "path": "a"}).result()) == {"exists": True}
 
 
+@in_own_process
 async def test_many_at_once_share_a_bounded_number_of_threads(tmp_path: Path) -> None:
     before = threading.active_count()
     channels = [serve(open_write, "write", tmp_path, {"path": f"f{i}"}) for i in range(200)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import os
 import signal
 import struct
@@ -21,6 +20,7 @@ from session_agent.agent.process import fork as forking
 from session_agent.agent.process.fork import CannotExecuteError, Forker, Launch, Starting, Stdio
 from session_agent.agent.process.privileges import CommandNamespace
 from session_agent.agent.process.stub import Call, Report, assemble, execs, supported
+from tests.support.own_process import in_own_process
 
 PATH = os.environ["PATH"]
 LAUNCH = Launch("/", {"PATH": PATH})
@@ -56,10 +56,10 @@ def run(
 
 
 def descriptors() -> list[str]:
-    gc.collect()  # closes what another test left open, so that it is not counted
     return sorted(os.listdir("/proc/self/fd"))
 
 
+@in_own_process
 def test_a_stub_joins_its_control_group_and_becomes_the_command(tasks: int, tmp_path: Path) -> None:
     before = descriptors()
     code, output, error = run(
@@ -111,6 +111,7 @@ def test_descriptors_get_the_requested_numbers(tasks: int) -> None:
 
 
 @pytest.mark.parametrize("stub", [True, False], ids=["by a stub", "forked"])
+@in_own_process
 def test_placed_descriptors_may_exchange_their_numbers(tasks: int, stub: bool) -> None:
     with ExitStack() as files:
         one, two = (files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
@@ -143,6 +144,7 @@ def test_low_descriptors_may_be_exchanged(tasks: int) -> None:
     [("no-such-program", 127, "command not found"), ("/no/such", 127, "command not found"), ("/etc/passwd", 126, "Permission denied"),
      ("BAD", 126, "the interpreter it names is missing"), ("TEXT", 126, "Exec format error"), ("denied", 126, "Permission denied")],
 )  # fmt: skip
+@in_own_process
 def test_a_program_that_cannot_be_executed_is_reported(tasks: int, tmp_path: Path, program: str, code: int, message: str) -> None:
     (tmp_path / "bad").write_text("#!/no/such/interpreter\n")
     (tmp_path / "text").write_text("no program\n")
@@ -166,6 +168,7 @@ def test_an_empty_program_name_is_not_found(tasks: int) -> None:
     assert refused.value.exit_code == 127
 
 
+@in_own_process
 def test_errors_known_before_the_fork_are_raised_at_once(tasks: int) -> None:
     before = descriptors()
     for argv, launch, code in (
@@ -209,6 +212,7 @@ def test_a_command_runs_as_its_user(tasks: int) -> None:
     assert (code, output.split()) == (0, [b"65534", b"65533", b"65533", b"65531", b"65532"])
 
 
+@in_own_process
 def test_if_no_file_in_memory_may_be_executed_the_command_is_forked(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     forker = Forker([tasks])
 

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from holdfast_server.embed import free_port
+
 from tests.support.requires import requires
 from tests.support.until import until
 
@@ -26,8 +28,7 @@ sys.exit(session_agent.agent.startup.server.main())
 
 @requires("root")
 def test_a_process_of_the_same_user_cannot_read_the_agents_proc_files() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'schemas'}",
@@ -37,11 +38,11 @@ def test_a_process_of_the_same_user_cannot_read_the_agents_proc_files() -> None:
     agent = subprocess.Popen([sys.executable, "-c", AGENT], env=environment, cwd="/")
     try:
         until(lambda: _listens(port), deadline_s=60, what="the agent to listen")
-        until(lambda: os.stat(f"/proc/{agent.pid}/mem").st_uid == 0, deadline_s=30, what="its files in /proc to be closed")
+        until(lambda: os.stat(f"/proc/{agent.pid}/mem").st_uid == 0, deadline_s=60, what="its files in /proc to be closed")
         assert _read_proc(agent.pid) == b""
         other = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={"OPEN": "yes"}, **NOBODY)
         try:
-            until(lambda: b"OPEN=yes" in _read_proc(other.pid), deadline_s=30, what="the environment of another process, which is readable")
+            until(lambda: b"OPEN=yes" in _read_proc(other.pid), deadline_s=60, what="the environment of another process, which is readable")
         finally:
             other.communicate(b"")
         written = [os.readlink(f"/proc/{agent.pid}/fd/{name}") for name in os.listdir(f"/proc/{agent.pid}/fd")]

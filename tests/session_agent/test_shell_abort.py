@@ -40,7 +40,7 @@ async def _truncate_dump(sandbox: Client) -> ShellProcess:
     """Truncate the snapshot as an interrupt does that comes after the run was reported."""
     shell = only_shell(sandbox.context)
     process = shell.process
-    await until_async(lambda: not process.opening_pipes and process.has_snapshot(), deadline_s=10, what="the dump")
+    await until_async(lambda: not process.opening_pipes and process.has_snapshot(), deadline_s=60, what="the dump")
     files = process._files
     os.ftruncate(files.descriptors[files._dumps[0][1]], 100)
     return process

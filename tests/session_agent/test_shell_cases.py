@@ -12,7 +12,7 @@ import pytest
 from tests.support.process_channel import client
 from tests.support.shell_cases import CASES, Case
 
-_AFTER_S = 20.0
+_AFTER_S = 60.0
 _PARAMS = [pytest.param(case, shell, id=f"{case.name}-{shell}") for case in CASES for shell in case.shells]
 
 

@@ -13,6 +13,7 @@ import pytest
 from session_agent.agent.output.spool import Spool
 from session_agent.agent.shell import output as shell_output
 from session_agent.agent.shell.output import RunOutput
+from tests.support.own_process import in_own_process
 from tests.support.until import until_async
 
 _PIPE_BYTES = 64 * 1024
@@ -21,7 +22,7 @@ _PIPE_BYTES = 64 * 1024
 async def _close(output: RunOutput) -> None:
     open_before = len(os.listdir("/proc/self/fd"))
     output.close()
-    await until_async(lambda: len(os.listdir("/proc/self/fd")) <= open_before - 2, deadline_s=10, what="its pipes to be read to their end")
+    await until_async(lambda: len(os.listdir("/proc/self/fd")) <= open_before - 2, deadline_s=60, what="its pipes to be read to their end")
 
 
 class _Flood:
@@ -37,6 +38,7 @@ class _Flood:
         os.write(self._writer, data)
 
 
+@in_own_process
 async def test_a_background_process_that_writes_on_does_not_delay_the_end_of_a_run() -> None:
     output = RunOutput(asyncio.get_running_loop(), out := os.pipe(), os.pipe())
     writer = os.dup(out[1])
@@ -54,6 +56,7 @@ async def test_a_background_process_that_writes_on_does_not_delay_the_end_of_a_r
         await _close(output)
 
 
+@in_own_process
 async def test_when_descriptors_run_out_a_held_pipe_stays_and_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = RunOutput(asyncio.get_running_loop(), out := os.pipe(), os.pipe())
     holder = os.dup(out[1])

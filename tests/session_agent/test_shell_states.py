@@ -13,6 +13,7 @@ from holdfast_wire.frames import Failed
 
 from session_agent.agent.shell.shell import Shell
 from session_agent.agent.shell.states import TRANSITIONS, IllegalTransitionError, State, check_transition
+from tests.support.own_process import in_own_process
 from tests.support.process_channel import client
 
 PATH = os.environ["PATH"]
@@ -85,6 +86,7 @@ async def test_the_states_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("kind", "tty"), [("bash", False), ("sh", False), ("bash", True)])
+@in_own_process
 async def test_a_shell_that_lacks_a_descriptor_leaves_none_open(kind: str, tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call that makes a descriptor fails once, in turn, until none is left that can fail."""
     left = -1

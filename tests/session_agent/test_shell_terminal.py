@@ -10,6 +10,7 @@ import pytest
 from holdfast_wire.frames import Failed, Opened, Output
 
 from tests.support.channel import DEADLINE_S
+from tests.support.own_process import in_own_process
 from tests.support.process_channel import Client, LiveShell, client
 
 PATH = os.environ["PATH"]
@@ -150,7 +151,7 @@ async def test_a_time_out_ends_all_processes_of_the_command(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = shell_of(sandbox, kind)
         await shell.run("X=kept; cd /usr")
-        outcome = await shell.run("echo before; sleep 600 & setsid sleep 601 & cat", timeout_s=0.3)
+        outcome = await shell.run("echo before; sleep 600 & setsid sleep 601 & cat", timeout_s=1.5)
         assert (outcome.exit_code, outcome.result["timed_out"]) == (124, True)
         assert outcome.stdout.startswith(b"before")
         assert (await shell.run("echo $X; pwd")).stdout == b"kept\r\n/usr\r\n"
@@ -240,6 +241,7 @@ async def test_stdin_pipes_and_a_shell_of_that_name_without_a_terminal_are_refus
         assert bad.error["code"] == "invalid_argument"
 
 
+@in_own_process
 async def test_no_descriptor_stays_open() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         first = shell_of(sandbox)

@@ -56,7 +56,7 @@ def agent(tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
-async def lost(awaitable: Any, within_s: float = 10.0) -> SandboxLostError:
+async def lost(awaitable: Any, within_s: float = 60.0) -> SandboxLostError:
     async with asyncio.timeout(within_s):
         with pytest.raises(SandboxLostError) as caught:
             await awaitable
@@ -100,9 +100,9 @@ async def test_running_commands_may_end_within_the_grace_period(agent: Callable[
 
 
 async def test_a_command_past_the_grace_period_is_lost_with_its_reason_and_counts(agent: Callable[..., Any]) -> None:
-    async with agent(grace_s=1.5, HOLDFAST_AGENT_STOP_REASON="preempted") as (sandbox, _, process):
+    async with agent(grace_s=4, HOLDFAST_AGENT_STOP_REASON="preempted") as (sandbox, _, process):
         running = await sandbox.start("echo partial; sleep 60")
-        chunk = await running.read(timeout=5)
+        chunk = await running.read(timeout=60)
         assert chunk.text == "partial\n"
         process.send_signal(signal.SIGTERM)
         error = await lost(running.wait())
@@ -116,7 +116,7 @@ async def test_a_command_past_the_grace_period_is_lost_with_its_reason_and_count
 async def test_a_command_past_the_grace_period_runs_its_trap(agent: Callable[..., Any], tmp_path: Path, end: str, by_shell: bool) -> None:
     """Its trap runs and its output arrives, but its exit is not reported as a result: the eviction caused it."""
     script = f"trap 'echo saved; echo done > saved{end}' TERM; echo begun; while :; do sleep 0.02; done"
-    async with agent(grace_s=6) as (sandbox, _, process):
+    async with agent(grace_s=10) as (sandbox, _, process):
         if by_shell:
             shell = await sandbox.shell()
             running = asyncio.create_task(shell.run(f"touch up; bash -c {shlex.quote(script)}"))
@@ -127,7 +127,7 @@ async def test_a_command_past_the_grace_period_runs_its_trap(agent: Callable[...
             assert (await started.read(timeout=60)).text == "begun\n"
             running, waiting = asyncio.create_task(started.wait()), None
         process.send_signal(signal.SIGTERM)
-        error = await lost(running, 60.0)
+        error = await lost(running)
         assert (error.reason, error.fault, error.detail["started"]) == ("evicted", "infrastructure", True)
         assert error.detail["received"][1] == len("begun\nsaved\n")
         if waiting is not None:

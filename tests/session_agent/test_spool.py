@@ -16,6 +16,7 @@ from holdfast_wire.limits import MIB, WINDOW_BYTES
 from session_agent.agent.context import SandboxLimits, spool_budget
 from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.output.spool import ATTACHED_BYTES, Budget, Spool, SpoolReader
+from tests.support.own_process import in_own_process
 
 
 def drain(reader: SpoolReader, room: int = 1 << 20) -> tuple[dict[int, bytes], dict[int, int]]:
@@ -262,6 +263,7 @@ def test_a_reader_that_keeps_leaves_all_to_the_next_while_there_is_room() -> Non
     assert len(spool.held(1)) == 4 * MIB
 
 
+@in_own_process
 def test_the_overhead_of_small_pieces_counts_too() -> None:
     """Two streams alternate, two bytes at a time: each piece takes many times its size, and the limit is one of memory."""
     budget = Budget(limit_bytes=2 * MIB)

@@ -24,6 +24,7 @@ from session_agent.agent.commands.entrypoint import start_entrypoint, stop_entry
 from session_agent.agent.process import fork as forking
 from session_agent.agent.process.stub import Call, execs, supported
 from tests.session_agent.processes import gone
+from tests.support.own_process import in_own_process
 from tests.support.process_channel import Client, client
 from tests.support.until import until_async
 
@@ -73,6 +74,7 @@ def make_starts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "execs", lambda paths: [Call("ioctl", (0, 0, 0)), *execs(paths)])
 
 
+@in_own_process
 async def test_nothing_is_reported_before_the_start_is_known() -> None:
     async with held() as box:
         channel = box.sandbox.command("sh", "-c", "cat; echo err >&2; exit 3", stdin="pipe", id="a")
@@ -92,6 +94,7 @@ async def test_nothing_is_reported_before_the_start_is_known() -> None:
         await box.assert_nothing_left()
 
 
+@in_own_process
 async def test_the_event_loop_runs_while_processes_start() -> None:
     async with held() as box:
         channels = [box.sandbox.command("sh", "-c", f"exit {code}") for code in range(20)]
@@ -105,6 +108,7 @@ async def test_the_event_loop_runs_while_processes_start() -> None:
         await box.assert_nothing_left()
 
 
+@in_own_process
 async def test_signals_wait_for_the_program() -> None:
     async with held() as box:
         channel = box.sandbox.command("sleep", "60")
@@ -121,6 +125,7 @@ async def test_signals_wait_for_the_program() -> None:
 
 
 @pytest.mark.parametrize("way", ["close", "kill", "time-out", "agent"])
+@in_own_process
 async def test_the_end_does_not_wait_for_the_start(way: str) -> None:
     async with held() as box:
         channel = box.sandbox.command("sh", "-c", "echo ran", id="a", timeout_s=0.01 if way == "time-out" else None)
@@ -141,6 +146,7 @@ async def test_the_end_does_not_wait_for_the_start(way: str) -> None:
         await box.assert_nothing_left()
 
 
+@in_own_process
 async def test_an_agent_that_stops_leaves_no_starting_process() -> None:
     async with held() as box:
         for kind in ("command", "terminal"):
@@ -152,6 +158,7 @@ async def test_an_agent_that_stops_leaves_no_starting_process() -> None:
         await gone(pid)
 
 
+@in_own_process
 async def test_a_client_that_detaches_during_the_start_can_follow_later() -> None:
     async with held() as box:
         channel = box.sandbox.command("echo", "here", id="a")
@@ -163,6 +170,7 @@ async def test_a_client_that_detaches_during_the_start_can_follow_later() -> Non
         assert (await follower.outcome()).stdout == b"here\n"
 
 
+@in_own_process
 async def test_a_program_that_does_not_exist() -> None:
     async with held() as box:
         channel = box.sandbox.command("no-such-program", stdin="pipe")
@@ -176,6 +184,7 @@ async def test_a_program_that_does_not_exist() -> None:
         await box.assert_nothing_left()
 
 
+@in_own_process
 async def test_a_start_that_fails_leaves_the_id_free(monkeypatch: pytest.MonkeyPatch) -> None:
     async with held() as box:
         with monkeypatch.context() as patched:
@@ -238,6 +247,7 @@ async def test_an_entrypoint_whose_start_fails_while_the_agent_stops(monkeypatch
         await box.assert_nothing_left()
 
 
+@in_own_process
 async def test_a_process_that_is_killed_while_it_starts() -> None:
     async with held() as box:
         channel = box.sandbox.command("true")
@@ -248,6 +258,7 @@ async def test_a_process_that_is_killed_while_it_starts() -> None:
         await box.assert_nothing_left()
 
 
+@in_own_process
 async def test_a_starting_terminal_keeps_input_and_signals() -> None:
     async with held() as box:
         channel = box.sandbox.open(
@@ -267,6 +278,7 @@ async def test_a_starting_terminal_keeps_input_and_signals() -> None:
         await box.assert_nothing_left()
 
 
+@in_own_process
 async def test_a_terminal_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     async with held() as box:
         missing = box.sandbox.open("terminal", {"name": "t", "argv": ["no-such-program"]})
@@ -282,6 +294,7 @@ async def test_a_terminal_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch
         await box.assert_nothing_left()
 
 
+@in_own_process
 async def test_a_terminal_that_ends_before_it_started() -> None:
     async with held() as box:
         channel = box.sandbox.open("terminal", {"name": "t", "argv": ["cat"]})
@@ -292,6 +305,7 @@ async def test_a_terminal_that_ends_before_it_started() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bash", "sh"])
+@in_own_process
 async def test_a_starting_shell_keeps_its_first_run(kind: str) -> None:
     async with held() as box:
         shell = box.sandbox.shell(shell=kind)
@@ -303,6 +317,7 @@ async def test_a_starting_shell_keeps_its_first_run(kind: str) -> None:
         assert (outcome.exit_code, outcome.stdout) == (7, b"here\n")
 
 
+@in_own_process
 async def test_a_shell_that_cannot_be_executed_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "bash").write_bytes(b"\x7fELF of another machine")
     (tmp_path / "bash").chmod(0o755)

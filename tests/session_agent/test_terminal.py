@@ -110,7 +110,7 @@ async def test_a_size_that_a_program_overwrites_with_the_old_one_is_set_again() 
         def size() -> tuple[int, ...]:
             return struct.unpack("HHHH", fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)))[:2]
 
-        await until_async(lambda: size() == (40, 100), deadline_s=10, what="the requested size")
+        await until_async(lambda: size() == (40, 100), deadline_s=60, what="the requested size")
 
 
 async def test_the_tail_of_the_output_is_kept_without_a_client() -> None:

@@ -17,6 +17,7 @@ from session_agent.agent.files import watching
 from session_agent.agent.files.inotify import OVERFLOW, Event, Inotify
 from session_agent.agent.files.watching import WatchedTree, open_watch
 from tests.support.channel import DEADLINE_S, FakeChannel, serve
+from tests.support.own_process import in_own_process
 from tests.support.requires import requires
 
 LAST = "that-is-all"
@@ -250,6 +251,7 @@ async def test_more_directories_than_can_be_watched(tmp_path: Path, monkeypatch:
     await channel.end()
 
 
+@in_own_process
 async def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for number in range(5):

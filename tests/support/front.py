@@ -58,7 +58,7 @@ class Front:
                 writer.write(lines.encode() + self.refusal)
                 return
             key = next(line.partition(b":")[2].strip() for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
-            dialled = await dial_agent(self.endpoint, self.token, 5.0)
+            dialled = await dial_agent(self.endpoint, self.token, 60.0)
             accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
             writer.write(
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "

@@ -39,6 +39,8 @@ from holdfast_wire.limits import DATA_BYTES, MESSAGE_BYTES
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.own_process import in_own_process
+
 PARAMS = Path(__file__).parents[2] / "schemas" / "vectors" / "params.json"
 VECTORS = Path(__file__).parents[2] / "schemas" / "vectors" / "frames.json"
 
@@ -163,6 +165,7 @@ def test_malformed_bytes_are_protocol_errors(message: bytes) -> None:
         decode(message)
 
 
+@in_own_process
 def test_empty_maps_cannot_blow_up_memory() -> None:
     """256 KiB of one-byte maps would take 16 MiB and more: the limit on containers stops the decoder early."""
     rows = [b"\xdc\x3f\xff" + b"\x80" * 0x3FFF] * 15

@@ -160,7 +160,7 @@ class Fixed:
 
 
 def drained(worker: RolloutWorker, count: int) -> list[RolloutSample]:
-    return [worker.rollout_buffer.get(timeout=30) for _ in range(count)]
+    return [worker.rollout_buffer.get(timeout=60) for _ in range(count)]
 
 
 def test_samples_have_exact_ids_masks_and_our_advantages_and_the_lost_one_is_left_out() -> None:
@@ -190,7 +190,7 @@ def test_samples_have_exact_ids_masks_and_our_advantages_and_the_lost_one_is_lef
 def test_dropped_groups_never_reach_the_trainer_and_the_end_is_reported() -> None:
     worker = RolloutWorker(recipe(lambda prompt, number: cases.MULTI), Fixed(), prompts=["task-1"] * 3)
     worker.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not worker._ended and time.monotonic() < deadline:
         worker._thread.join(0.05)  # type: ignore[union-attr]
     with pytest.raises(WorkerFailedError, match="no more prompts"):
@@ -227,7 +227,7 @@ def test_a_recipe_that_cannot_be_opened_is_reported_to_the_trainer() -> None:
 
     worker = RolloutWorker(Broken(), Fixed())
     worker.start()
-    worker._thread.join(10)  # type: ignore[union-attr]
+    worker._thread.join(60)  # type: ignore[union-attr]
     with pytest.raises(WorkerFailedError, match="no service"):
         worker.check_health(100)
     worker.stop()

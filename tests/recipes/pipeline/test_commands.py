@@ -164,7 +164,7 @@ def test_a_killed_collection_continues_with_real_sandboxes(tasks: Path, tmp_path
         "3",
         "--quiet",
         "--lease",
-        "5",
+        "10",
         *SMALL,
     ]
     words[words.index("4")] = "2"
