@@ -33,6 +33,9 @@ def test_a_group_of_commands_has_help(typed: str, capsys: pytest.CaptureFixture[
         ("create host --ready-timeout 0", "ready_timeout_s is a number of seconds above 0", "leave it out to wait for an hour"),
         ("create host --lifetime -5", "--lifetime is a number of seconds from 0 to 999999999, not '-5'", "usage: holdfast create"),
         ("logs sb -n abc", "-n is a number of lines from 0", "usage: holdfast logs"),
+        ("run --timeout 0 host true", "timeout is a number of seconds above 0", "leave it out where there is no limit"),
+        ("run --cwd= host true", "a path is 1 to 4096 bytes", "give a path"),
+        ("run host echo \udcff", "commands, names and variables must be valid UTF-8", "write them to a file"),
         ("create host --lifetime 0", "lifetime_s is a number of seconds above 0", "leave it out for the service's default"),
     ],
 )

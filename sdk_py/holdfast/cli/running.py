@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
+from holdfast._requests import command_params
 from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of, show, terminal_of
 from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
@@ -38,6 +39,8 @@ def run(arguments: Arguments) -> int:
         raise UsageError("the image's own command gets no standard input", hint=f"holdfast run -i {arguments.image} COMMAND")
     if own and any(options.values()):
         raise UsageError("-w, -u, --timeout and --login need a COMMAND", hint=f"holdfast run {arguments.image} COMMAND")
+    if command is not None:  # before a sandbox is made, which a mistake would leave behind
+        command_params(command, command_id=MAIN, env=None, stdin=False, outlive="adopt", **options)
     if arguments.detach and arguments.rm and arguments.idle_timeout is None:
         arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes what runs nothing
     with raised_on_exit_signals(), SandboxClient() as client:
