@@ -104,6 +104,9 @@ def test_cluster_options_are_sent_as_given() -> None:
     assert (body["gpu"], body["volumes"], body["node_selector"], body["user"]) == (1, [{"path": "/scratch", "size": "1Gi"}], {"a": "b"}, 0)
     with pytest.raises(InvalidArgumentError, match="gpus"):
         create_body("image", sandbox_id="x", block_network=True, cluster={"gpus": 1}, **usual)  # type: ignore[arg-type]
+    for wrong in (None, 0, "no"):  # None opened the network before
+        with pytest.raises(InvalidArgumentError, match="block_network is True or False"):
+            create_body("image", sandbox_id="x", block_network=wrong, **usual)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
