@@ -343,8 +343,9 @@ def terminal_params(
     if isinstance(command, str):
         import shlex
 
+        script_of(command)
         try:
-            command = shlex.split(script_of(command))
+            command = shlex.split(command)
         except ValueError as wrong:
             raise bad(f"the command cannot be split into words: {wrong}") from None
     return bounded(
