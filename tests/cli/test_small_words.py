@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from holdfast.cli.app import run
+from holdfast.cli.output import variables
+from holdfast.cli.words import Arguments
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +48,8 @@ def test_the_error_names_the_correct_form(typed: str, first: str, second: str, c
     lines = capsys.readouterr().err.splitlines()
     assert first in lines[0]
     assert second in lines[1]
+
+
+def test_a_file_of_variables_may_be_indented_and_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "env").write_bytes(b"\xef\xbb\xbfA=1\r\n  B= 2 \n\t# no variable\n \n")
+    assert variables(Arguments(env=[], env_file=[str(tmp_path / "env")])) == {"A": "1", "B": " 2 "}
