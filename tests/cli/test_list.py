@@ -70,3 +70,15 @@ def test_inspect_shows_all_that_there_are(monkeypatch: pytest.MonkeyPatch, capsy
     shown = capsys.readouterr()
     assert [record["sandbox_id"] for record in json.loads(shown.out)] == ["one", "three"]
     assert "there is no sandbox 'two'" in shown.err
+
+
+def test_image_rm_removes_all_that_there_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with Service() as service:
+        service.answers = [(404, problem("image_not_found", "there is no image two")), (200, {"status": "deleted"})]
+        monkeypatch.setenv("HOLDFAST_URL", service.url)
+        monkeypatch.setenv("HOLDFAST_API_KEY", "key")
+        assert run(["rmi", "--json", "two", "three"]) == 125
+        assert [line for line, _ in service.requests] == ["DELETE /images/two", "DELETE /images/three"]
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"removed": ["three"]}
+    assert "there is no image two" in json.loads(shown.err)["error"]["message"]
