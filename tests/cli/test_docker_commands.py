@@ -70,6 +70,8 @@ def test_run(holdfast: Run, created: list[str], stack: Any, tmp_path: Path) -> N
     assert holdfast("ps", "-q", "-l", "words=rm").stdout == "", "--rm leaves no sandbox"
     done = holdfast("run", "--rm", "--entrypoint", "sh", "--ulimit", "nofile=99:100", "host", "--", "-c", "ulimit -n; ulimit -Hn")
     assert (done.returncode, done.stdout) == (0, "99\n100\n")
+    done = holdfast("run", "--rm", "-w", "/new/place", "-l", "words=rm", "host", "pwd")
+    assert (done.returncode, done.stdout) == (0, "/new/place\n"), "-w makes the directory, as in docker"
     done = holdfast("run", "--rm", "--entrypoint", "", "-l", "words=rm", "host", "echo", "none")
     assert (done.returncode, done.stdout) == (0, "none\n"), "an empty entrypoint is none, as in docker"
     for words in ([], ["-t"]):

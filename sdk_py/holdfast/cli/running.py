@@ -6,6 +6,7 @@ output; without one the image's own command runs, under the id ``entrypoint``. `
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -51,6 +52,9 @@ def run(arguments: Arguments) -> int:
                 why.hint = f"write the command: holdfast run {arguments.image} COMMAND; holdfast create makes a sandbox without one"
             raise
         try:
+            if arguments.cwd:
+                with contextlib.suppress(UnsupportedError):  # over REST alone, where it has to be there
+                    sandbox.files.mkdir(arguments.cwd)
             if own and not arguments.detach:
                 return show(sandbox.follow(ENTRYPOINT, max_output_bytes=0), Screen(raw=arguments.raw))
             if arguments.detach:
