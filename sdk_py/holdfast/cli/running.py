@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
 from holdfast._requests import command_params
-from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of, show, terminal_of
+from holdfast.cli.execute import NOT_FOUND, Command, Screen, attached, command_of, leave, options_of, show, terminal_of
 from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
 from holdfast.cli.signals import raised_on_exit_signals
@@ -59,7 +59,10 @@ def run(arguments: Arguments) -> int:
                 return show(sandbox.follow(ENTRYPOINT, max_output_bytes=0), Screen(raw=arguments.raw))
             if arguments.detach:
                 return _left(sandbox, command, options, arguments)
-            return attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
+            status = attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
+            if status == NOT_FOUND and not arguments.json and arguments.image in arguments.not_values:
+                print_note(f"holdfast: {arguments.not_values[arguments.image]}")  # as of --network host IMAGE COMMAND
+            return status
         finally:
             if arguments.rm and not arguments.detach:
                 sandbox.delete()
