@@ -259,6 +259,8 @@ def create_body(
     """The body of ``POST /sandboxes``."""
     if not isinstance(image, str) or not image or not image.isprintable():
         raise bad("image must be the name of an image")
+    if not isinstance(block_network, bool):  # of None or 0 the network would be open
+        raise bad(f"block_network must be True or False, not {block_network!r:.40}", "leave it out for a sandbox without a network")
     try:
         cpu is None or parse_cpu(cpu)
         memory is None or parse_bytes(memory)
@@ -269,7 +271,7 @@ def create_body(
     body = {
         "image": image,
         "sandbox_id": sandbox_id,
-        **({"block_network": bool(block_network)} if network is None else {"network": network_body(network)}),
+        **({"block_network": block_network} if network is None else {"network": network_body(network)}),
         **({} if exist_ok else {"exist_ok": False}),
         "wait": True,
         "timeout": seconds(ready_timeout_s, "ready_timeout_s", "leave it out to wait for an hour") or READY_TIMEOUT_S,
@@ -348,8 +350,9 @@ def terminal_params(
     if isinstance(command, str):
         import shlex
 
+        script_of(command)
         try:
-            command = shlex.split(script_of(command))
+            command = shlex.split(command)
         except ValueError as wrong:
             raise bad(f"the command cannot be split into words: {wrong}") from None
     return bounded(

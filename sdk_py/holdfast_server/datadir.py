@@ -154,7 +154,7 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
     environment.update(
         HOLDFAST_DATA=str(data.root),
         HOLDFAST_KEYS_FILE=str(data.keys_file),
-        HOLDFAST_NODE_SOCKET=str(data.node_socket),
+        HOLDFAST_NODE_SOCKET=os.path.abspath(base.get("HOLDFAST_NODE_SOCKET") or data.node_socket),
         HOLDFAST_REDIS_SOCKET=str(data.redis_socket),
         HOLDFAST_SECRET_FILE=str(data.secret_file),
         # This environment's programs first, such as the redis-server of an installed wheel.

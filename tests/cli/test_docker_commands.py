@@ -70,6 +70,15 @@ def test_run(holdfast: Run, created: list[str], stack: Any, tmp_path: Path) -> N
     assert holdfast("ps", "-q", "-l", "words=rm").stdout == "", "--rm leaves no sandbox"
     done = holdfast("run", "--rm", "--entrypoint", "sh", "--ulimit", "nofile=99:100", "host", "--", "-c", "ulimit -n; ulimit -Hn")
     assert (done.returncode, done.stdout) == (0, "99\n100\n")
+    done = holdfast("run", "--rm", "-w", "/new/place", "-l", "words=rm", "host", "pwd")
+    assert (done.returncode, done.stdout) == (0, "/new/place\n"), "-w makes the directory, as in docker"
+    done = holdfast("run", "--rm", "--entrypoint", "", "-l", "words=rm", "host", "echo", "none")
+    assert (done.returncode, done.stdout) == (0, "none\n"), "an empty entrypoint is none, as in docker"
+    for words in ([], ["-t"]):
+        done = holdfast("run", "--rm", *words, "--entrypoint", "", "host")
+        assert (done.returncode, "a command is missing" in done.stderr) == (2, True), done.stderr
+    done = holdfast("run", "--rm", "--network", "host", "-l", "words=rm", "alpine", "true")
+    assert (done.returncode, "--network is one of" in done.stderr) == (127, True), done.stderr
     no_service = stack.environment() | {"HOLDFAST_URL": "http://127.0.0.1:9"}
     assert holdfast("run", "--rm", "host", "true", env=no_service).returncode == 125
     no_command = holdfast("run", "host")

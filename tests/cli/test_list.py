@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from holdfast.cli.app import run
 
@@ -52,3 +54,31 @@ def test_one_value_of_each_filter_has_to_match(
         monkeypatch.setenv("HOLDFAST_API_KEY", "key")
         assert run(["ps", "-q", *(word for filter_ in filters.split() for word in ("-f", filter_))]) == 0
     assert capsys.readouterr().out.split() == selected.split()
+
+
+def problem(code: str, detail: str) -> dict[str, object]:
+    return {"type": "", "title": "", "status": 404, "detail": detail, "code": code, "hint": "", "retryable": False, "fault": "caller"}
+
+
+def test_inspect_shows_all_that_there_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    there = [(200, RECORD | {"sandbox_id": name, "image": "host", "status": "ready", "ready": True}) for name in ("one", "three")]
+    with Service() as service:
+        service.answers = [there[0], (404, problem("sandbox_not_found", "there is no sandbox 'two'")), there[1]]
+        monkeypatch.setenv("HOLDFAST_URL", service.url)
+        monkeypatch.setenv("HOLDFAST_API_KEY", "key")
+        assert run(["inspect", "one", "two", "three"]) == 125
+    shown = capsys.readouterr()
+    assert [record["sandbox_id"] for record in json.loads(shown.out)] == ["one", "three"]
+    assert "there is no sandbox 'two'" in shown.err
+
+
+def test_image_rm_removes_all_that_there_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with Service() as service:
+        service.answers = [(404, problem("image_not_found", "there is no image two")), (200, {"status": "deleted"})]
+        monkeypatch.setenv("HOLDFAST_URL", service.url)
+        monkeypatch.setenv("HOLDFAST_API_KEY", "key")
+        assert run(["rmi", "--json", "two", "three"]) == 125
+        assert [line for line, _ in service.requests] == ["DELETE /images/two", "DELETE /images/three"]
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"removed": ["three"]}
+    assert "there is no image two" in json.loads(shown.err)["error"]["message"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from holdfast.cli.app import run
+from holdfast.cli.command_line import Arguments
+from holdfast.cli.output import variables
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +38,9 @@ def test_a_group_of_commands_has_help(typed: str, capsys: pytest.CaptureFixture[
         ("create host --lifetime -5", "--lifetime SECONDS must be a number from 0 to 999999999, not '-5'", "usage: holdfast create"),
         ("logs sb -n abc", "-n LINES must be a number from 0", "usage: holdfast logs"),
         ("create host --lifetime 0", "lifetime_s must be a number of seconds above 0", "leave it out for the service's default"),
+        ("run --timeout 0 host true", "timeout must be a number of seconds above 0", "leave it out where there is no limit"),
+        ("run --cwd= host true", "a path must be 1 to 4096 bytes", "give a path"),
+        ("run host echo \udcff", "commands, names and variables must be valid UTF-8", "write them to a file"),
     ],
 )
 def test_the_error_names_the_correct_form(typed: str, first: str, second: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,3 +48,8 @@ def test_the_error_names_the_correct_form(typed: str, first: str, second: str, c
     lines = capsys.readouterr().err.splitlines()
     assert first in lines[0]
     assert second in lines[1]
+
+
+def test_a_file_of_variables_may_be_indented_and_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "env").write_bytes(b"\xef\xbb\xbfA=1\r\n  B= 2 \n\t# no variable\n \n")
+    assert variables(Arguments(env=[], env_file=[str(tmp_path / "env")])) == {"A": "1", "B": " 2 "}

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from holdfast_server.datadir import DataDir, child_environment
 
 from tests.e2e.runner import SLEEPER, refused, up
 from tests.support.requires import requires
@@ -103,3 +104,10 @@ def test_long_data_folder_still_gets_sockets(tmp_path: Path) -> None:
         socket_path = run.text().partition("<")[2].partition(">")[0]
         assert len(socket_path) < 100
         Path(socket_path).parent.rmdir()
+
+
+@pytest.mark.parametrize(("given", "used"), [({}, "data/node.sock"), ({"HOLDFAST_NODE_SOCKET": "n.sock"}, "n.sock")])
+def test_the_socket_of_the_node_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], used: str) -> None:
+    monkeypatch.chdir(tmp_path)  # the processes run in another folder
+    environment = child_environment(DataDir(tmp_path / "data"), 8765, given)
+    assert environment["HOLDFAST_NODE_SOCKET"] == str(tmp_path / used)

@@ -8,7 +8,7 @@ import pytest
 from holdfast import ConfigurationError, InvalidArgumentError, InvalidPathError, SandboxClient
 from holdfast._arguments import environment, path_of, seconds
 from holdfast._options import Options, find_options
-from holdfast._requests import command_params, create_body
+from holdfast._requests import command_params, create_body, terminal_params
 
 
 def test_order_of_places(tmp_path: Path) -> None:
@@ -104,6 +104,15 @@ def test_cluster_options_are_sent_as_given() -> None:
     assert (body["gpu"], body["volumes"], body["node_selector"], body["user"]) == (1, [{"path": "/scratch", "size": "1Gi"}], {"a": "b"}, 0)
     with pytest.raises(InvalidArgumentError, match="gpus"):
         create_body("image", sandbox_id="x", block_network=True, cluster={"gpus": 1}, **usual)  # type: ignore[arg-type]
+    for wrong in (None, 0, "no"):  # None opened the network before
+        with pytest.raises(InvalidArgumentError, match="block_network must be True or False"):
+            create_body("image", sandbox_id="x", block_network=wrong, **usual)  # type: ignore[arg-type]
+
+
+def test_a_terminal_names_nul_in_its_command_once() -> None:
+    with pytest.raises(InvalidArgumentError) as why:
+        terminal_params("a\0b", 24, 80, None, None, None, None, False)
+    assert why.value.message == "a command cannot hold NUL"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ _COMMANDS = {command.name: command for command in (
         inner="[COMMAND ARGUMENTS...]",
         more="""
 The sandbox stays unless --rm is given; -d prints its id and returns. Without COMMAND the image's own command runs (with -t, a
-shell). The image's variables, user and directory apply; its ENTRYPOINT is not put before a COMMAND.
+shell). The image's variables, user and directory apply; its ENTRYPOINT is not put before a COMMAND. -w makes DIR where there is none.
 """,
     ),
     Command("create", "make a sandbox and print its id", "sandboxes:create", "IMAGE", *_MAKING),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from holdfast import ImageInfo, SandboxClient
+from holdfast import HoldfastError, ImageInfo, SandboxClient
 from holdfast.cli.command_line import Arguments
-from holdfast.cli.output import print_json, print_line, table
+from holdfast.cli.output import print_json, print_line, report, table
 
 
 def list_(arguments: Arguments) -> None:
@@ -33,12 +33,24 @@ def pull(arguments: Arguments) -> None:
         _show(client.images.pull(arguments.name), arguments.json)
 
 
-def remove(arguments: Arguments) -> None:
+def remove(arguments: Arguments) -> int:
+    removed: list[str] = []
+    failed: list[HoldfastError] = []
     with SandboxClient() as client:
         for name in arguments.name:
-            client.images.remove(name)
+            try:
+                client.images.remove(name)
+            except HoldfastError as why:  # those behind it are removed all the same, as in docker
+                if why.fault != "caller" or len(arguments.name) == 1:
+                    raise
+                failed.append(why)
+            else:
+                removed.append(name)
     if arguments.json:
-        print_json({"removed": arguments.name})
+        print_json({"removed": removed})
+    for one in failed:
+        report(one.to_map(), as_json=arguments.json)
+    return 125 if failed else 0
 
 
 def _show(image: ImageInfo, as_json: bool) -> None:

@@ -115,8 +115,8 @@ def variables(arguments: Arguments) -> dict[str, str]:
     found = dict[str, str]()
     for file in arguments.env_file:
         try:
-            with open(file, encoding="utf-8") as lines:
-                words = [line.rstrip("\n") for line in lines if line.strip() and not line.startswith("#")]
+            with open(file, encoding="utf-8-sig") as lines:  # what docker leaves out of such a file: indentation and a byte order mark
+                words = [word for line in lines if (word := line.lstrip().rstrip("\n")) and not word.startswith("#")]
         except UnicodeDecodeError:
             raise UsageError(
                 f"{file} is not a file of variables: it is not text in UTF-8", hint="write one NAME=VALUE on each line"

@@ -6,12 +6,14 @@ output; without one the image's own command runs, under the id ``entrypoint``. `
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
 from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
+from holdfast._requests import command_params
 from holdfast.cli.command_line import Arguments, UsageError
-from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of, show, terminal_of
+from holdfast.cli.execute import NOT_FOUND, Command, Screen, attached, command_of, leave, options_of, show, terminal_of
 from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
 from holdfast.cli.signals import raised_on_exit_signals
@@ -29,12 +31,17 @@ def run(arguments: Arguments) -> int:
     if arguments.entrypoint is not None:
         if isinstance(command, str):
             raise UsageError("-c and --entrypoint cannot be combined", hint="write the words after the image, behind --")
-        command = [arguments.entrypoint, *(command or [])]
+        if arguments.entrypoint:
+            command = [arguments.entrypoint, *(command or [])]
+        elif command is None:  # an empty one is none, as in docker: not even the image's
+            raise UsageError("a command is missing", hint="the entrypoint is empty: write the COMMAND behind IMAGE")
     own = command is None and not arguments.tty
     if own and arguments.stdin:
         raise UsageError("the image's own command gets no standard input", hint=f"holdfast run -i {arguments.image} COMMAND")
     if own and any(options.values()):
         raise UsageError("-w, -u, --timeout and --login need a COMMAND", hint=f"holdfast run {arguments.image} COMMAND")
+    if command is not None:  # before a sandbox is made, which a mistake would leave behind
+        command_params(command, command_id=MAIN, env=None, stdin=False, outlive="adopt", **options)
     if arguments.detach and arguments.rm and arguments.idle_timeout is None:
         arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes what runs nothing
     with raised_on_exit_signals(), SandboxClient() as client:
@@ -45,11 +52,17 @@ def run(arguments: Arguments) -> int:
                 why.hint = f"write the command: holdfast run {arguments.image} COMMAND; holdfast create makes a sandbox without one"
             raise
         try:
+            if arguments.cwd:
+                with contextlib.suppress(UnsupportedError):  # over REST alone, where it has to be there
+                    sandbox.files.mkdir(arguments.cwd)
             if own and not arguments.detach:
                 return show(sandbox.follow(ENTRYPOINT, max_output_bytes=0), Screen(raw=arguments.raw))
             if arguments.detach:
                 return _left(sandbox, command, options, arguments)
-            return attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
+            status = attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
+            if status == NOT_FOUND and not arguments.json and arguments.image in arguments.not_values:
+                print_note(f"holdfast: {arguments.not_values[arguments.image]}")  # as of --network host IMAGE COMMAND
+            return status
         finally:
             if arguments.rm and not arguments.detach:
                 sandbox.delete()

@@ -15,6 +15,7 @@ from holdfast_wire.rest import Status
 
 from holdfast import (
     ConflictError,
+    HoldfastError,
     ImageNotFoundError,
     ImagePullError,
     NotFoundError,
@@ -143,16 +144,22 @@ def _row(info: SandboxInfo, now: float) -> tuple[object, ...]:
     return (info.sandbox_id, info.image, status, age(info.created_at, now), info.cpu, info.memory, labels)
 
 
-def inspect(arguments: Arguments) -> None:
+def inspect(arguments: Arguments) -> int:
     records: list[dict[str, Any]] = []
+    missing: list[HoldfastError] = []
     with SandboxClient() as client:
         try:
             for word in arguments.sandbox:
-                info = found(client, word, lambda sandbox: sandbox.refresh())
-                records.append(info.to_map())
+                try:
+                    records.append(found(client, word, lambda sandbox: sandbox.refresh()).to_map())
+                except (NotFoundError, SandboxLostError) as why:  # those behind it are shown all the same, as in docker
+                    missing.append(why)
         finally:
             if records or len(arguments.sandbox) > 1:
                 print_json(records)
+    for one in missing:
+        report(one.to_map(), as_json=arguments.json)
+    return 125 if missing else 0
 
 
 def stop(arguments: Arguments) -> int:
