@@ -69,6 +69,10 @@ def lifetime_of(value: float, name: str, hint: str) -> float:
 
 def wait_time_of(value: float | None, name: str = "timeout") -> float | None:
     """How long to wait for something: a number of seconds, 0 to only look, or None for as long as it takes."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value <= _SECONDS_MOST:
+        raise bad(
+            f"{name} must be a number of seconds from 0 to {_SECONDS_MOST}, not {value!r:.40}", hint="leave it out to wait without limit"
+        )
     return value if value == 0 and not isinstance(value, bool) else seconds(value, name)
 
 
@@ -228,7 +232,7 @@ def port_of(port: int) -> int:
 
 def host_of(host: str | None, name: str) -> str:
     """A name or an address of a machine. An empty one would mean every interface for a listener: that has to be written out."""
-    if not isinstance(host, str) or not host or "\0" in host:
+    if not isinstance(host, str) or not host or not host.isprintable():
         hint = "'127.0.0.1' for this machine alone, '0.0.0.0' for all its interfaces"
         raise bad(f"{name} must be the name or address of a host", hint=hint)
     return host

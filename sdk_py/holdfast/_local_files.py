@@ -45,6 +45,8 @@ def local_path(path: LocalPath) -> Path:
     """A path on this machine. An empty one, most often a variable that was not set, would be the working directory."""
     if not os.fspath(path):
         raise InvalidPathError("invalid_path", "the local path is empty", hint="write . for the working directory")
+    if "\0" in os.fsdecode(path):
+        raise InvalidPathError("invalid_path", "the local path has a NUL character", hint="give another path")
     return Path(path)
 
 

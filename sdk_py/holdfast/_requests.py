@@ -40,6 +40,8 @@ READY_TIMEOUT_S = 3600.0
 _CONTAINERS = frozenset({"argv", "env", "exclude"})
 """The parameters that are lists or maps. Others could hold more than the other end decodes, which would end the session."""
 MESSAGE_PARAMS_BYTES = MESSAGE_BYTES - 1024
+_SPLIT_CHARACTERS = 256 * 1024
+"""The time of ``shlex.split`` grows with the square of the length of a word."""
 _SHORT_BYTES = 4096
 """A script of ASCII characters up to this size fits without being packed to find out."""
 """What all parameters of a request that travels as one message, with its ids, come to at most."""
@@ -351,6 +353,9 @@ def terminal_params(
         import shlex
 
         script_of(command)
+        if len(command) > _SPLIT_CHARACTERS:
+            message = f"a command of over {_SPLIT_CHARACTERS} characters is not split into words"
+            raise ArgumentsTooLongError("arguments_too_long", message, hint="give the program and its arguments as a list")
         try:
             command = shlex.split(command)
         except ValueError as wrong:

@@ -78,7 +78,7 @@ def test_run(holdfast: Run, created: list[str], stack: Any, tmp_path: Path) -> N
         done = holdfast("run", "--rm", *words, "--entrypoint", "", "host")
         assert (done.returncode, "a command is missing" in done.stderr) == (2, True), done.stderr
     done = holdfast("run", "--rm", "--network", "host", "-l", "words=rm", "alpine", "true")
-    assert (done.returncode, "--network is one of" in done.stderr) == (127, True), done.stderr
+    assert (done.returncode, "--network takes one of" in done.stderr) == (127, True), done.stderr
     no_service = stack.environment() | {"HOLDFAST_URL": "http://127.0.0.1:9"}
     assert holdfast("run", "--rm", "host", "true", env=no_service).returncode == 125
     no_command = holdfast("run", "host")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast import ConfigurationError, InvalidArgumentError, InvalidPathError, SandboxClient
-from holdfast._arguments import environment, path_of, seconds
+from holdfast import ArgumentsTooLongError, ConfigurationError, InvalidArgumentError, InvalidPathError, SandboxClient
+from holdfast._arguments import environment, host_of, path_of, seconds, wait_time_of
+from holdfast._local_files import local_path
 from holdfast._options import Options, find_options
 from holdfast._requests import command_params, create_body, terminal_params
 
@@ -55,6 +56,41 @@ def test_the_key_is_not_printed() -> None:
 def test_bad_times(value: object) -> None:
     with pytest.raises(InvalidArgumentError):
         seconds(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), True, "3"])
+def test_bad_times_of_waits(value: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        wait_time_of(value, "wait_s")  # type: ignore[arg-type]
+
+
+def test_a_wait_may_take_no_time() -> None:
+    assert (wait_time_of(0), wait_time_of(None), wait_time_of(2)) == (0, None, 2)
+    with pytest.raises(InvalidArgumentError, match="wait_s must be a number of seconds from 0 to"):
+        wait_time_of(-1, "wait_s")
+
+
+@pytest.mark.parametrize("host", ["", "a\0", "\ud800", None])
+def test_bad_hosts(host: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="local_host must be the name or address of a host"):
+        host_of(host, "local_host")
+
+
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_bad_local_paths(path: str) -> None:
+    with pytest.raises(InvalidPathError, match="the local path"):
+        local_path(path)
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_bad_names_of_images(name: str) -> None:
+    with SandboxClient("http://127.0.0.1:9", "hf_x") as client, pytest.raises(InvalidArgumentError, match="name of an image"):
+        client.images.remove(name)
+
+
+def test_a_long_word_for_a_terminal_is_refused_at_once() -> None:
+    with pytest.raises(ArgumentsTooLongError, match="not split into words"):  # to split it would take minutes
+        terminal_params("x" * 3_000_000, 24, 80, None, None, None, None, False)
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000])

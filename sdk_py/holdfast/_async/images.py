@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from holdfast._arguments import bad
 from holdfast._async.rest import AsyncRest
 from holdfast._public import public
 from holdfast._results import ImageInfo
@@ -58,6 +59,8 @@ class AsyncImages:
 
         ``name`` is that of ``list``.
         """
+        if not isinstance(name, str) or not name:
+            raise bad("name must be the name of an image")
         await self._rest.request("DELETE", f"/images/{quoted(name, '/:@')}")
 
 

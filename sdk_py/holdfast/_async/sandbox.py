@@ -237,7 +237,8 @@ class AsyncSandbox(AsyncAttachable):
         the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
         no terminal. For one program on a terminal, such as an editor, see ``terminal``.
         """
-        return await open_shell(self, shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None))
+        size = size_of(rows, cols)
+        return await open_shell(self, shell_params(name, shell, cwd, env, user, size if tty else None))
 
     @opening
     async def terminal(

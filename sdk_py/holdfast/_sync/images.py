@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from holdfast._arguments import bad
 from holdfast._sync.rest import Rest
 from holdfast._public import public
 from holdfast._results import ImageInfo
@@ -59,6 +60,8 @@ class Images:
 
         ``name`` is that of ``list``.
         """
+        if not isinstance(name, str) or not name:
+            raise bad("name must be the name of an image")
         self._rest.request("DELETE", f"/images/{quoted(name, '/:@')}")
 
 

@@ -238,7 +238,8 @@ class Sandbox(Attachable):
         the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
         no terminal. For one program on a terminal, such as an editor, see ``terminal``.
         """
-        return open_shell(self, shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None))
+        size = size_of(rows, cols)
+        return open_shell(self, shell_params(name, shell, cwd, env, user, size if tty else None))
 
     @opening
     def terminal(

@@ -74,7 +74,8 @@ def copy(arguments: Arguments) -> None:
     if arguments.json:
         print_json({"size_bytes": moved.size_bytes, "entries": moved.entries, "sha256": moved.sha256, "skipped": moved.skipped})
     elif moved.skipped and not arguments.quiet:
-        print_note(f"holdfast: {moved.skipped} entries were left out: special files, or links that lead out of the directory")
+        what = "1 entry was" if moved.skipped == 1 else f"{moved.skipped} entries were"
+        print_note(f"holdfast: {what} left out: special files, or links that lead out of the directory")
 
 
 def remote(word: str) -> tuple[str, str] | None:

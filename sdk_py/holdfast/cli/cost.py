@@ -102,8 +102,8 @@ def cost(arguments: Arguments) -> int:
         raise UsageError("--headroom must be at least 1", "1.25 reserves a quarter more than is used")
     cpu, memory = (limit if use is None else min(limit, use * arguments.headroom) for limit, use in zip(limits, used, strict=True))
     sandboxes = int(arguments.sandboxes)
-    if sandboxes < 1:
-        raise UsageError("--sandboxes must be at least 1")
+    if sandboxes < 1 or sandboxes != arguments.sandboxes:
+        raise UsageError("--sandboxes must be a whole number of at least 1")
     node = Node(parse_cpu(arguments.node_cpu), parse_bytes(arguments.node_memory), int(arguments.node_pods), arguments.node_price)
     service_price = node.price if arguments.service_price is None else arguments.service_price
     overhead = Overhead() if arguments.measured is None else measured(arguments.measured)
