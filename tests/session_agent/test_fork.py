@@ -17,8 +17,9 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.process import fork as forking
-from session_agent.agent.process.fork import CannotExecuteError, Forker, Launch, Starting, Stdio
+from session_agent.agent.process.fork import Forker, Launch, Starting, Stdio
 from session_agent.agent.process.privileges import CommandNamespace
+from session_agent.agent.process.start_errors import CannotExecuteError
 from session_agent.agent.process.stub import Call, Report, assemble, execs, supported
 from tests.support.own_process import in_own_process
 

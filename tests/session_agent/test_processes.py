@@ -19,9 +19,10 @@ from holdfast_wire.limits import KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES
 from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.records import Records
 from session_agent.agent.output.spool import Budget, Spool
-from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
+from session_agent.agent.process.fork import Launch, Stdio
 from session_agent.agent.process.process_tree import Tags, TreeKill, has_unowned_children, mark_run, members, owned_by, read_tag
 from session_agent.agent.process.processes import Reaper, exit_outcome, signal_number
+from session_agent.agent.process.start_errors import CannotExecuteError
 from tests.support.until import until_async
 
 LAUNCH = Launch("/", {"PATH": os.environ["PATH"]})

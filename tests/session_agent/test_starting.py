@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import os
 import struct
 from collections.abc import AsyncIterator
@@ -72,6 +73,7 @@ async def held(path: str = PATH, **settings: Any) -> AsyncIterator[Held]:
 def make_starts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process forked from now on fails between fork and exec."""
     monkeypatch.setattr(forking, "execs", lambda paths: [Call("ioctl", (0, 0, 0)), *execs(paths)])
+    monkeypatch.setattr(forking, "_stub_image", functools.lru_cache(forking._stub_image.__wrapped__))  # a cache for these images alone
 
 
 @in_own_process

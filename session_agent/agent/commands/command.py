@@ -18,8 +18,9 @@ from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.pipes import PipeReader, PipeWriter, discard
 from session_agent.agent.output.records import Record, check_id, fingerprint
 from session_agent.agent.output.spool import Spool
-from session_agent.agent.process.fork import CannotExecuteError, Stdio
+from session_agent.agent.process.fork import Stdio
 from session_agent.agent.process.process_tree import kill_group, members, owned_by, signal_all
+from session_agent.agent.process.start_errors import CannotExecuteError
 from session_agent.agent.request import params as read
 from session_agent.agent.session.channels import Channel
 from session_agent.agent.session.delivery import CommandHandler

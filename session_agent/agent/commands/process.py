@@ -16,9 +16,10 @@ from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus, exit_status_of
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
-from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
+from session_agent.agent.process.fork import Launch, Stdio
 from session_agent.agent.process.process_tree import TreeKill, has_unowned_children, kill_group, members, owned_by
 from session_agent.agent.process.processes import exit_outcome, signal_number
+from session_agent.agent.process.start_errors import CannotExecuteError
 
 _WAIT_POLL_S = 0.05
 

@@ -21,11 +21,10 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass, field, replace
 
 from .privileges import CommandNamespace
+from .start_errors import CannotExecuteError, explain
 from .stub import Call, Report, assemble, execs, supported
 from .ulimits import Ulimits, apply_ulimits, ulimit_arguments
 
-_PROGRAM_ERRORS = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
-"""Errors of exec that are caused by the program that was named, not by the sandbox."""
 _STUB_REFUSED_ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOENT, errno.ENOEXEC, errno.EINVAL)
 """Errors where the kernel or a security policy forbids making a memory file that can be executed, or executing it."""
 _FIRST_HIGH_FD = 64
@@ -67,15 +66,6 @@ class Stdio:
     keep: tuple[int, ...] = field(default=())
 
 
-class CannotExecuteError(Exception):
-    """The program was not found (127) or cannot be executed (126): ``message`` is what a shell would print."""
-
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-        self.message = message
-
-
 class Starting:
     """A child whose exec has not been confirmed yet. Call ``read_report`` when ``descriptor`` is readable, until it returns True."""
 
@@ -84,8 +74,8 @@ class Starting:
         self.watched = False
         """Whether the event loop reads ``descriptor``."""
         self._report = Report(calls)
-        self._stub_image = program
-        self._launch = launch
+        self._program = program
+        self._cwd = launch.cwd
 
     def read_report(self) -> bool:
         """Read the stub's report as far as it has arrived. True once the exec has succeeded or failed."""
@@ -105,8 +95,8 @@ class Starting:
         if failed is None:
             return None
         if failed.name != "execve":
-            return HoldfastError("spawn_failed", f"cannot start {self._stub_image!r:.200}: {failed.name}: {os.strerror(number)}")
-        return explain(OSError(number, os.strerror(number), self._stub_image), self._stub_image, self._launch)
+            return HoldfastError("spawn_failed", f"cannot start {self._program!r:.200}: {failed.name}: {os.strerror(number)}")
+        return explain(OSError(number, os.strerror(number), self._program), self._program, self._cwd)
 
     def close(self) -> None:
         """Close the pipe of the report."""
@@ -168,7 +158,7 @@ class Forker:
                 )
             return _fork_and_wait(argv, launch, stdio, tty, place, ulimits=self._ulimits), None
         except (OSError, ValueError) as error:
-            raise explain(error, argv[0], launch) from None
+            raise explain(error, argv[0], launch.cwd) from None
         finally:
             for descriptor in copies:
                 os.close(descriptor)
@@ -343,7 +333,7 @@ def _fork_and_wait(
     # only if needed: a preexec_fn makes subprocess use fork instead of the faster vfork
     in_child = functools.partial(_prepare_child, tty, place, ulimits or {}) if tty or place or ulimits else None
     try:
-        _reserve(place, reserved)
+        _reserve(place, stdio.stdin, reserved)
         process = subprocess.Popen(
             argv,
             executable=program,
@@ -392,32 +382,7 @@ def _set_close_on_exec(keep: Collection[int]) -> None:
                 pass  # the descriptor of the listing itself, closed by now
 
 
-def _reserve(numbers: Collection[int], reserved: list[int]) -> None:
-    """Occupy those of the descriptors ``numbers`` that are free, so that Popen's own pipe gets none of them."""
-    with open(os.devnull, "rb") as null:
-        for number in numbers:
-            reserved.append(fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, number))  # noqa: PERF401 - what was opened before an error is closed
-
-
-def explain(error: Exception, program: str, launch: Launch) -> Exception:
-    """The error for the client: ``CannotExecuteError`` or ``HoldfastError``."""
-    if isinstance(error, ValueError):
-        return HoldfastError("spawn_failed", f"cannot start {program!r:.200}: {error}")
-    assert isinstance(error, OSError)
-    if error.filename == launch.cwd and not (os.path.isdir(launch.cwd) and error.filename == program):
-        code = "cwd_forbidden" if error.errno in (errno.EACCES, errno.EPERM) else "cwd_not_found"
-        message = f"cannot change to the working directory {launch.cwd!r:.200}: {error.strerror}"
-        return HoldfastError(code, message, detail={"cwd": os.fsencode(launch.cwd).decode("utf-8", "replace")})
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        if "/" in program and os.path.exists(program):
-            return CannotExecuteError(126, f"{program}: the interpreter it names is missing")
-        return CannotExecuteError(127, f"{program}: command not found")
-    if error.errno == errno.E2BIG:
-        return HoldfastError("arguments_too_long", f"the arguments and environment of {program!r:.200} are too long for the kernel")
-    if isinstance(error, PermissionError) or error.errno in _PROGRAM_ERRORS:
-        return CannotExecuteError(126, f"{program:.300}: {error.strerror}")
-    return HoldfastError(
-        "spawn_failed",
-        f"cannot start {program!r:.200}: {error.strerror}",
-        hint="the sandbox may be out of processes, memory or descriptors",
-    )
+def _reserve(numbers: Collection[int], descriptor: int, reserved: list[int]) -> None:
+    """Occupy those of ``numbers`` that are free by copies of ``descriptor``, so that Popen's own pipe gets none of them."""
+    for number in numbers:
+        reserved.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, number))  # noqa: PERF401 - what was opened before an error is closed

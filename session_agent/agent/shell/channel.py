@@ -22,8 +22,8 @@ from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import refusal
 from session_agent.agent.output.records import Record, check_id, fingerprint
 from session_agent.agent.output.spool import Spool
-from session_agent.agent.process.fork import CannotExecuteError
 from session_agent.agent.process.processes import is_signal
+from session_agent.agent.process.start_errors import CannotExecuteError
 from session_agent.agent.request import params as read
 from session_agent.agent.session.channels import Channel, Handler
 from session_agent.agent.session.delivery import Presenter
