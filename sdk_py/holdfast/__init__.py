@@ -29,10 +29,10 @@ if TYPE_CHECKING:
         SandboxNotFoundError, SandboxNotReadyError, ServiceError, ServiceUnavailableError, SessionFencedError, SessionLostError,
         ShellLostError, SpawnError, UnsupportedError, UserNotFoundError, WaitTimeoutError, WorkingDirectoryError,
     )  # fmt: skip
+    from holdfast._file_results import FileEntry, FileEvent, FileMatch, PatchResult, TransferResult
     from holdfast._requests import ClusterOptions
     from holdfast._results import (  # isort: skip
-        STDERR, STDOUT, Address, Cause, Chunk, CommandResult, FileEntry, FileEvent, FileMatch, GroupInfo, ImageInfo, PatchResult,
-        SandboxInfo, StreamCount, TransferResult,
+        STDERR, STDOUT, Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, SandboxInfo, StreamCount,
     )  # fmt: skip
     from holdfast._sync.client import SandboxClient
     from holdfast._sync.files import Files
@@ -81,6 +81,7 @@ _ASYNC = {
 _HOMES = {
     **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
+    **dict.fromkeys(("FileEntry", "FileEvent", "FileMatch", "PatchResult", "TransferResult"), "holdfast._file_results"),
     "ClusterOptions": "holdfast._requests",
 }
 

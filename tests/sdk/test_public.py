@@ -195,7 +195,7 @@ def test_every_parameter_is_documented(written: type, generated: type) -> None:
 
 
 def test_every_field_is_documented() -> None:
-    for module in ("holdfast._results", "holdfast._requests", "holdfast_wire.rest"):
+    for module in ("holdfast._results", "holdfast._file_results", "holdfast._requests", "holdfast_wire.rest"):
         for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
             if isinstance(node, ast.ClassDef):
                 for field, after in zip(node.body, [*node.body[1:], None], strict=True):

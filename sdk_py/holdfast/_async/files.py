@@ -25,9 +25,10 @@ from holdfast._errors import (
     RequestTooLargeError,
     UnsupportedError,
 )
+from holdfast._file_results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer
 from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
 from holdfast._public import public
-from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer, take
+from holdfast._results import take
 from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.aio.opening import opening
 

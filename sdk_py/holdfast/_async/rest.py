@@ -15,8 +15,9 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._arguments import given
 from holdfast._async.http import AsyncHttp
 from holdfast._errors import ClientClosedError, error
+from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._options import Options
-from holdfast._results import CommandResult, FileEntry, PatchResult, SandboxInfo, cut, read_patch, take
+from holdfast._results import CommandResult, SandboxInfo, cut, take
 from holdfast._transport.aio.events import Event
 from holdfast._transport.rest.answer import Answer, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info

@@ -36,10 +36,11 @@ from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
 from holdfast._errors import ClientClosedError, SandboxLostError, UnsupportedError, from_map
+from holdfast._file_results import PatchResult, read_patch
 from holdfast._options import Options
 from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
-from holdfast._results import CommandResult, PatchResult, SandboxInfo, ending, read_patch
+from holdfast._results import CommandResult, SandboxInfo, ending
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.aio.opening import opening

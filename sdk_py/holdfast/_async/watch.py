@@ -16,9 +16,9 @@ import msgpack
 from holdfast._arguments import wait_time_of
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import WaitTimeoutError
+from holdfast._file_results import FileEvent, read_event
 from holdfast._local_files import read_each
 from holdfast._public import public
-from holdfast._results import FileEvent, read_event
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.session.sinks import WatchSink
 

@@ -16,8 +16,9 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._arguments import given
 from holdfast._sync.http import Http
 from holdfast._errors import ClientClosedError, error
+from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._options import Options
-from holdfast._results import CommandResult, FileEntry, PatchResult, SandboxInfo, cut, read_patch, take
+from holdfast._results import CommandResult, SandboxInfo, cut, take
 from holdfast._transport.threads.events import Event
 from holdfast._transport.rest.answer import Answer, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info

@@ -37,10 +37,11 @@ from holdfast._sync.shell import Shell
 from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import ClientClosedError, SandboxLostError, UnsupportedError, from_map
+from holdfast._file_results import PatchResult, read_patch
 from holdfast._options import Options
 from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
-from holdfast._results import CommandResult, PatchResult, SandboxInfo, ending, read_patch
+from holdfast._results import CommandResult, SandboxInfo, ending
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads.events import Cancelled
 from holdfast._transport.threads.opening import opening

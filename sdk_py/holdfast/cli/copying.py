@@ -27,7 +27,8 @@ from holdfast import (
     TransferResult,
     UnsupportedError,
 )
-from holdfast._results import read_transfer, take
+from holdfast._file_results import read_transfer
+from holdfast._results import take
 from holdfast._sync.transfers import Transfer
 from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.finding import opened

@@ -9,9 +9,10 @@ from typing import Any
 
 from holdfast._arguments import Bound, given
 from holdfast._errors import ServiceError, UnsupportedError, error
+from holdfast._file_results import FileEntry
 
 from holdfast._results import (  # isort: skip
-    STDERR, STDOUT, Cause, CommandResult, FileEntry, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
+    STDERR, STDOUT, Cause, CommandResult, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
 )  # fmt: skip
 
 _STREAM_FIELDS = (("seen", (int,), 0), ("dropped", (int,), 0), ("sha256", (str,), ""))
