@@ -36,6 +36,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     requires.enforce(item)
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Tell ``infra/scripts/rerun_failed.py`` how the run ended: a run that was aborted has failed tests on record, too."""
+    cache = getattr(session.config, "cache", None)
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set("holdfast/exitstatus", int(exitstatus))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for mark in ("chaos", "cluster", "docker", "recipes_packages", "soak"):
         left_out = [item for item in items if item.get_closest_marker(mark)]

@@ -210,7 +210,7 @@ class Fields:
         for key, text in value.items():
             check_label(key)
             if not isinstance(text, str) or len(text) > _LABEL_BYTES or "\0" in text:
-                raise _wrong("labels", f"a map whose names and values have at most {_LABEL_BYTES} characters")
+                raise _wrong("labels", f"a map of strings without NUL, of at most {_LABEL_BYTES} characters")
             _encodable("labels", text)
         return dict(value)
 

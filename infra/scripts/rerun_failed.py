@@ -11,21 +11,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 _TOP = Path(__file__).resolve().parents[2]
 _MOST = 5
 """With more failures than this the change is at fault, or the machine."""
+_SOME_FAILED = 1
+"""Exit status of pytest. ``tests/conftest.py`` records it, because that of ``make`` does not tell a failed test from an aborted run."""
 
 
 def main(top: Path = _TOP, python: str = sys.executable) -> int:
     """The exit status: 0 if a few tests had failed and each of them passes now."""
-    try:
-        failed = sorted(json.loads((top / ".pytest_cache/v/cache/lastfailed").read_text()))
-    except FileNotFoundError:
-        failed = []
-    if not failed or len(failed) > _MOST:
-        count = "no failed test is on record" if not failed else f"{len(failed)} tests failed, more than {_MOST}"
-        print(f"not run again: {count}", file=sys.stderr)
+    failed: list[str] = sorted(_recorded(top, "cache/lastfailed") or ())
+    if _recorded(top, "holdfast/exitstatus") != _SOME_FAILED:  # all tests ran, and some failed
+        print("not run again: the run was aborted, or there was none", file=sys.stderr)
+        return 1
+    if len(failed) > _MOST:
+        print(f"not run again: {len(failed)} tests failed, more than {_MOST}", file=sys.stderr)
         return 1
     print(f"\n== {len(failed)} tests failed beside others and run again alone", *failed, sep="\n   ", flush=True)
     options = ["-q", "-p", "no:xdist", "--last-failed", "--last-failed-no-failures", "none"]
@@ -33,6 +35,14 @@ def main(top: Path = _TOP, python: str = sys.executable) -> int:
     if code == 0:
         print("\n== unstable: failed beside others, passed alone; find out why", *failed, sep="\n   ", flush=True)
     return code
+
+
+def _recorded(top: Path, name: str) -> Any:
+    """What the last run of pytest wrote to its cache, None if it wrote nothing."""
+    try:
+        return json.loads((top / ".pytest_cache/v" / name).read_text())
+    except FileNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

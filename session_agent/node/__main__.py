@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
             print(f"node: {error}", file=sys.stderr)
             return 1
         except OSError as error:
-            print(f"node: the data folder {config.data_dir} cannot be used: {error}", file=sys.stderr)
+            print(f"node: {error.filename or config.data_dir} cannot be used: {error.strerror or error}", file=sys.stderr)
             return 1
     return 0
 

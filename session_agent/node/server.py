@@ -12,6 +12,7 @@ import errno
 import json
 import logging
 import os
+import socket
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -29,6 +30,19 @@ MAX_LINE = 1 << 20
 MAX_REQUESTS = 4096
 
 
+def _is_served(path: str) -> bool:
+    """Whether a process listens on this socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except TimeoutError:
+            return True  # its backlog is full
+        except OSError:
+            return False
+    return True
+
+
 class NodeServer:
     """Listens on the node's socket until `stop`."""
 
@@ -41,11 +55,17 @@ class NodeServer:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
+        """Listen. Raises ``OSError`` with the path of the socket, also where another node listens there."""
+        path = self._settings.socket_path
+        if _is_served(path):
+            raise OSError(errno.EADDRINUSE, "another node listens there", path)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._settings.socket_path)
+            os.unlink(path)
         mask = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._connection, self._settings.socket_path, limit=MAX_LINE, backlog=128)
+            self._server = await asyncio.start_unix_server(self._connection, path, limit=MAX_LINE, backlog=128)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
         finally:
             os.umask(mask)
 
@@ -60,8 +80,9 @@ class NodeServer:
             task.cancel()
         for writer in list(self._writers):
             writer.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._settings.socket_path)
+        if self._server:  # else another node may listen there
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._settings.socket_path)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

@@ -79,6 +79,10 @@ def test_image_rm_removes_all_that_there_are(monkeypatch: pytest.MonkeyPatch, ca
         monkeypatch.setenv("HOLDFAST_API_KEY", "key")
         assert run(["rmi", "--json", "two", "three"]) == 125
         assert [line for line, _ in service.requests] == ["DELETE /images/two", "DELETE /images/three"]
-    shown = capsys.readouterr()
+        shown = capsys.readouterr()
+        service.answers = [(200, {"status": "deleted"}), (401, problem("key_invalid", "the API key is not known"))]
+        assert run(["rmi", "--json", "four", "five", "six"]) != 0
+        assert [line for line, _ in service.requests][2:] == ["DELETE /images/four", "DELETE /images/five"]
+        assert json.loads(capsys.readouterr().out) == {"removed": ["four"]}, "what was removed is reported"
     assert json.loads(shown.out) == {"removed": ["three"]}
     assert "there is no image two" in json.loads(shown.err)["error"]["message"]

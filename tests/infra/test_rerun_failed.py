@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.scripts import rerun_failed
+from tests.infra.overlays import TOP
 
 UNSTABLE = """
 from pathlib import Path
@@ -19,8 +20,18 @@ def test_passes_alone():
 """
 
 
+RECORD = "from tests.conftest import pytest_sessionfinish\n"
+ABORT = """
+def pytest_runtest_logfinish(nodeid):
+    if nodeid.endswith("test_passes_alone"):
+        raise MemoryError
+"""
+
+
 @pytest.fixture(autouse=True)
-def _no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+def _the_suites_record_and_no_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conftest.py").write_text(RECORD)
+    monkeypatch.setenv("PYTHONPATH", str(TOP))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
@@ -56,6 +67,12 @@ def test_many_failures_are_not_repeated(tmp_path: Path, capfd: pytest.CaptureFix
     assert "not run again: 6 tests failed, more than 5" in capfd.readouterr().err
 
 
-def test_a_run_without_a_record_of_failures_is_not_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_aborted_run_is_not_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "conftest.py").write_text(RECORD + ABORT)
+    assert run(tmp_path, UNSTABLE + "def test_never_runs(): assert False") == (3, 1)
+    assert "the run was aborted" in capfd.readouterr().err
+
+
+def test_without_a_run_nothing_is_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert rerun_failed.main(tmp_path) == 1
-    assert "no failed test is on record" in capfd.readouterr().err
+    assert "the run was aborted, or there was none" in capfd.readouterr().err

@@ -165,7 +165,7 @@ elif words[0] == "apply":
         ('{"a": "line of a log"}', "pod/a", 0, 1, "without a report"),
         ('{"failed": 0, "failures": [], "steps": {}}', "pod/a", 0, 1, "create: done by 0 of 1 sandboxes"),
         (json.dumps(complete_report(episodes.WORK_STEPS, 1)), "pod/a", 2, 1, "0 of 2 rollouts happened"),
-        ("at work\n" + json.dumps(complete_report(episodes.WORK_STEPS, 1)), "", 2, 1, "no gateway is there"),
+        ("at work\n" + json.dumps(complete_report(episodes.WORK_STEPS, 1)), "", 2, 1, "there is no gateway to restart"),
         ("at work\n" + json.dumps(complete_report(episodes.WORK_STEPS, 1)), "pod/a", 2, 0, "smoke: passed"),
         (json.dumps(complete_report(episodes.STEPS, 1)), "pod/a", 0, 0, "smoke: passed"),
     ],

@@ -194,5 +194,5 @@ async def test_loading_an_archive_is_unsupported(images: Images, tmp_path: Path)
 
 async def test_a_missing_right_is_a_fault_of_the_service(images: Images, api: FakeApi) -> None:
     api.refuse.append(("create daemonsets", RefusedError(403, "Forbidden", "daemonsets.apps is forbidden: cannot create resource")))
-    with pytest.raises(RuntimeUnavailableError, match="refused the service"):
+    with pytest.raises(RuntimeUnavailableError, match="refused the gateway's request"):
         await images.pull("debian:13")

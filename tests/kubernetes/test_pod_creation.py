@@ -239,7 +239,7 @@ async def test_an_expired_token_is_read_again(runtime: KubernetesRuntime, api: F
     await runtime.ping()
     api.token = "t2"
     for _ in range(2):  # the kubeconfig still has the old one
-        with pytest.raises(RuntimeUnavailableError, match="refused the service"):
+        with pytest.raises(RuntimeUnavailableError, match="refused the gateway's request"):
             await runtime.ping()
     path = tmp_path / "kubeconfig"
     path.write_text(path.read_text().replace('"token": "t"', '"token": "t2"'))

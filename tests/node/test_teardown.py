@@ -194,6 +194,16 @@ async def test_one_node_per_data_directory(node: Node) -> None:
         second.start()
 
 
+async def test_one_node_per_socket(node: Node, tmp_path: Path) -> None:
+    second = Node(tmp_path / "other", {"HOLDFAST_AGENT_ENTRY": ENTRY, "HOLDFAST_NODE_SOCKET": node.socket})
+    with pytest.raises(AssertionError, match="another node listens there"):
+        second.start()
+    await (await node.client()).create("box")
+    lost = Node(tmp_path / "third", {"HOLDFAST_AGENT_ENTRY": ENTRY, "HOLDFAST_NODE_SOCKET": str(tmp_path / "none/node.sock")})
+    with pytest.raises(AssertionError, match=r"none/node\.sock cannot be used: No such file or directory"):
+        lost.start()
+
+
 @requires("root", "memory file system")
 def test_one_node_per_run_directory(tmp_path: Path) -> None:
     """Nodes in containers may share it while their data directories have the same name: the second must not remove the first's files."""

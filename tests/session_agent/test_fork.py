@@ -133,6 +133,21 @@ def test_placed_descriptors_may_exchange_their_numbers(tasks: int, stub: bool) -
     assert os.waitpid(pid, 0)[1] == 0
 
 
+@in_own_process
+def test_a_child_that_may_open_fewer_descriptors_than_the_agent_has_open() -> None:
+    forker = Forker(ulimits={"nofile": (64, 64)})
+    forker._stubs = False
+    reader, writer = os.pipe()
+    held = [os.dup(reader) for _ in range(150)]
+    place = dict.fromkeys(range(20, 24), reader)
+    pid, _ = forker.fork(["sh", "-c", "ulimit -n"], LAUNCH, Stdio(reader, writer, writer), place=place)
+    for descriptor in (writer, *held):
+        os.close(descriptor)
+    with open(reader, "rb") as output:
+        assert output.read() == b"64\n"
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_low_descriptors_may_be_exchanged(tasks: int) -> None:
     pid, starting = Forker([tasks]).fork(["sh", "-c", "test -e /proc/self/fd/0 && test -e /proc/self/fd/2"], LAUNCH, Stdio(2, 0, 1))
     assert os.waitpid(pid, 0)[1] == 0

@@ -417,6 +417,10 @@ def test_a_pipe_in_place_of_the_shells_program_does_not_block(tmp_path: Path) ->
     """A command may put one there after the program was found."""
     os.mkfifo(tmp_path / "sh")
     assert not is_busybox(str(tmp_path / "sh"))
+    held = os.open(tmp_path / "sh", os.O_RDWR)
+    os.utime(tmp_path / "sh", (1, 1))  # another file, to the cache
+    assert not is_busybox(str(tmp_path / "sh")), "nor one that has a writer"
+    os.close(held)
 
 
 def test_quote_survives_any_bytes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from holdfast import HoldfastError, ImageInfo, SandboxClient
+from holdfast import ConflictError, HoldfastError, ImageInfo, NotFoundError, SandboxClient
 from holdfast.cli.command_line import Arguments
 from holdfast.cli.output import print_json, print_line, report, table
 
@@ -36,20 +36,22 @@ def pull(arguments: Arguments) -> None:
 def remove(arguments: Arguments) -> int:
     removed: list[str] = []
     failed: list[HoldfastError] = []
-    with SandboxClient() as client:
-        for name in arguments.name:
-            try:
-                client.images.remove(name)
-            except HoldfastError as why:  # those behind it are removed all the same, as in docker
-                if why.fault != "caller" or len(arguments.name) == 1:
-                    raise
-                failed.append(why)
-            else:
-                removed.append(name)
-    if arguments.json:
-        print_json({"removed": removed})
-    for one in failed:
-        report(one.to_map(), as_json=arguments.json)
+    try:
+        with SandboxClient() as client:
+            for name in arguments.name:
+                try:
+                    client.images.remove(name)
+                except (ConflictError, NotFoundError) as why:  # those behind it are removed all the same, as in docker
+                    if len(arguments.name) == 1:
+                        raise
+                    failed.append(why)
+                else:
+                    removed.append(name)
+    finally:
+        if arguments.json and (removed or failed):
+            print_json({"removed": removed})
+        for one in failed:
+            report(one.to_map(), as_json=arguments.json)
     return 125 if failed else 0
 
 

@@ -157,8 +157,8 @@ def inspect(arguments: Arguments) -> int:
         finally:
             if records or len(arguments.sandbox) > 1:
                 print_json(records)
-    for one in missing:
-        report(one.to_map(), as_json=arguments.json)
+            for one in missing:
+                report(one.to_map(), as_json=arguments.json)
     return 125 if missing else 0
 
 

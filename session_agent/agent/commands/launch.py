@@ -107,7 +107,7 @@ def is_busybox(path: str) -> bool:
 def _contains_busybox(path: str, device: int, inode: int, changed: int) -> bool:
     # A command may replace the program by a named pipe, on which a blocking open would never return.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        return b"BusyBox v" in file.read(_BUSYBOX_BYTES)
+        return b"BusyBox v" in (file.read(_BUSYBOX_BYTES) or b"")  # None: a named pipe that is empty
 
 
 def _environment(user: User, term: str | None) -> dict[str, str]:

@@ -360,7 +360,6 @@ def _fork_and_wait(
 
 
 def _prepare_child(tty: bool, place: dict[int, int], ulimits: Ulimits) -> None:
-    apply_ulimits(ulimits)
     if tty:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     if place:
@@ -370,6 +369,7 @@ def _prepare_child(tty: bool, place: dict[int, int], ulimits: Ulimits) -> None:
             else:
                 os.dup2(source, target, inheritable=True)
         _set_close_on_exec(keep=place)
+    apply_ulimits(ulimits)  # last: with few descriptors allowed, none could be opened
 
 
 def _set_close_on_exec(keep: Collection[int]) -> None:

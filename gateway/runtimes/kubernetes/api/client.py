@@ -27,6 +27,8 @@ from gateway.runtimes.base import RuntimeUnavailableError
 
 CONNECTIONS = 64
 """Most requests at once; further ones wait for a connection."""
+_CREDENTIALS_S = 30.0
+"""A plug-in of a kubeconfig asks an identity provider."""
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
@@ -77,14 +79,22 @@ class Api:
         """
         async with self._connecting:
             if self._client is None:
-                configuration = await _credentials(self._kubeconfig)
+                configuration = await self._read_credentials()
                 configuration.connection_pool_maxsize = CONNECTIONS
                 self._client = kube.ApiClient(configuration)
                 self._client.user_agent = "holdfast"
             elif self._expired:
-                self._client.configuration.api_key = (await _credentials(self._kubeconfig)).api_key
+                self._client.configuration.api_key = (await self._read_credentials()).api_key
             self._expired = False
             return self._client
+
+    async def _read_credentials(self) -> kube.Configuration:
+        """Raises ``RuntimeUnavailableError``, also where a plug-in of the kubeconfig does not answer."""
+        try:
+            async with asyncio.timeout(_CREDENTIALS_S):
+                return await _credentials(self._kubeconfig)
+        except TimeoutError:
+            raise RuntimeUnavailableError(f"{self._kubeconfig} gave no credentials within {_CREDENTIALS_S:g} s") from None
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> dict[str, Any]:
         return await self.call("GET", path, query, accept=_METADATA_ONLY if metadata_only else "application/json")
