@@ -27,15 +27,15 @@ def test_the_other_process_changed_nothing_here() -> None:
 def test_a_failure_there_is_a_failure_here(how: str) -> None:
     @in_own_process
     def plain(expected: int) -> None:
-        assert expected == 2, "told here"
+        assert expected == 2, "reported here"
 
     @in_own_process
     async def coroutine(expected: int) -> None:
-        assert expected == 2, "told here"
+        assert expected == 2, "reported here"
 
     run = plain if how == "plain" else coroutine
     run(2)
-    with pytest.raises(AssertionError, match="told here"):
+    with pytest.raises(AssertionError, match="reported here"):
         run(expected=1)
 
 
