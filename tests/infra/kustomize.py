@@ -7,6 +7,7 @@ compares it with `kubectl kustomize` where there is one. Called by the tests of 
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def _matching(resources: list[Manifest], target: dict[str, str]) -> list[Manifes
         resource
         for resource in resources
         if resource["metadata"]["name"] == target.get("name", resource["metadata"]["name"])
-        and resource["kind"] == target.get("kind", resource["kind"])
+        and re.fullmatch(target.get("kind", ".*"), resource["kind"])
         and ("kind" in target or resource["kind"] in {"Deployment", "StatefulSet"})
     ]
     if not found:
