@@ -144,9 +144,9 @@ class KubernetesRuntime:
         async with contextlib.aclosing(watch.changes()) as changes:
             async for change in changes:
                 match change:
-                    case Listed(objects):
+                    case Listed():
                         synced = True
-                        yield Synced(self._statuses_of(objects.values()))
+                        yield Synced()
                     case Changed(facts, before):
                         for event in on_change(facts, before, self.settings) if synced else ():
                             yield event
