@@ -99,6 +99,15 @@ class Api:
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> dict[str, Any]:
         return await self.call("GET", path, query, accept=_METADATA_ONLY if metadata_only else "application/json")
 
+    async def find(self, path: str, query: Mapping[str, str] | None = None, *, missing: int = 404) -> dict[str, Any] | None:
+        """As ``get``; None where the status is ``missing``."""
+        try:
+            return await self.get(path, query)
+        except ApiError as error:
+            if error.status != missing:
+                raise
+            return None
+
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return await self.call("POST", path, body=body)
 
