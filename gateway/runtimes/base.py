@@ -193,7 +193,7 @@ class Runtime(Protocol):
         ...
 
     async def stats(self) -> dict[str, Any]:
-        """CPU and memory: total and requested."""
+        """``cpu_total`` and ``memory_total``, None where unknown; what sandboxes request, ``cpu_requested`` and ``memory_requested``; more."""
         ...
 
     async def spares(self) -> dict[str, int]:
