@@ -193,7 +193,7 @@ class Runtime(Protocol):
         ...
 
     async def stats(self) -> dict[str, Any]:
-        """``cpu_total`` and ``memory_total``, None where unknown; what sandboxes request, ``cpu_requested`` and ``memory_requested``; more."""
+        """At least ``cpu_total`` and ``memory_total`` (None where unknown), ``cpu_requested`` and ``memory_requested``."""
         ...
 
     async def spares(self) -> dict[str, int]:
