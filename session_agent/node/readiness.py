@@ -32,7 +32,10 @@ async def prepared(container: Container, timeout_s: float) -> bool:
 
 
 async def wait_ready(container: Container, timeout_s: float) -> None:
-    """Wait until the agent serves. Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same."""
+    """Wait until the agent serves.
+
+    Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same.
+    """
     raw = bytearray()
     try:
         async with asyncio.timeout(timeout_s):

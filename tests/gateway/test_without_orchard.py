@@ -1,4 +1,4 @@
-"""The gateway without ``gateway/orchard``: removing the folder and its use in ``gateway.__main__`` takes away its routes and nothing else."""
+"""The gateway without ``gateway/orchard`` and its use in ``gateway.__main__`` still serves every other route."""
 
 from __future__ import annotations
 
