@@ -73,9 +73,8 @@ class SandboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """First event of a watch, and again after any break: every sandbox."""
+    """First event of a watch, and again after any break: what ended before is not reported, and ``list_watched`` does not have it."""
 
-    sandboxes: list[SandboxStatus]
     began_at: float | None = None
     """When the runtime last started (seconds since the epoch), if a restart ends all its sandboxes; else None."""
 

@@ -229,7 +229,7 @@ def _event(body: dict[str, Any]) -> Event | None:
     match event.get("type"):
         case "sync":
             began = event.get("began_at")
-            return Synced(_statuses(event), float(began) if isinstance(began, int | float) and began > 0 else None)
+            return Synced(float(began) if isinstance(began, int | float) and began > 0 else None)
         case "gone" | "failed":
             return SandboxEnded(_text(event, "sandbox_id"), _text(event, "incarnation"), _cause(event))
     return None

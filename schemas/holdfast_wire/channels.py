@@ -1,7 +1,7 @@
 """What may happen on a channel, as tables (PROTOCOL §7).
 
 Owns the kinds of channels, the imperatives each takes and the order of its facts. Both ends check against the same table: the
-agent checks a client's requests, the client checks an agent's facts (code in the sandbox may have replaced it). Called by ``session``.
+agent checks a client's requests, the client checks an agent's facts (code in the sandbox may have replaced it). Called by both ends.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns offsets, storage for replay, acknowledgement and credit (PROTOCOL §4, §5). Knows nothing of frames' meaning, sessions or
 time. The send half stores before it sends and trims on ack; the receive half drops duplicates and refuses holes. Called by
-``session`` alone.
+``session_base`` and its two ends.
 """
 
 from __future__ import annotations
@@ -52,11 +52,6 @@ class SendHalf:
         self._stored: deque[_Stored] = deque()
         self.unsent: deque[_Stored] = deque()
         """What the current connection has not been given yet."""
-
-    @property
-    def room(self) -> int:
-        """Bytes that may be pushed now."""
-        return max(0, self.limit - self.next)
 
     @property
     def settled(self) -> bool:

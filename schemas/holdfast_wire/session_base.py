@@ -1,7 +1,9 @@
-"""What both ends of a session have in common (PROTOCOL §3–§6).
+"""The session state machine: what both of its ends have in common (PROTOCOL §3–§6).
 
-Owns channels, acknowledgement, credit, liveness and what is sent again on resume. Hello and Welcome, and which items an end may receive,
-are in ``client_session`` and ``agent_session``; no other module uses this one.
+It has no sockets, tasks or clocks: five verbs drive it (``receive``, ``events``, ``outgoing``, ``deadline``, ``tick``), ``now`` is any
+monotonic clock in seconds, and events report what the caller has to do. Owns channels, acknowledgement, credit, liveness and what is sent
+again on resume. Hello and Welcome, and which items an end may receive, are in ``client_session`` and ``agent_session``, which alone use
+this module.
 """
 
 from __future__ import annotations

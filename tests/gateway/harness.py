@@ -109,7 +109,7 @@ class MemoryRuntime:
         """Behave as a node that was killed and restarted: all sandboxes are gone, and the watch reports it."""
         self.present.clear()
         self.began_at = time.time()
-        self._publish(Synced([], self.began_at))
+        self._publish(Synced(self.began_at))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         existing = self.present.get(sandbox_id)
@@ -133,7 +133,7 @@ class MemoryRuntime:
     async def watch(self) -> AsyncIterator[Event]:
         queue: asyncio.Queue[Event] = asyncio.Queue(1000)
         self._watchers.append(queue)
-        yield Synced(list(self.present.values()), self.began_at)
+        yield Synced(self.began_at)
         while True:
             yield await queue.get()
 
