@@ -21,7 +21,7 @@ from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import Stdio
-from session_agent.agent.process.processes import is_signal, kill_signal
+from session_agent.agent.process.processes import kill_signal
 from session_agent.agent.process.start_errors import CannotExecuteError
 from session_agent.agent.request import params as read
 from session_agent.agent.session.channels import Channel
@@ -115,15 +115,11 @@ class Terminal(Process):
         """Whether any process still has the pseudo-terminal open."""
         return any(source.open for source in self._sources)
 
-    def write(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Keys. The end of input is sent as Ctrl-D."""
-        if self._sink is None or not self._sink.open:
-            consumed(len(data))
-            return
-        if data:
-            self._sink.feed(data, False, consumed)
+        super().feed(data, False, consumed)
         if eof:
-            self._sink.feed(_END_OF_INPUT, False, lambda _: None)
+            super().feed(_END_OF_INPUT, False, lambda _: None)
 
     def resize(self, rows: int, columns: int) -> bool:
         """Change the size; the kernel sends SIGWINCH to the program. False if it had that size already."""
@@ -189,16 +185,20 @@ class Terminal(Process):
 
     def _store(self, exit_status: ExitStatus) -> None:
         self.spool.released = True  # only the present clients read the rest
+        self.record.owner = None
         self.record.exit_status = exit_status
         self.record.notify()
 
     def _fail(self, error: HoldfastError) -> None:
+        self.record.owner = None
         self.record.error = error
         self.record.notify()
 
 
 class TerminalHandler(RecordHandler):
     """Serves one client of a terminal."""
+
+    KIND = "terminal"
 
     def __init__(self, channel: Channel, terminal: Terminal, *, created: bool, past: bytes = b"") -> None:
         self._terminal = terminal
@@ -208,28 +208,10 @@ class TerminalHandler(RecordHandler):
         terminal.clients_changed()
         self._pump()
 
-    def write(self, data: bytes, eof: bool) -> None:
-        """Keys."""
-        self._terminal.write(data, eof, self._consumed)
-
     def resize(self, rows: int, columns: int) -> None:
         """Set the size."""
         if 0 < rows <= MOST_CELLS and 0 < columns <= MOST_CELLS:
             self._terminal.resize(rows, columns)
-
-    def signal(self, name: str) -> None:
-        """Signal the foreground process group."""
-        if is_signal(name):
-            self._terminal.signal(name)
-
-    def close(self, detach: bool) -> None:
-        """Kill the program, or with ``detach`` leave it running for clients that open its name."""
-        if self._presenter.finished:
-            return
-        if detach:
-            self._detach("the client detached; the terminal goes on")
-        else:
-            self._terminal.end("cancelled")
 
     def writable(self) -> None:
         """Credit returned, or the client attached or detached."""

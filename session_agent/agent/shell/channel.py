@@ -167,7 +167,7 @@ class ShellHandler(Handler):
         if record is None or record.owner is None:
             self._consumed(len(data))
         else:
-            record.owner.feed_command(record.command_id, data, eof, self._consumed)
+            record.owner.feed(data, eof, self._consumed)
 
     def _consumed(self, size_bytes: int) -> None:
         if not self._gone and size_bytes:
@@ -177,7 +177,7 @@ class ShellHandler(Handler):
         """Signal the command that is being reported."""
         presenter = self._presenter
         if presenter is not None and presenter.record.owner is not None and is_signal(name):
-            presenter.record.owner.signal_command(presenter.record.command_id, name)
+            presenter.record.owner.signal(name)
 
     def resize(self, rows: int, columns: int) -> None:
         """Resize the terminal, if the shell has one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
 
@@ -18,6 +19,13 @@ from session_agent.agent.process.process_tree import TreeKill
 from .abort import InterruptRetry
 from .output import make_fifo, remove_fifo
 from .timers import NEVER
+
+
+class RunningShell(Protocol):
+    """What a run needs of its ``shell.Shell``."""
+
+    def signal_run(self, run: Run, name: str) -> None: ...
+    def cancel_run(self, run: Run) -> None: ...
 
 
 class Run:
@@ -45,13 +53,22 @@ class Run:
     exit_code = 0
     signal_name: str | None = None
 
-    def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
+    def __init__(self, shell: RunningShell, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
+        self._shell = shell
         self.record = record
         self.script = script
         self.timeout_s = timeout_s
         self.pipe_stdin = pipe_stdin
         if pipe_stdin:
             self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
+
+    def signal(self, name: str) -> None:
+        """Signal its processes."""
+        self._shell.signal_run(self, name)
+
+    def cancel(self) -> None:
+        """Abort it, or remove it from the queue of its shell."""
+        self._shell.cancel_run(self)
 
     def create_fifo(self, uid: int | None, gid: int | None) -> None:
         """Create the named pipe of the standard input. Raises ``spawn_failed``: without input the command would do something else."""

@@ -96,8 +96,8 @@ class Shell:
         """Queue a run. Raises ``queue_full``."""
         if len(self._queue) >= self._context.limits.run_queue:
             raise HoldfastError("queue_full", f"{len(self._queue)} commands wait for this shell already")
-        record.owner = self
-        self._queue.append(Run(record, script, timeout_s, pipe_stdin))
+        record.owner = run = Run(self, record, script, timeout_s, pipe_stdin)
+        self._queue.append(run)
         self._start_next()
 
     def _start_next(self) -> None:
@@ -250,29 +250,17 @@ class Shell:
 
     # requests of clients ---------------------------------------------------------------------------------------
 
-    def signal_command(self, command_id: str, name: str) -> None:
+    def signal_run(self, run: Run, name: str) -> None:
         """INT is a Ctrl-C, KILL an abort; any other signal goes to the processes of the run, not to the shell."""
-        run = self.live_run
         number = signal_number(name)
-        if run is None or run.record.command_id != command_id:
-            if number in {signal.SIGKILL, signal.SIGINT}:
-                self._withdraw(command_id)
-        elif number == signal.SIGKILL:
-            self.abort(run, "cancelled")
+        if number == signal.SIGKILL or (number == signal.SIGINT and run is not self.live_run):
+            self.cancel_run(run)
+        elif run is not self.live_run:
+            return
         elif number == signal.SIGINT:
             interrupt(self.process, self._children_of(run))
         else:
             signal_all(self._children_of(run)(), number)
-
-    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Bytes for the standard input of the run."""
-        run = self.live_run
-        if run is None or run.record.command_id != command_id:
-            run = self._queued(command_id)
-        if run is None:
-            consumed(len(data))
-        else:
-            run.feed(data, eof, consumed)
 
     def type(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Keys for the program on its terminal; the end of input is sent as Ctrl-D."""
@@ -289,20 +277,11 @@ class Shell:
         self._rebuilding.size = (rows, columns)
         self.process.resize(rows, columns)
 
-    def cancel_command(self, command_id: str) -> None:
+    def cancel_run(self, run: Run) -> None:
         """Abort the run, or remove it from the queue."""
-        run = self.live_run
-        if run is not None and run.record.command_id == command_id:
+        if run is self.live_run:
             self.abort(run, "cancelled")
-        else:
-            self._withdraw(command_id)
-
-    def _queued(self, command_id: str) -> Run | None:
-        return next((run for run in self._queue if run.record.command_id == command_id), None)
-
-    def _withdraw(self, command_id: str) -> None:
-        run = self._queued(command_id)
-        if run is not None:
+        elif run in self._queue:
             self._queue.remove(run)
             self._finish_unstarted(run)
 
@@ -332,8 +311,6 @@ class Shell:
             consumed(len(data))
         for listener in self.listeners[:]:
             listener(error)
-
-    abandon = end
 
     def _finish_unstarted(self, run: Run) -> None:
         cause = workload_cause("cancelled", "the command was cancelled, or its shell ended, before it began")
