@@ -93,12 +93,12 @@ class Job:
     def _end(self, exit_code: int) -> None:
         self._sandbox.context.records.finish(self.record, ExitStatus(exit_code, 1.0), self._sandbox.context.now())
 
-    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         consumed(len(data))
 
-    def signal_command(self, command_id: str, name: str) -> None: ...
+    def signal(self, name: str) -> None: ...
 
-    def cancel_command(self, command_id: str) -> None:
+    def cancel(self) -> None:
         self._end(137)
 
 

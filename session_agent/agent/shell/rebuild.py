@@ -1,7 +1,7 @@
 """Starting the processes of a living shell: the first one, and a new one that loads the state of a process that was lost.
 
-Owns how often that is tried, how long the new process may take to load the state, the keys that arrive in the meantime, and whether the
-next result reports the rebuild. ``shell`` decides when a process is lost, and finishes the run that was in it.
+Owns how often that is tried, how long the new process may take to load the state, and whether the next result reports the rebuild.
+``shell`` decides when a process is lost, and finishes the run that was in it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 
@@ -26,9 +25,6 @@ _LOAD_CHECK_S = 0.1
 time, because its report is not read while the agent is not scheduled."""
 _MAX_ATTEMPTS = 4
 
-Keys = tuple[bytes, bool, Callable[[int], None]]
-"""Bytes, whether the input ends after them, and the callback for bytes that were consumed."""
-
 
 class Rebuilding:
     """Starts the processes of one shell."""
@@ -43,7 +39,6 @@ class Rebuilding:
         "_tag",
         "_timer",
         "attempts",
-        "keys",
         "restarted",
         "restored",
         "size",
@@ -61,8 +56,6 @@ class Rebuilding:
         self._timer: asyncio.TimerHandle | None = None
         self.size = size
         """Rows and columns of its terminal, if it has one."""
-        self.keys: list[Keys] = []
-        """Keys that arrived while the shell had no process."""
         self._loading = False
         self.restarted = False
         """Whether the next result reports a restart, with ``restored``: whether the state was loaded."""
@@ -113,11 +106,6 @@ class Rebuilding:
         """The new process is ready for runs."""
         self.cancel()
         self.restored = restored
-
-    def take_keys(self) -> list[Keys]:
-        """The keys that have arrived, for the new process."""
-        keys, self.keys = self.keys, []
-        return keys
 
     def cancel(self) -> None:
         """Stop waiting for the new process to load its state."""

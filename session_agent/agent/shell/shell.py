@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.commands.window import Keyboard
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus, exit_status_of, workload_cause
 from session_agent.agent.output.records import Record
@@ -31,12 +32,11 @@ from .process import ShellProcess
 from .rebuild import Rebuilding
 from .run import Run
 from .run_processes import RunProcesses
-from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITHOUT_PROCESS, State, check_transition
+from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, State, check_transition
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
 _SNAPSHOT_CHECKS = 3
-_END_OF_INPUT = b"\x04"
 
 
 class Shell:
@@ -59,7 +59,10 @@ class Shell:
         self._monitor = Monitor(context.loop, self)
         self._processes = RunProcesses(context.tags.owner(), is_bash=kind == "bash")
         self._rebuilding = Rebuilding(context, kind, path, launch, self._processes.tag, self, size)
+        self.keys = Keyboard() if size is not None else None
+        """Writes to the terminal of its current process. While there is none the keys wait; they are bounded by the channel's credit."""
         self.process = self._rebuilding.spawn(launch)
+        self._connect_keys()
 
     @property
     def pid(self) -> int:
@@ -74,7 +77,7 @@ class Shell:
     @property
     def has_terminal(self) -> bool:
         """Whether its commands run on a terminal."""
-        return self._rebuilding.size is not None
+        return self.keys is not None
 
     @property
     def busy(self) -> bool:
@@ -96,8 +99,8 @@ class Shell:
         """Queue a run. Raises ``queue_full``."""
         if len(self._queue) >= self._context.limits.run_queue:
             raise HoldfastError("queue_full", f"{len(self._queue)} commands wait for this shell already")
-        record.owner = self
-        self._queue.append(Run(record, script, timeout_s, pipe_stdin))
+        record.owner = run = Run(self, record, script, timeout_s, pipe_stdin)
+        self._queue.append(run)
         self._start_next()
 
     def _start_next(self) -> None:
@@ -131,7 +134,7 @@ class Shell:
 
     def _begin(self, run: Run) -> None:
         process = self.process
-        if run.pipe_stdin:
+        if run.sink is not None:
             try:
                 run.create_fifo(self._launch.uid, self._launch.gid)
             except HoldfastError as error:
@@ -145,7 +148,7 @@ class Shell:
         run.number = process.begin(run.script, run.record, stdin=run.fifo.encode() or None, last_status=self._last_status, tag=tag)
         run.script = b""
         run.record.started = True
-        if run.pipe_stdin:
+        if run.sink is not None:
             self._context.loop.call_soon(self.report_start, run)  # the client sends the input only after this report
         self._monitor.begin(run)
 
@@ -207,8 +210,8 @@ class Shell:
     def _finish(self, run: Run) -> None:
         """Store the result of the run; its output is complete."""
         self._run = None
-        if self._rebuilding.size is not None:
-            self.process.settle_terminal(keep_modes=run.exit_code <= 128 and not run.abort)
+        if self.process.terminal is not None:
+            self.process.terminal.settle(keep_modes=run.exit_code <= 128 and not run.abort)
         run.close()
         now = self._context.loop.time()
         duration_s = now - run.began
@@ -250,59 +253,29 @@ class Shell:
 
     # requests of clients ---------------------------------------------------------------------------------------
 
-    def signal_command(self, command_id: str, name: str) -> None:
+    def signal_run(self, run: Run, name: str) -> None:
         """INT is a Ctrl-C, KILL an abort; any other signal goes to the processes of the run, not to the shell."""
-        run = self.live_run
         number = signal_number(name)
-        if run is None or run.record.command_id != command_id:
-            if number in {signal.SIGKILL, signal.SIGINT}:
-                self._withdraw(command_id)
-        elif number == signal.SIGKILL:
-            self.abort(run, "cancelled")
+        if number == signal.SIGKILL or (number == signal.SIGINT and run is not self.live_run):
+            self.cancel_run(run)
+        elif run is not self.live_run:
+            return
         elif number == signal.SIGINT:
             interrupt(self.process, self._children_of(run))
         else:
             signal_all(self._children_of(run)(), number)
 
-    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Bytes for the standard input of the run."""
-        run = self.live_run
-        if run is None or run.record.command_id != command_id:
-            run = self._queued(command_id)
-        if run is None:
-            consumed(len(data))
-        else:
-            run.feed(data, eof, consumed)
-
-    def type(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Keys for the program on its terminal; the end of input is sent as Ctrl-D."""
-        process = self.process
-        if process.broken or self._state in WITHOUT_PROCESS:
-            self._rebuilding.keys.append((data, eof, consumed))  # for the next terminal; bounded by the channel's credit
-            return
-        process.type(data, consumed)
-        if eof:
-            process.type(_END_OF_INPUT, lambda _: None)
-
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of its terminal."""
         self._rebuilding.size = (rows, columns)
-        self.process.resize(rows, columns)
+        if self.process.terminal is not None:
+            self.process.terminal.resize(rows, columns)
 
-    def cancel_command(self, command_id: str) -> None:
+    def cancel_run(self, run: Run) -> None:
         """Abort the run, or remove it from the queue."""
-        run = self.live_run
-        if run is not None and run.record.command_id == command_id:
+        if run is self.live_run:
             self.abort(run, "cancelled")
-        else:
-            self._withdraw(command_id)
-
-    def _queued(self, command_id: str) -> Run | None:
-        return next((run for run in self._queue if run.record.command_id == command_id), None)
-
-    def _withdraw(self, command_id: str) -> None:
-        run = self._queued(command_id)
-        if run is not None:
+        elif run in self._queue:
             self._queue.remove(run)
             self._finish_unstarted(run)
 
@@ -328,12 +301,10 @@ class Shell:
         TreeKill(own, self.process.close, roots=roots)
         while self._queue:
             self._finish_unstarted(self._queue.popleft())
-        for data, _, consumed in self._rebuilding.take_keys():
-            consumed(len(data))
+        if self.keys is not None:
+            self.keys.close()
         for listener in self.listeners[:]:
             listener(error)
-
-    abandon = end
 
     def _finish_unstarted(self, run: Run) -> None:
         cause = workload_cause("cancelled", "the command was cancelled, or its shell ended, before it began")
@@ -344,6 +315,7 @@ class Shell:
     def replace_process(self) -> None:
         """Kill a process that cannot run commands any more; ``stopped`` then rebuilds it. A run in it stays live until then."""
         self.process.kill()
+        self._disconnect_keys()
         if self._state not in UNDER_WAY:
             self._enter(State.LOST)
 
@@ -353,6 +325,7 @@ class Shell:
             return
         run, was_loading = self.live_run, self._state is State.LOADING
         self._cancel_ping()
+        self._disconnect_keys()
         self._enter(State.LOST)
         if was_loading:
             self._rebuild(None)
@@ -405,9 +378,19 @@ class Shell:
             self.cwd = wire(self._launch.cwd)
         if self._run is not None:
             self._finish(self._run)
-        for data, eof, consumed in self._rebuilding.take_keys():
-            self.type(data, eof, consumed)
+        self._connect_keys()
         self._start_next()
+
+    def _connect_keys(self) -> None:
+        """Write the keys that wait, and those that follow, to the terminal of the current process."""
+        if self.keys is not None and self.process.terminal is not None:
+            self.keys.start(self.process.terminal.take_keyboard())
+
+    def _disconnect_keys(self) -> None:
+        """The process is lost: further keys wait for the next one."""
+        if self.keys is not None and self.keys.started:
+            self.keys.close()
+            self.keys = Keyboard()
 
     # pings -----------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,6 @@ BETWEEN_RUNS = frozenset({_S.STARTING, _S.IDLE, _S.SETTLING})
 """No run is in progress and no report is awaited."""
 UNDER_WAY = frozenset({_S.RUNNING, _S.ABORTING})
 """A run is in progress."""
-WITHOUT_PROCESS = frozenset({_S.LOST, _S.LOADING})
 
 
 class IllegalTransitionError(RuntimeError):
