@@ -41,7 +41,11 @@ def test_every_state_is_reached_and_every_shell_can_end() -> None:
         (State.LOADING, State.RUNNING),
         (State.LOST, State.RUNNING),
         (State.SETTLING, State.RUNNING),
+        (State.RUNNING, State.KILLED),
         (State.ABORTING, State.IDLE),
+        (State.KILLING, State.IDLE),
+        (State.KILLED, State.LOADING),
+        (State.LOST, State.LOST),
         (State.ENDED, State.IDLE),
     ],
 )
@@ -75,7 +79,7 @@ async def test_the_states_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytes
         await shell.run("sleep 60", timeout_s=0.05)
         await shell.run("true")
         aborted = take_states()
-        assert aborted[:3] == [State.RUNNING, State.ABORTING, State.CHECKING]
+        assert aborted[:4] == [State.RUNNING, State.ABORTING, State.KILLING, State.CHECKING]
         assert aborted[-2:] == [State.RUNNING, State.IDLE]
         await shell.run("exit 3")
         assert take_states() == [State.RUNNING, State.LOST, State.LOADING, State.IDLE]
