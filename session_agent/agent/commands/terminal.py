@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -17,7 +16,7 @@ from holdfast_wire.limits import ID_BYTES
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus
-from session_agent.agent.output.pipes import PipeReader, PipeWriter
+from session_agent.agent.output.pipes import PipeReader
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import Stdio
@@ -30,13 +29,12 @@ from session_agent.agent.session.delivery import Presenter, RecordHandler
 from .launch import find_shell, launch_from, shell_words
 from .process import Process
 from .terminal_replay import replay
-from .window import MOST_CELLS, TERM, open_pty, set_size, window_size
+from .window import MOST_BUFFERED_BYTES, MOST_CELLS, TERM, Keyboard, open_pty, set_size, window_size
 
 SCROLLBACK_BYTES = 256 * 1024
 _SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh", "ksh", "fish"})
 _WIGGLE_S = 0.1
 """How long a temporary size is set, so that a program notices the change."""
-_END_OF_INPUT = b"\x04"
 
 
 def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
@@ -97,7 +95,7 @@ class Terminal(Process):
         finally:
             os.close(slave)
         context.groups.join(self.pid)
-        self._sink = PipeWriter(os.dup(self._master))
+        self._sink = Keyboard(os.dup(self._master))
         self._sources = [PipeReader(self._master, 1, self.spool, arrived=self.record.notify, ended=self._source_ended)]
         context.terminals[name] = self
         self._go(timeout_s, watch=True)
@@ -114,12 +112,6 @@ class Terminal(Process):
     def _is_open(self) -> bool:
         """Whether any process still has the pseudo-terminal open."""
         return any(source.open for source in self._sources)
-
-    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Keys. The end of input is sent as Ctrl-D."""
-        super().feed(data, False, consumed)
-        if eof:
-            super().feed(_END_OF_INPUT, False, lambda _: None)
 
     def resize(self, rows: int, columns: int) -> bool:
         """Change the size; the kernel sends SIGWINCH to the program. False if it had that size already."""
@@ -173,7 +165,7 @@ class Terminal(Process):
     def _end_streams(self) -> None:
         """The kernel sends SIGHUP to processes left in the foreground; others continue, as after `docker exec -t`."""
         for source in self._sources:
-            source.drain()
+            source.drain(MOST_BUFFERED_BYTES)
 
     def _release(self) -> None:
         super()._release()

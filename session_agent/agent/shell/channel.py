@@ -160,8 +160,8 @@ class ShellHandler(Handler):
 
     def write(self, data: bytes, eof: bool) -> None:
         """Input for the command of the last Run, or keys for the terminal."""
-        if self._shell.has_terminal and not self._gone:
-            self._shell.type(data, eof, self._consumed)
+        if self._shell.keys is not None and not self._gone:
+            self._shell.keys.feed(data, eof, self._consumed)
             return
         record = self._last
         if record is None or record.owner is None:

@@ -55,9 +55,9 @@ class Monitor:
         self._ended = False
 
     def begin(self, run: Run) -> None:
-        """A run has begun: set the times of its start report and its end. With ``pipe_stdin`` its start is reported at once instead."""
+        """A run has begun: set the times of its start report and its end. With an input its start is reported at once instead."""
         self._usual_s = max(self.last_run_s if self.last_run_s < _SHORT_RUN_S else 0.0, _DECAY * self._usual_s)
-        if not run.pipe_stdin:
+        if run.sink is None:
             run.starts_at = run.began + max(_STARTED_DELAY_S, 2 * self._usual_s)
         if run.timeout_s is not None:
             run.ends_at = run.began + run.timeout_s

@@ -10,7 +10,6 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -91,15 +90,15 @@ class ShellProcess:
         self.status: int | None = None
         # The shell inherits what is in ``passed``. What is in ``kept`` stays open here if it starts.
         with ExitStack() as passed, ExitStack() as kept:
-            output: RunOutput | ShellTerminal
+            self._output: RunOutput | ShellTerminal
+            self.terminal: ShellTerminal | None = None
             if size is not None:
-                output = ShellTerminal(context.loop, size)
-                kept.callback(output.close)
-                out = err = output.slave
+                self._output = self.terminal = ShellTerminal(size)
+                kept.callback(self.terminal.close)
+                out = err = self.terminal.slave
             else:
-                output = RunOutput(context.loop, _pipe(kept, kept), _pipe(kept, kept))
-                out, err = output.readers
-            self._output, self._terminal = output, output if isinstance(output, ShellTerminal) else None
+                self._output = RunOutput(context.loop, _pipe(kept, kept), _pipe(kept, kept))
+                out, err = self._output.readers
             self._files = StateFiles()
             kept.callback(self._files.close)
             control_read, self._control = _pipe(passed, kept)
@@ -327,29 +326,10 @@ class ShellProcess:
             out, err = (fifos[stream].encode() if stream in fifos else None for stream in (1, 2))
             self._write_control(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
 
-    # terminal --------------------------------------------------------------------------------------------------
-
     @property
     def is_useless(self) -> bool:
         """Whether it must not get another run: it may crash, or another process keeps its terminal."""
-        return self.may_crash or (self._terminal is not None and self._terminal.is_taken(self.pid))
-
-    def type(self, data: bytes, consumed: Callable[[int], None]) -> None:
-        """Keys for the program on the terminal."""
-        if self._terminal is None or self._closed:
-            consumed(len(data))
-        else:
-            self._terminal.type(data, consumed)
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the terminal."""
-        if self._terminal is not None and not self._closed:
-            self._terminal.resize(rows, columns)
-
-    def settle_terminal(self, *, keep_modes: bool) -> None:
-        """A run has ended: keep or restore the modes of the terminal."""
-        if self._terminal is not None and not self._closed:
-            self._terminal.settle(keep_modes=keep_modes)
+        return self.may_crash or (self.terminal is not None and self.terminal.is_taken(self.pid))
 
     def close(self) -> None:
         """Close all descriptors. Call when the process has ended or is being killed."""

@@ -1,7 +1,7 @@
 """Starting the processes of a living shell: the first one, and a new one that loads the state of a process that was lost.
 
-Owns how often that is tried, how long the new process may take to load the state, the keys that arrive in the meantime, and whether the
-next result reports the rebuild. ``shell`` decides when a process is lost, and finishes the run that was in it.
+Owns how often that is tried, how long the new process may take to load the state, and whether the next result reports the rebuild.
+``shell`` decides when a process is lost, and finishes the run that was in it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 
@@ -26,9 +25,6 @@ _LOAD_CHECK_S = 0.1
 """A new process is killed if it has not loaded the state after ``_LOAD_CHECKS`` timers of this length."""
 _MAX_ATTEMPTS = 4
 
-Keys = tuple[bytes, bool, Callable[[int], None]]
-"""Bytes, whether the input ends after them, and the callback for bytes that were consumed."""
-
 
 class Rebuilding:
     """Starts the processes of one shell."""
@@ -41,7 +37,6 @@ class Rebuilding:
         "_path",
         "_tag",
         "attempts",
-        "keys",
         "restarted",
         "restored",
         "size",
@@ -58,8 +53,6 @@ class Rebuilding:
         self._events = events
         self.size = size
         """Rows and columns of its terminal, if it has one."""
-        self.keys: list[Keys] = []
-        """Keys that arrived while the shell had no process."""
         self.restarted = False
         """Whether the next result reports a restart, with ``restored``: whether the state was loaded."""
         self.restored = True
@@ -91,11 +84,6 @@ class Rebuilding:
         if state is not None:
             process.load(*state)
         return process
-
-    def take_keys(self) -> list[Keys]:
-        """The keys that have arrived, for the new process."""
-        keys, self.keys = self.keys, []
-        return keys
 
 
 def limit_loading(process: ShellProcess) -> Retry:

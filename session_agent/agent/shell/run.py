@@ -12,7 +12,7 @@ from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.output.pipes import MERGE_BYTES, PipeWriter
+from session_agent.agent.output.pipes import PipeWriter
 from session_agent.agent.output.records import Record
 
 from .output import make_fifo, remove_fifo
@@ -39,7 +39,6 @@ class Run:
     fifo = ""
     fifo_fd = -1
     """Keeps the named pipe open: the shell's open would otherwise wait for a writer."""
-    sink: PipeWriter | None = None
     abort = ""
     """Why it was aborted: ``timeout`` or ``cancelled``."""
     before: frozenset[int] = frozenset()
@@ -54,9 +53,8 @@ class Run:
         self.record = record
         self.script = script
         self.timeout_s = timeout_s
-        self.pipe_stdin = pipe_stdin
-        if pipe_stdin:
-            self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
+        self.sink = PipeWriter() if pipe_stdin else None
+        """Writes its standard input, once the shell has opened that."""
 
     def signal(self, name: str) -> None:
         """Signal its processes."""
@@ -83,39 +81,27 @@ class Run:
 
     def input_opened(self) -> None:
         """The shell has opened the pipe: write the input that arrived before; closing the pipe is an end of file from now on."""
-        if not self.fifo or self.sink is not None:
+        if self.sink is None or self.fifo_fd < 0:
             return
         try:
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return  # the reader has closed it already
-        self.sink = PipeWriter(descriptor)
         self._remove_fifo()
-        early, self.early = self.early, []
-        for data, eof, consumed in early:
-            self.sink.feed(data, eof, consumed)
+        self.sink.start(descriptor)
 
     def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Write or queue bytes for its standard input; those that it will never read count as consumed."""
-        if not self.pipe_stdin or (self.number and not self.fifo):
+        if self.sink is None:
             consumed(len(data))
-        elif self.sink is None:
-            if self.early and self.early[-1][1:] == (False, consumed) and len(self.early[-1][0]) + len(data) <= MERGE_BYTES:
-                data = self.early.pop()[0] + data
-            self.early.append((data, eof, consumed))  # bounded by the channel's credit
         else:
             self.sink.feed(data, eof, consumed)
 
     def close(self) -> None:
         """The run has ended: discard its input."""
-        if not self.pipe_stdin:
-            return
         if self.sink is not None:
             self.sink.close()
-        self._remove_fifo()
-        for data, _, consumed in self.early:
-            consumed(len(data))
-        self.early.clear()
+            self._remove_fifo()
 
     def _remove_fifo(self) -> None:
         if self.fifo_fd >= 0:

@@ -8,7 +8,6 @@ run's processes are killed; a shell that does not report within ``abort_patience
 
 from __future__ import annotations
 
-import functools
 import logging
 import signal
 from collections import deque
@@ -16,6 +15,7 @@ from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.commands.window import Keyboard
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus, exit_status_of, workload_cause
 from session_agent.agent.output.records import Record
@@ -31,13 +31,12 @@ from .process import ShellProcess
 from .rebuild import Rebuilding, limit_loading
 from .run import Run
 from .run_processes import RunProcesses
-from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, WITHOUT_PROCESS, State, check_transition
+from .states import ABORTED, BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, check_transition
 from .timers import Retry
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
 _SNAPSHOT_CHECKS = 3
-_END_OF_INPUT = b"\x04"
 
 
 class Shell:
@@ -57,13 +56,16 @@ class Shell:
         self.cwd = wire(launch.cwd)
         self._retry: Retry | None = None
         """Asks for the report that the present state awaits."""
-        self._answered: Callable[[], None] = self._start_next
+        self._answered: Callable[[], None] = lambda: None
         """What is done when the shell has answered a ping."""
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
         self._monitor = Monitor(context.loop, self)
         self._processes = RunProcesses(context.tags.owner(), is_bash=kind == "bash")
         self._rebuilding = Rebuilding(context, kind, path, launch, self._processes.tag, self, size)
+        self.keys = Keyboard() if size is not None else None
+        """Writes to the terminal of its current process. While there is none the keys wait; they are bounded by the channel's credit."""
         self.process = self._rebuilding.spawn(launch)
+        self._connect_keys()
 
     @property
     def pid(self) -> int:
@@ -78,7 +80,7 @@ class Shell:
     @property
     def has_terminal(self) -> bool:
         """Whether its commands run on a terminal."""
-        return self._rebuilding.size is not None
+        return self.keys is not None
 
     @property
     def busy(self) -> bool:
@@ -144,7 +146,7 @@ class Shell:
 
     def _begin(self, run: Run) -> None:
         process = self.process
-        if run.pipe_stdin:
+        if run.sink is not None:
             try:
                 run.create_fifo(self._launch.uid, self._launch.gid)
             except HoldfastError as error:
@@ -158,7 +160,7 @@ class Shell:
         run.number = process.begin(run.script, run.record, stdin=run.fifo.encode() or None, last_status=self._last_status, tag=tag)
         run.script = b""
         run.record.started = True
-        if run.pipe_stdin:
+        if run.sink is not None:
             self._context.loop.call_soon(self.report_start, run)  # the client sends the input only after this report
         self._monitor.begin(run)
 
@@ -201,7 +203,7 @@ class Shell:
         if state is State.ABORTING:
             self._enter(State.KILLING)
             # Not before: now the shell can start no more processes for this run.
-            self._kill_processes(run, frozenset({process.pid}))
+            self._kill_processes(run)
             return
         self._last_status = 0 if "e" in report.flags else report.status
         self._complete(run)
@@ -229,8 +231,8 @@ class Shell:
     def _finish(self, run: Run) -> None:
         """Store the result of the run; its output is complete."""
         self._run = None
-        if self._rebuilding.size is not None:
-            self.process.settle_terminal(keep_modes=run.exit_code <= 128 and not run.abort)
+        if self.process.terminal is not None:
+            self.process.terminal.settle(keep_modes=run.exit_code <= 128 and not run.abort)
         run.close()
         now = self._context.loop.time()
         duration_s = now - run.began
@@ -255,8 +257,9 @@ class Shell:
         patience_s = self._context.limits.abort_patience_s
         self._retry = interrupt_until_report(self.process, run.number, self._children_of(run), patience_s)
 
-    def _kill_processes(self, run: Run, exclude: frozenset[int]) -> None:
-        TreeKill(self._processes.match(run), functools.partial(self._processes_killed, run), exclude=run.before | exclude)
+    def _kill_processes(self, run: Run) -> None:
+        exclude = run.before | {self.process.pid}
+        TreeKill(self._processes.match(run), lambda: self._processes_killed(run), exclude=exclude)
 
     def _processes_killed(self, run: Run) -> None:
         """All processes of an aborted run are dead."""
@@ -288,20 +291,11 @@ class Shell:
         else:
             signal_all(self._children_of(run)(), number)
 
-    def type(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Keys for the program on its terminal; the end of input is sent as Ctrl-D."""
-        process = self.process
-        if process.broken or self._state in WITHOUT_PROCESS:
-            self._rebuilding.keys.append((data, eof, consumed))  # for the next terminal; bounded by the channel's credit
-            return
-        process.type(data, consumed)
-        if eof:
-            process.type(_END_OF_INPUT, lambda _: None)
-
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of its terminal."""
         self._rebuilding.size = (rows, columns)
-        self.process.resize(rows, columns)
+        if self.process.terminal is not None:
+            self.process.terminal.resize(rows, columns)
 
     def cancel_run(self, run: Run) -> None:
         """Abort the run, or remove it from the queue."""
@@ -331,8 +325,8 @@ class Shell:
         TreeKill(own, self.process.close, roots=roots)
         while self._queue:
             self._finish_unstarted(self._queue.popleft())
-        for data, _, consumed in self._rebuilding.take_keys():
-            consumed(len(data))
+        if self.keys is not None:
+            self.keys.close()
         for listener in self.listeners[:]:
             listener(error)
 
@@ -345,6 +339,7 @@ class Shell:
     def replace_process(self) -> None:
         """Kill a process that cannot run commands any more; ``stopped`` then rebuilds it. A run in it stays live until then."""
         self.process.kill()
+        self._disconnect_keys()
         if State.KILLED in TRANSITIONS[self._state]:
             self._enter(State.KILLED)
 
@@ -352,15 +347,16 @@ class Shell:
         """The process ended, by exit, exec, ``set -e`` or a signal. Finish its run and rebuild the shell in a new process."""
         if process is not self.process or self._state is State.ENDED:
             return
-        run, was_loading = self.live_run, self._state is State.LOADING
+        state, run = self._state, self.live_run
+        self._disconnect_keys()
         self._enter(State.LOST)
         if run is not None:
             process.collect()
             run.exit_code, run.signal_name = exit_outcome(status)
-        if run is not None and run.abort:
-            self._kill_processes(run, frozenset())
-        else:
-            self._rebuild(None if was_loading else process.state())
+            if state is State.ABORTING:
+                self._kill_processes(run)
+        if state not in ABORTED:
+            self._rebuild(None if state is State.LOADING else process.state())
 
     def start_failed(self, process: ShellProcess, error: Exception) -> None:
         """The shell's program could not be executed: end the shell with that error."""
@@ -393,6 +389,16 @@ class Shell:
             self.cwd = wire(self._launch.cwd)
         if self._run is not None:
             self._finish(self._run)
-        for data, eof, consumed in self._rebuilding.take_keys():
-            self.type(data, eof, consumed)
+        self._connect_keys()
         self._start_next()
+
+    def _connect_keys(self) -> None:
+        """Write the keys that wait, and those that follow, to the terminal of the current process."""
+        if self.keys is not None and self.process.terminal is not None:
+            self.keys.start(self.process.terminal.take_keyboard())
+
+    def _disconnect_keys(self) -> None:
+        """The process is lost: further keys wait for the next one."""
+        if self.keys is not None and self.keys.started:
+            self.keys.close()
+            self.keys = Keyboard()

@@ -54,9 +54,10 @@ BETWEEN_RUNS = frozenset({_S.STARTING, _S.IDLE, _S.SETTLING})
 """No run is in progress and no report is awaited."""
 UNDER_WAY = frozenset({_S.RUNNING, _S.ABORTING, _S.KILLING})
 """A run is in progress."""
+ABORTED = frozenset({_S.ABORTING, _S.KILLING})
+"""The run was aborted: its processes are killed before the shell is rebuilt."""
 WITH_RESULT = frozenset({_S.RUNNING, _S.ABORTING, _S.LOADING})
 """The report that is awaited tells how a run or the loading of a state ended."""
-WITHOUT_PROCESS = frozenset({_S.KILLED, _S.LOST, _S.LOADING})
 
 
 class IllegalTransitionError(RuntimeError):
