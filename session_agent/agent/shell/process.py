@@ -58,14 +58,7 @@ class ShellProcess:
     """A running bash or sh."""
 
     def __init__(
-        self,
-        context: AgentContext,
-        kind: str,
-        path: str,
-        launch: Launch,
-        tag: int,
-        events: ShellEvents,
-        size: tuple[int, int] | None = None,
+        self, context: AgentContext, events: ShellEvents, kind: str, path: str, tag: int, launch: Launch, size: tuple[int, int] | None
     ) -> None:
         """``size``: rows and columns of the terminal of its runs, None for pipes."""
         self._loop = context.loop

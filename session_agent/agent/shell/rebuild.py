@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.context import AgentContext
 from session_agent.agent.process.fork import Launch
 
-from .process import ShellEvents, ShellProcess
+from .process import ShellProcess
 from .timers import Retry
 
 log = logging.getLogger("session_agent.agent.shell.shell")
@@ -29,28 +29,13 @@ _MAX_ATTEMPTS = 4
 class Rebuilding:
     """Starts the processes of one shell."""
 
-    __slots__ = (
-        "_context",
-        "_events",
-        "_kind",
-        "_launch",
-        "_path",
-        "_tag",
-        "attempts",
-        "restarted",
-        "restored",
-        "size",
-    )
+    __slots__ = ("_launch", "_start", "attempts", "restarted", "restored", "size")
 
     def __init__(
-        self, context: AgentContext, kind: str, path: str, launch: Launch, tag: int, events: ShellEvents, size: tuple[int, int] | None
+        self, start: Callable[[Launch, tuple[int, int] | None], ShellProcess], launch: Launch, size: tuple[int, int] | None
     ) -> None:
-        self._context = context
-        self._kind = kind
-        self._path = path
+        self._start = start
         self._launch = launch
-        self._tag = tag
-        self._events = events
         self.size = size
         """Rows and columns of its terminal, if it has one."""
         self.restarted = False
@@ -62,7 +47,7 @@ class Rebuilding:
     def spawn(self, launch: Launch) -> ShellProcess:
         """Start a process. Raises ``CannotExecuteError`` or ``HoldfastError``."""
         try:
-            return ShellProcess(self._context, self._kind, self._path, launch, self._tag, self._events, self.size)
+            return self._start(launch, self.size)
         except OSError as error:
             raise HoldfastError("spawn_failed", f"cannot create the pipes of the shell: {error.strerror}") from None
 

@@ -8,6 +8,7 @@ run's processes are killed; a shell that does not report within ``abort_patience
 
 from __future__ import annotations
 
+import functools
 import logging
 import signal
 from collections import deque
@@ -31,7 +32,7 @@ from .process import ShellProcess
 from .rebuild import Rebuilding, limit_loading
 from .run import Run
 from .run_processes import RunProcesses
-from .states import ABORTED, BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, check_transition
+from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, check_transition
 from .timers import Retry
 
 log = logging.getLogger("session_agent.agent.shell.shell")
@@ -61,7 +62,8 @@ class Shell:
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
         self._monitor = Monitor(context.loop, self)
         self._processes = RunProcesses(context.tags.owner(), is_bash=kind == "bash")
-        self._rebuilding = Rebuilding(context, kind, path, launch, self._processes.tag, self, size)
+        start = functools.partial(ShellProcess, context, self, kind, path, self._processes.tag)
+        self._rebuilding = Rebuilding(start, launch, size)
         self.keys = Keyboard() if size is not None else None
         """Writes to the terminal of its current process. While there is none the keys wait; they are bounded by the channel's credit."""
         self.process = self._rebuilding.spawn(launch)
@@ -353,9 +355,9 @@ class Shell:
         if run is not None:
             process.collect()
             run.exit_code, run.signal_name = exit_outcome(status)
-            if state is State.ABORTING:
-                self._kill_processes(run)
-        if state not in ABORTED:
+        if run is not None and state is State.ABORTING:
+            self._kill_processes(run)
+        elif state is not State.KILLING:  # then they are being killed already
             self._rebuild(None if state is State.LOADING else process.state())
 
     def start_failed(self, process: ShellProcess, error: Exception) -> None:

@@ -26,7 +26,7 @@ class State(Enum):
     SETTLING = "settling"
     """The shell has to open new output pipes, because a background process of an earlier run holds the old ones."""
     KILLED = "killed"
-    """The process was killed between two runs, and has not ended yet."""
+    """The process was killed while no run was in progress, and has not ended yet."""
     LOST = "lost"
     """The process has ended; a new one is started once the processes of an aborted run are dead."""
     LOADING = "loading"
@@ -54,8 +54,6 @@ BETWEEN_RUNS = frozenset({_S.STARTING, _S.IDLE, _S.SETTLING})
 """No run is in progress and no report is awaited."""
 UNDER_WAY = frozenset({_S.RUNNING, _S.ABORTING, _S.KILLING})
 """A run is in progress."""
-ABORTED = frozenset({_S.ABORTING, _S.KILLING})
-"""The run was aborted: its processes are killed before the shell is rebuilt."""
 WITH_RESULT = frozenset({_S.RUNNING, _S.ABORTING, _S.LOADING})
 """The report that is awaited tells how a run or the loading of a state ended."""
 
