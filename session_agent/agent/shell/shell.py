@@ -27,7 +27,7 @@ from session_agent.agent.request.paths import wire
 
 from .abort import interrupt, interrupt_until_report, ping
 from .driver import Report
-from .monitor import Monitor
+from .monitor import Monitor, limit_opening
 from .process import ShellProcess
 from .rebuild import Rebuilding, limit_loading
 from .run import Run
@@ -119,7 +119,7 @@ class Shell:
         if process.broken:
             self.replace_process()
         elif state is State.SETTLING:
-            self._monitor.watch_pipes()
+            return  # until the shell has opened its new pipes
         elif state is State.IDLE and not process.has_snapshot():
             # The shell is still writing its state, or it has lost its private descriptors (``ulimit -n 20``): its answer shows which.
             self._ping(lambda: self._check_snapshot(_SNAPSHOT_CHECKS))
@@ -215,14 +215,17 @@ class Shell:
 
     def pipes_opened(self, process: ShellProcess) -> None:
         """The shell has opened its new pipes."""
-        self._monitor.pipes_opened()
         if process is self.process and self._state is State.SETTLING:
             self._enter(State.IDLE)
             self._start_next()
 
     def _settle(self) -> None:
         """The shell has reported, and runs nothing."""
-        self._enter(State.SETTLING if self.process.opening_pipes else State.IDLE)
+        if self.process.opening_pipes:
+            self._enter(State.SETTLING)
+            self._retry = limit_opening(self.process, self.replace_process)
+        else:
+            self._enter(State.IDLE)
 
     def _complete(self, run: Run) -> None:
         """The shell has reported the run, and lives on."""
@@ -342,7 +345,7 @@ class Shell:
         """Kill a process that cannot run commands any more; ``stopped`` then rebuilds it. A run in it stays live until then."""
         self.process.kill()
         self._disconnect_keys()
-        if State.KILLED in TRANSITIONS[self._state]:
+        if self._state not in UNDER_WAY:
             self._enter(State.KILLED)
 
     def stopped(self, process: ShellProcess, status: int) -> None:

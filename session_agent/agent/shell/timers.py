@@ -1,7 +1,8 @@
 """The timers of a living shell: one that can be postponed at little cost, and one that asks for a report again and again.
 
 Postponing ``LazyTimer`` only stores the new time: the timer of the event loop stays as it is, and is set again if it fires too early. A
-shell moves its timer with every run, so most timers never fire. ``monitor`` uses that one, ``abort`` and ``rebuild`` use ``Retry``.
+shell moves its timer with every run, so most timers never fire. ``monitor`` uses that one; ``abort``, ``monitor`` and ``rebuild`` return a
+``Retry``, which ``shell`` cancels.
 """
 
 from __future__ import annotations
