@@ -143,14 +143,17 @@ class AgentContext:
         own = [shell.pid for shell in self.shells.values()] + [terminal.pid for terminal in self.terminals.values()]
         return members(self.tags.is_own, exclude=own)
 
+    def runs(self) -> bool:
+        """Whether a command runs, one-off or in a shell."""
+        return bool(self.commands) or any(shell.busy for shell in self.shells.values())
+
     def busy(self) -> bool:
         """Whether a command runs whose outcome a client may wait for."""
-        return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
+        return bool(self.terminals) or self.runs()
 
     def idle_s(self) -> float:
         """Seconds since a command last ran or a client last sent a request (PROTOCOL §1.8)."""
-        works = any(terminal.works for terminal in self.terminals.values())
-        if works or self.commands or any(shell.busy for shell in self.shells.values()):
+        if self.runs() or any(terminal.works for terminal in self.terminals.values()):
             self.used_at = self.now()
         return self.now() - max(self.used_at, self.records.latest_end)
 

@@ -124,7 +124,7 @@ class AgentServer:
             stop_entrypoint(self.context)
         finish_until, terminated = loop.time() + settings.grace_s * FINISH_SHARE, False
         while loop.time() < deadline - NOTICE_S:
-            if not terminated and (not self._runs() or loop.time() >= finish_until):
+            if not terminated and (not self.context.runs() or loop.time() >= finish_until):
                 terminated = True
                 self.context.terminate()
             if not self._unfinished() and not self.context.lingering():
@@ -140,11 +140,8 @@ class AgentServer:
         self.context.stop()
         self.sessions.close()
 
-    def _runs(self) -> bool:
-        return bool(self.context.commands) or any(shell.busy for shell in self.context.shells.values())
-
     def _unfinished(self) -> bool:
-        return self._runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
+        return self.context.runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
 
     async def stop(self) -> None:
         """Refuse new links, ask the live ones to resume elsewhere, flush their output, end every command."""
