@@ -59,7 +59,7 @@ class RunOutput:
         self._streams = {STDOUT: _Stream(STDOUT, *out), STDERR: _Stream(STDERR, *err)}
 
     @property
-    def readers(self) -> tuple[int, int]:
+    def inherited(self) -> tuple[int, int]:
         """The descriptors that the shell inherits."""
         return self._streams[STDOUT].descriptor, self._streams[STDERR].descriptor
 

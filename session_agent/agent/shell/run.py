@@ -14,9 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.output.pipes import PipeWriter
 from session_agent.agent.output.records import Record
-from session_agent.agent.process.process_tree import TreeKill
 
-from .abort import InterruptRetry
 from .output import make_fifo, remove_fifo
 from .timers import NEVER
 
@@ -41,12 +39,10 @@ class Run:
     fifo = ""
     fifo_fd = -1
     """Keeps the named pipe open: the shell's open would otherwise wait for a writer."""
-    interrupt_retry: InterruptRetry | None = None
     abort = ""
     """Why it was aborted: ``timeout`` or ``cancelled``."""
     before: frozenset[int] = frozenset()
     """Processes of the shell that existed before the run, if runs cannot be marked."""
-    killing: TreeKill | None = None
     rescues = 0
     """How often the monitor found the shell idle during the run."""
     exit_code = 0
@@ -102,9 +98,7 @@ class Run:
             self.sink.feed(data, eof, consumed)
 
     def close(self) -> None:
-        """The run has ended: stop interrupting it and discard its input."""
-        if self.interrupt_retry is not None:
-            self.interrupt_retry.cancel()
+        """The run has ended: discard its input."""
         if self.sink is not None:
             self.sink.close()
             self._remove_fifo()

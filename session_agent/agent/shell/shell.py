@@ -25,14 +25,15 @@ from session_agent.agent.process.process_tree import TreeKill, members, owned_by
 from session_agent.agent.process.processes import exit_outcome, signal_name, signal_number
 from session_agent.agent.request.paths import wire
 
-from .abort import InterruptRetry, ShellPing, interrupt
+from .abort import interrupt, interrupt_until_report, ping
 from .driver import Report
-from .monitor import Monitor
+from .monitor import Monitor, limit_opening
 from .process import ShellProcess
-from .rebuild import Rebuilding
+from .rebuild import Rebuilding, limit_loading
 from .run import Run
 from .run_processes import RunProcesses
-from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, State, check_transition
+from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, check_transition
+from .timers import Retry
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
@@ -54,11 +55,15 @@ class Shell:
         self._last_status = 0
         """The value of ``$?`` at the start of the next run."""
         self.cwd = wire(launch.cwd)
-        self._ping: ShellPing | None = None
+        self._retry: Retry | None = None
+        """Asks for the report that the present state awaits."""
+        self._answered: Callable[[], None] = lambda: None
+        """What is done when the shell has answered a ping."""
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
         self._monitor = Monitor(context.loop, self)
         self._processes = RunProcesses(context.tags.owner(), is_bash=kind == "bash")
-        self._rebuilding = Rebuilding(context, kind, path, launch, self._processes.tag, self, size)
+        start = functools.partial(ShellProcess, context, self, kind, path, self._processes.tag)
+        self._rebuilding = Rebuilding(start, launch, size)
         self.keys = Keyboard() if size is not None else None
         """Writes to the terminal of its current process. While there is none the keys wait; they are bounded by the channel's credit."""
         self.process = self._rebuilding.spawn(launch)
@@ -92,6 +97,9 @@ class Shell:
         if state not in TRANSITIONS[self._state]:
             check_transition(self._state, state)
         self._state = state
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     # runs ------------------------------------------------------------------------------------------------------
 
@@ -111,10 +119,10 @@ class Shell:
         if process.broken:
             self.replace_process()
         elif state is State.SETTLING:
-            self._monitor.watch_pipes()
+            return  # until the shell has opened its new pipes
         elif state is State.IDLE and not process.has_snapshot():
             # The shell is still writing its state, or it has lost its private descriptors (``ulimit -n 20``): its answer shows which.
-            self._ping_shell(lambda: self._check_snapshot(_SNAPSHOT_CHECKS))
+            self._ping(lambda: self._check_snapshot(_SNAPSHOT_CHECKS))
         elif process.is_useless:
             self.replace_process()
         else:
@@ -127,10 +135,16 @@ class Shell:
         if times > 1:
             if self.kind == "bash":  # a POSIX shell writes its state again without being asked
                 self.process.snapshot_again()
-            self._ping_shell(lambda: self._check_snapshot(times - 1))
+            self._ping(lambda: self._check_snapshot(times - 1))
         else:
             log.info("shell %s has lost its private descriptors and is replaced", self.name)
             self.replace_process()
+
+    def _ping(self, answered: Callable[[], None]) -> None:
+        """Request a report, and call ``answered`` when it has arrived."""
+        self._enter(State.CHECKING)
+        self._answered = answered
+        self._retry = ping(self.process, self.replace_process)
 
     def _begin(self, run: Run) -> None:
         process = self.process
@@ -173,39 +187,51 @@ class Shell:
         """The shell sent the report that was awaited: of a run, of a ping, or after loading its state."""
         if process is not self.process:
             return
-        state, run = self._state, self._run
-        if state in UNDER_WAY and run is not None:
-            self._rebuilding.attempts = 0
-            self.cwd = report.cwd
-            self._last_status = 0 if "e" in report.flags else report.status
-            run.exit_code = report.status
-            if run.interrupt_retry is not None:
-                run.interrupt_retry.cancel()
-                # Not before: now the shell can start no more processes for this run.
-                run.killing = TreeKill(self._processes.match(run), lambda: self._aborted(run), exclude=run.before | {process.pid})
-                return
-            process.collect()
-            self._finish(run)
-            process.renew()
-            self._enter(State.SETTLING if process.opening_pipes else State.IDLE)
-            if self._queue:
-                self._start_next()
-        elif state is State.CHECKING and self._ping is not None:
-            self._ping.cancel()
-            self._enter(State.SETTLING if process.opening_pipes else State.IDLE)
-            self._ping.then()
+        state = self._state
+        if state is State.CHECKING:
+            self._settle()
+            self._answered()
             self._start_next()
-        elif state is State.LOADING:
-            self._rebuilding.attempts = 0
-            self.cwd = report.cwd
+            return
+        if state not in WITH_RESULT:
+            return
+        self._rebuilding.attempts = 0
+        self.cwd = report.cwd
+        run = self.live_run
+        if run is None:
             self._rebuilt(restored=True)
+            return
+        run.exit_code = report.status
+        if state is State.ABORTING:
+            self._enter(State.KILLING)
+            # Not before: now the shell can start no more processes for this run.
+            self._kill_processes(run)
+            return
+        self._last_status = 0 if "e" in report.flags else report.status
+        self._complete(run)
+        self._settle()
+        if self._queue:
+            self._start_next()
 
     def pipes_opened(self, process: ShellProcess) -> None:
         """The shell has opened its new pipes."""
-        self._monitor.pipes_opened()
         if process is self.process and self._state is State.SETTLING:
             self._enter(State.IDLE)
             self._start_next()
+
+    def _settle(self) -> None:
+        """The shell has reported, and runs nothing."""
+        if self.process.opening_pipes:
+            self._enter(State.SETTLING)
+            self._retry = limit_opening(self.process, self.replace_process)
+        else:
+            self._enter(State.IDLE)
+
+    def _complete(self, run: Run) -> None:
+        """The shell has reported the run, and lives on."""
+        self.process.collect()
+        self._finish(run)
+        self.process.renew()
 
     def _finish(self, run: Run) -> None:
         """Store the result of the run; its output is complete."""
@@ -234,18 +260,23 @@ class Shell:
         self._enter(State.ABORTING)
         run.abort = why
         patience_s = self._context.limits.abort_patience_s
-        run.interrupt_retry = InterruptRetry(self._context.loop, self.process, run.number, self._children_of(run), patience_s)
+        self._retry = interrupt_until_report(self.process, run.number, self._children_of(run), patience_s)
 
-    def _aborted(self, run: Run) -> None:
-        """All processes of the run are dead. If the shell's process has ended too, ``stopped`` continues."""
+    def _kill_processes(self, run: Run) -> None:
+        exclude = run.before | {self.process.pid}
+        TreeKill(self._processes.match(run), lambda: self._processes_killed(run), exclude=exclude)
+
+    def _processes_killed(self, run: Run) -> None:
+        """All processes of an aborted run are dead."""
         self._context.reaper.reap_orphans(self._processes.match(run))
-        if run is not self.live_run or self.process.status is not None:
+        if run is not self._run:
             return
-        self.process.collect()
-        self._finish(run)
-        self.process.renew()
-        self._last_status = 0
-        self._ping_shell(self.process.snapshot_again)
+        if self._state is State.KILLING:
+            self._complete(run)
+            self._last_status = 0
+            self._ping(self.process.snapshot_again)
+        elif self._state is State.LOST:
+            self._rebuild(self.process.state())
 
     def _children_of(self, run: Run) -> Callable[[], list[int]]:
         """A function that lists the living processes of the run."""
@@ -287,8 +318,6 @@ class Shell:
         self._enter(State.ENDED)
         self._context.shells.pop(self.name, None)
         self._monitor.cancel()
-        self._cancel_ping()
-        self._rebuilding.cancel()
         roots = (self.process.pid,) if self.process.status is None else ()
         own = owned_by(self._processes.tag)
         signal_all(members(own, roots), signal.SIGKILL)
@@ -317,29 +346,22 @@ class Shell:
         self.process.kill()
         self._disconnect_keys()
         if self._state not in UNDER_WAY:
-            self._enter(State.LOST)
+            self._enter(State.KILLED)
 
     def stopped(self, process: ShellProcess, status: int) -> None:
         """The process ended, by exit, exec, ``set -e`` or a signal. Finish its run and rebuild the shell in a new process."""
         if process is not self.process or self._state is State.ENDED:
             return
-        run, was_loading = self.live_run, self._state is State.LOADING
-        self._cancel_ping()
+        state, run = self._state, self.live_run
         self._disconnect_keys()
         self._enter(State.LOST)
-        if was_loading:
-            self._rebuild(None)
-            return
         if run is not None:
-            if run.interrupt_retry is not None:
-                run.interrupt_retry.cancel()
             process.collect()
             run.exit_code, run.signal_name = exit_outcome(status)
-            if run.abort:
-                done = functools.partial(self._reap_and_rebuild, run, process)
-                run.killing = TreeKill(self._processes.match(run), done, exclude=run.before)
-                return
-        self._rebuild(process.state())
+        if run is not None and state is State.ABORTING:
+            self._kill_processes(run)
+        elif state is not State.KILLING:  # then they are being killed already
+            self._rebuild(None if state is State.LOADING else process.state())
 
     def start_failed(self, process: ShellProcess, error: Exception) -> None:
         """The shell's program could not be executed: end the shell with that error."""
@@ -352,14 +374,7 @@ class Shell:
                 self._queue.appendleft(run)
             self.end(error if isinstance(error, HoldfastError) else HoldfastError("shell_unavailable", str(error)))
 
-    def _reap_and_rebuild(self, run: Run, process: ShellProcess) -> None:
-        self._context.reaper.reap_orphans(self._processes.match(run))
-        if self._state is not State.ENDED:  # in ENDED the state files are closed
-            self._rebuild(process.state())
-
     def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:
-        if self._state is State.ENDED:
-            return
         try:
             self.process = self._rebuilding.replace(self.process, state)
         except HoldfastError as error:
@@ -367,11 +382,12 @@ class Shell:
             return
         if state is not None:
             self._enter(State.LOADING)
+            self._retry = limit_loading(self.process)
         else:
             self._rebuilt(restored=False)
 
     def _rebuilt(self, *, restored: bool) -> None:
-        self._rebuilding.finish(restored=restored)
+        self._rebuilding.restored = restored
         self._enter(State.IDLE)
         self._last_status = 0
         if not restored:
@@ -391,14 +407,3 @@ class Shell:
         if self.keys is not None and self.keys.started:
             self.keys.close()
             self.keys = Keyboard()
-
-    # pings -----------------------------------------------------------------------------------------------------
-
-    def _ping_shell(self, then: Callable[[], None]) -> None:
-        """Request a report, and call ``then`` when it has arrived."""
-        self._enter(State.CHECKING)
-        self._ping = ShellPing(self._context.loop, self.process, then, self.replace_process)
-
-    def _cancel_ping(self) -> None:
-        if self._ping is not None:
-            self._ping.cancel()

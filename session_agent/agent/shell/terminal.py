@@ -22,16 +22,16 @@ class ShellTerminal:
     """Stream 1 and the keyboard of the current run. Output between two runs is discarded."""
 
     def __init__(self, size: tuple[int, int]) -> None:
-        self._master, self.slave = open_pty(*size)
-        modes = termios.tcgetattr(self.slave)
+        self._master, self._slave = open_pty(*size)
+        modes = termios.tcgetattr(self._slave)
         modes[6][termios.VSUSP] = b"\0"  # no Ctrl-Z: there is no job control to continue a stopped program
-        termios.tcsetattr(self.slave, termios.TCSANOW, modes)
+        termios.tcsetattr(self._slave, termios.TCSANOW, modes)
         self._modes = modes
         try:
             self._keyboard = os.dup(self._master)
         except OSError:
             os.close(self._master)
-            os.close(self.slave)
+            os.close(self._slave)
             raise
         self._reader = PipeReader(self._master, STDOUT)
         self._reader.watch()
@@ -45,6 +45,11 @@ class ShellTerminal:
         """A descriptor for keys, which the caller has to close. Once."""
         keyboard, self._keyboard = self._keyboard, -1
         return keyboard
+
+    @property
+    def inherited(self) -> tuple[int, int]:
+        """The descriptors that the shell inherits."""
+        return self._slave, self._slave
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size; the kernel sends SIGWINCH to the foreground processes."""
@@ -81,10 +86,10 @@ class ShellTerminal:
             return
         try:
             if keep_modes:
-                self._modes = termios.tcgetattr(self.slave)
+                self._modes = termios.tcgetattr(self._slave)
             else:
-                termios.tcsetattr(self.slave, termios.TCSANOW, self._modes)
-            termios.tcflush(self.slave, termios.TCIFLUSH)
+                termios.tcsetattr(self._slave, termios.TCSANOW, self._modes)
+            termios.tcflush(self._slave, termios.TCIFLUSH)
         except termios.error:
             pass  # the terminal was hung up; the next process gets a new one
 
@@ -95,6 +100,6 @@ class ShellTerminal:
     def close(self) -> None:
         """Close the terminal: the kernel sends SIGHUP to its processes."""
         self._reader.close()
-        os.close(self.slave)
+        os.close(self._slave)
         if self._keyboard >= 0:
             os.close(self._keyboard)
