@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from holdfast._options import Options
 from holdfast._transport.aio import driver as aio
-from holdfast._transport.session.websocket import WebSocket
 from holdfast_wire.frames import Close
 
 from tests.sdk.support.fake_agent import FakeAgent
@@ -41,7 +40,7 @@ async def test_shells_are_closed_concurrently(sandbox: Any, agent: FakeAgent) ->
 async def test_slow_connections_are_closed_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "CLOSE_S", 1.0)
     driver = aio.SessionDriver(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
-    driver._wires = {aio._Wire(driver, WebSocket("ws://localhost/", {})) for _ in range(5)}
+    driver._wires = {aio._Wire(driver, driver.engine.websocket()) for _ in range(5)}
     began = asyncio.get_running_loop().time()
     with Stopwatch() as watch:
         await driver.close()

@@ -20,6 +20,7 @@ from holdfast._log import log
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
+from holdfast._transport.service import Service
 from holdfast._transport.session.failures import OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.session.sink import EventFactory, Sink
@@ -52,6 +53,7 @@ class Engine:
         token: SessionToken | None = None,
     ) -> None:
         self.options = options
+        self.service = Service(options)
         self.sandbox_id = sandbox_id
         self.new_event = new_event
         if token is None:
@@ -90,11 +92,9 @@ class Engine:
     # The connection ---------------------------------------------------------------------------------------------
 
     def websocket(self) -> WebSocket:
-        """A new connection's framing, with the key and the placement ticket in its request."""
-        headers = {"X-API-Key": self.options.api_key, "User-Agent": "holdfast-python"}
-        if self._ticket:
-            headers[TICKET_HEADER] = self._ticket
-        return WebSocket(f"ws{self.options.url.removeprefix('http')}/sandboxes/{self.sandbox_id}/session", headers)
+        """A new connection's framing, with the placement ticket in its request."""
+        headers = {TICKET_HEADER: self._ticket} if self._ticket else {}
+        return WebSocket(self.service, f"/sandboxes/{self.sandbox_id}/session", headers)
 
     def connected(self, headers: Mapping[str, str], now: float) -> None:
         """The handshake succeeded: greet."""

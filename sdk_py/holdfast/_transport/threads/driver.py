@@ -22,7 +22,6 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.rest.request import Service, not_connected
 from holdfast._transport.session.engine import Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.events import Event
@@ -198,10 +197,9 @@ class SessionDriver:
 
     def _run(self) -> None:
         try:
-            service = Service(self.options)
             while self.engine.error is None:
                 websocket = self.engine.websocket()
-                why = self._attempt(service, websocket)
+                why = self._attempt(websocket)
                 delay_s = self._perform_here(self.engine.broken, websocket, why, time.monotonic())
                 if delay_s is not None:
                     self._pause(delay_s)
@@ -212,16 +210,16 @@ class SessionDriver:
         finally:
             self._finish()
 
-    def _attempt(self, service: Service, websocket: WebSocket) -> str:
+    def _attempt(self, websocket: WebSocket) -> str:
         """Connect, and serve the connection to its end. Returns why there is none any more."""
-        engine, connection = self.engine, None
+        engine, service, connection = self.engine, self.engine.service, None
         limit_s = engine.begin_attempt(time.monotonic())
         try:
             connection = connection_to(service.address, limit_s, service.tls_context)
             limit_s = engine.answer_s(time.monotonic())
             messages = _shake_hands(connection, websocket, limit_s)
         except Exception as failure:  # noqa: BLE001  also a host name that cannot be encoded: the caller waits for an answer
-            why, refused = not_connected(failure, service.address, limit_s)
+            why, refused = service.not_connected(failure, limit_s)
             if refused is not None:
                 self._perform_here(engine.fail, refused)
             if connection is not None:
