@@ -102,8 +102,6 @@ class Engine:
         ticket = headers.get(TICKET_HEADER.lower(), "")
         if ticket.isascii() and ticket.isprintable() and len(ticket) <= 4096:
             self._ticket = ticket
-        self.leave = False
-        self._leave_at = None
         self.session.connect(now)
 
     def receive(self, messages: list[bytes], now: float) -> None:
@@ -165,6 +163,7 @@ class Engine:
             self._down_since = None
             self._backoff.reset()
         verdict = self._judge(websocket, why)
+        self.leave, self._leave_at = False, None
         self._reached = self._reached or (websocket is not None and websocket.refusal is not None and not verdict.not_holdfast)
         if self._down_since is None:
             self._down_since = now if self.attached_once or self._first_attempt is None else self._first_attempt
