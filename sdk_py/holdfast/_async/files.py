@@ -89,19 +89,12 @@ class AsyncFiles:
     ) -> AsyncIterator[bytes]:
         part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length, user=user)}
-        transfer = AsyncTransfer(await self._sandbox._attached(), "read", params)
-        try:
+        with AsyncTransfer(await self._sandbox._attached(), "read", params) as transfer:
             await transfer.opened()
             while data := await transfer.read():
                 seen.note(data)
                 yield data
             seen.check(await transfer.closed())
-        except GeneratorExit:
-            transfer.abandon()
-            raise
-        except BaseException:
-            transfer.stop()
-            raise
 
     async def write(
         self,

@@ -85,8 +85,11 @@ class AsyncTransfer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is GeneratorExit:
+            self.abandon()
+        else:
+            self.stop()
 
     def stop(self) -> None:
         """End the transfer; the agent discards what was written so far where it can."""

@@ -90,19 +90,12 @@ class Files:
     ) -> Iterator[bytes]:
         part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length, user=user)}
-        transfer = Transfer(self._sandbox._attached(), "read", params)
-        try:
+        with Transfer(self._sandbox._attached(), "read", params) as transfer:
             transfer.opened()
             while data := transfer.read():
                 seen.note(data)
                 yield data
             seen.check(transfer.closed())
-        except GeneratorExit:
-            transfer.abandon()
-            raise
-        except BaseException:
-            transfer.stop()
-            raise
 
     def write(
         self,

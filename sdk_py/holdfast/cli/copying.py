@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from holdfast import (
@@ -130,16 +131,6 @@ def _name_of(source: FileEntry, path: str) -> str:
     return last if last not in ("", ".", "..") else posixpath.basename(source.path.rstrip("/"))
 
 
-class _Incoming:
-    """What a transfer sends, for ``tarfile``, which takes pieces of any size."""
-
-    def __init__(self, transfer: Transfer) -> None:
-        self._transfer = transfer
-
-    def read(self, _size: int) -> bytes:
-        return self._transfer.read()
-
-
 def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
     """A tar archive on standard output whose members begin with the source's name, or with ``./`` for ``DIR/.``."""
     source = sandbox.files.stat(path)
@@ -149,7 +140,7 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
     try:
         with (
             Transfer(sandbox._attached(), "download", {"path": path}) as transfer,
-            tarfile.open(fileobj=cast(Any, _Incoming(transfer)), mode="r|") as packed,
+            tarfile.open(fileobj=cast(Any, SimpleNamespace(read=lambda _size: transfer.read())), mode="r|") as packed,
             tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
         ):
             for member in packed:
