@@ -148,12 +148,9 @@ def command_params(
         {
             "id": command_id_of(command_id),
             **command_of(command, arguments),
+            **_place(cwd, env, user, login),
             **given(
-                cwd=None if cwd is None else path_of(cwd),
-                env=environment(env),
-                user=user,
                 timeout_s=seconds(timeout),
-                login=login or None,
                 stdin="pipe" if stdin else None,
                 outlive=None if outlive == "adopt" else outlive,
                 spool=None if spool == "block" else spool,
@@ -166,6 +163,11 @@ def command_params(
         },
         may_follow=True,
     )
+
+
+def _place(cwd: RemotePath | None, env: Mapping[str, str] | None, user: str | int | None, login: bool = False) -> dict[str, Any]:
+    """Where and as whom a command, terminal or shell runs."""
+    return given(cwd=None if cwd is None else path_of(cwd), env=environment(env), user=user, login=login or None)
 
 
 def run_params(script: str, timeout: float | None, default_s: float | None, stdin: bool) -> dict[str, Any]:
@@ -323,16 +325,11 @@ def shell_params(
     if shell not in ("auto", "bash", "sh"):
         raise bad("shell must be 'auto', 'bash' or 'sh'")
     return bounded(
-        given(
-            name=name_of(name, "name"),
-            shell=None if shell == "auto" else shell,
-            cwd=None if cwd is None else path_of(cwd),
-            env=environment(env),
-            user=user,
-            tty=None if size is None else True,
-            rows=None if size is None else size[0],
-            cols=None if size is None else size[1],
-        ),
+        {
+            **given(name=name_of(name, "name"), shell=None if shell == "auto" else shell),
+            **_place(cwd, env, user),
+            **({} if size is None else {"tty": True, "rows": size[0], "cols": size[1]}),
+        },
         may_follow=True,
     )
 
@@ -364,14 +361,9 @@ def terminal_params(
         {
             "rows": rows,
             "cols": cols,
-            **given(
-                name=name_of(name, "name"),
-                argv=None if command is None else command_of(command)["argv"],
-                cwd=None if cwd is None else path_of(cwd),
-                env=environment(env),
-                user=user,
-                login=login or None,
-            ),
+            **given(name=name_of(name, "name")),
+            **({} if command is None else command_of(command)),
+            **_place(cwd, env, user, login),
         },
         may_follow=True,
     )
