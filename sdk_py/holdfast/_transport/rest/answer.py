@@ -43,18 +43,14 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
-    def value(self) -> Any:
-        """The JSON in the body. Raises ``ServiceError`` when it is none."""
+    def map(self) -> dict[str, Any]:
+        """The JSON object in the body. Raises ``ServiceError`` when it is none."""
         import json
 
         try:
-            return json.loads(self.body) if self.body else {}
+            value = json.loads(self.body) if self.body else {}
         except (ValueError, RecursionError):
             raise ServiceError("internal", f"the service answered HTTP {self.status} without JSON", hint=_NOT_HOLDFAST) from None
-
-    def map(self) -> dict[str, Any]:
-        """The JSON object in the body."""
-        value = self.value()
         if not isinstance(value, dict):
             raise ServiceError("internal", f"the service answered HTTP {self.status} with other JSON than an object", hint=_NOT_HOLDFAST)
         return value
