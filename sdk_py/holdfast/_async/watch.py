@@ -33,9 +33,6 @@ class AsyncWatch:
     ``overflow``: some are lost, and what is there has to be looked at anew. A session that is lost raises ``SessionLostError``.
     """
 
-    _transfer: AsyncTransfer | None = None
-    """None also where ``__init__`` was interrupted: the finalizer reads it."""
-
     def __init__(self, driver: SessionDriver, params: dict[str, Any]) -> None:
         self._driver = driver
         self._path = params["path"]
@@ -47,15 +44,18 @@ class AsyncWatch:
 
     async def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
-        await self._channel().opened()
+        try:
+            await self._transfer.opened()
+        except BaseException:
+            await self.close()
+            raise
 
     async def read(self, timeout: float | None = None) -> FileEvent | None:
         """The next event; None when it is closed, or what it watches is gone. A cancelled wait loses none.
 
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
-        transfer = self._channel()
-        sink = transfer._sink
+        sink = self._transfer._sink
         timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         while not self._found:
@@ -73,7 +73,7 @@ class AsyncWatch:
 
     def _take(self) -> bytes | None:
         """Take what has come and read the events in it, as one step: an interrupt loses none."""
-        data = self._channel()._sink.take()
+        data = self._transfer._sink.take()
         if data:
             self._found.extend(read_each(self._unpacker, data, read_event, "event"))
         return data
@@ -81,11 +81,7 @@ class AsyncWatch:
     async def close(self) -> None:
         """Stop watching; a call that waits for an event gets None."""
         self._closed = True
-        self._channel().stop()
-
-    def _channel(self) -> AsyncTransfer:
-        assert self._transfer is not None
-        return self._transfer
+        self._transfer.stop()
 
     def __aiter__(self) -> AsyncIterator[FileEvent]:
         return self
@@ -103,9 +99,10 @@ class AsyncWatch:
         await self.close()
 
     def __repr__(self) -> str:
-        over = self._closed or self._channel()._sink.ended
+        over = self._closed or self._transfer._sink.ended
         return f"<{type(self).__name__} {self._path!r:.200}{' ended' if over else ''}>"
 
     def __del__(self) -> None:
-        if self._transfer is not None and not self._closed:
-            self._transfer.abandon()
+        transfer = getattr(self, "_transfer", None)  # not there where ``__init__`` was interrupted
+        if transfer is not None and not self._closed:
+            transfer.abandon()

@@ -34,9 +34,6 @@ class Watch:
     ``overflow``: some are lost, and what is there has to be looked at anew. A session that is lost raises ``SessionLostError``.
     """
 
-    _transfer: Transfer | None = None
-    """None also where ``__init__`` was interrupted: the finalizer reads it."""
-
     def __init__(self, driver: SessionDriver, params: dict[str, Any]) -> None:
         self._driver = driver
         self._path = params["path"]
@@ -48,15 +45,18 @@ class Watch:
 
     def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
-        self._channel().opened()
+        try:
+            self._transfer.opened()
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, timeout: float | None = None) -> FileEvent | None:
         """The next event; None when it is closed, or what it watches is gone. A cancelled wait loses none.
 
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
-        transfer = self._channel()
-        sink = transfer._sink
+        sink = self._transfer._sink
         timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         while not self._found:
@@ -74,7 +74,7 @@ class Watch:
 
     def _take(self) -> bytes | None:
         """Take what has come and read the events in it, as one step: an interrupt loses none."""
-        data = self._channel()._sink.take()
+        data = self._transfer._sink.take()
         if data:
             self._found.extend(read_each(self._unpacker, data, read_event, "event"))
         return data
@@ -82,11 +82,7 @@ class Watch:
     def close(self) -> None:
         """Stop watching; a call that waits for an event gets None."""
         self._closed = True
-        self._channel().stop()
-
-    def _channel(self) -> Transfer:
-        assert self._transfer is not None
-        return self._transfer
+        self._transfer.stop()
 
     def __iter__(self) -> Iterator[FileEvent]:
         return self
@@ -104,9 +100,10 @@ class Watch:
         self.close()
 
     def __repr__(self) -> str:
-        over = self._closed or self._channel()._sink.ended
+        over = self._closed or self._transfer._sink.ended
         return f"<{type(self).__name__} {self._path!r:.200}{' ended' if over else ''}>"
 
     def __del__(self) -> None:
-        if self._transfer is not None and not self._closed:
-            self._transfer.abandon()
+        transfer = getattr(self, "_transfer", None)  # not there where ``__init__`` was interrupted
+        if transfer is not None and not self._closed:
+            transfer.abandon()

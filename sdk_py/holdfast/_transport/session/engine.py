@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
@@ -20,13 +20,11 @@ from holdfast._log import log
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
+from holdfast._transport.service import Service
 from holdfast._transport.session.failures import OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.session.sink import EventFactory, Sink
 from holdfast._transport.session.websocket import WebSocket
-
-if TYPE_CHECKING:
-    import random
 
 TICKET_HEADER = "X-Holdfast-Ticket"
 BATCH_BYTES = 256 * 1024
@@ -47,11 +45,11 @@ class Engine:
         options: Options,
         sandbox_id: str,
         new_event: EventFactory,
-        random_: random.Random | None = None,
         *,
         token: SessionToken | None = None,
     ) -> None:
         self.options = options
+        self.service = Service(options)
         self.sandbox_id = sandbox_id
         self.new_event = new_event
         if token is None:
@@ -84,17 +82,14 @@ class Engine:
         self._progressed = False
         self._woken = False
         """Whether another session of the client has shortened a pause of this outage."""
-        self._random = random_
-        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
+        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s)
 
     # The connection ---------------------------------------------------------------------------------------------
 
     def websocket(self) -> WebSocket:
-        """A new connection's framing, with the key and the placement ticket in its request."""
-        headers = {"X-API-Key": self.options.api_key, "User-Agent": "holdfast-python"}
-        if self._ticket:
-            headers[TICKET_HEADER] = self._ticket
-        return WebSocket(f"ws{self.options.url.removeprefix('http')}/sandboxes/{self.sandbox_id}/session", headers)
+        """A new connection's framing, with the placement ticket in its request."""
+        headers = {TICKET_HEADER: self._ticket} if self._ticket else {}
+        return WebSocket(self.service, f"/sandboxes/{self.sandbox_id}/session", headers)
 
     def connected(self, headers: Mapping[str, str], now: float) -> None:
         """The handshake succeeded: greet."""
@@ -102,8 +97,6 @@ class Engine:
         ticket = headers.get(TICKET_HEADER.lower(), "")
         if ticket.isascii() and ticket.isprintable() and len(ticket) <= 4096:
             self._ticket = ticket
-        self.leave = False
-        self._leave_at = None
         self.session.connect(now)
 
     def receive(self, messages: list[bytes], now: float) -> None:
@@ -165,6 +158,7 @@ class Engine:
             self._down_since = None
             self._backoff.reset()
         verdict = self._judge(websocket, why)
+        self.leave, self._leave_at = False, None
         self._reached = self._reached or (websocket is not None and websocket.refusal is not None and not verdict.not_holdfast)
         if self._down_since is None:
             self._down_since = now if self.attached_once or self._first_attempt is None else self._first_attempt
@@ -314,7 +308,7 @@ class Engine:
             elif type(event) is GoAway and event.reason in ENDINGS:
                 self._ending, self._ends_at = event.reason, now + min(event.deadline_s, 3600.0)
             elif type(event) is GoAway:
-                self._leave_at = now + jitter(self._random).uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
+                self._leave_at = now + jitter(min(event.jitter_s, event.deadline_s, 60.0))
             elif type(event) is Lost:
                 self.fail(typed(event.error))
             elif type(event) is Silent:
