@@ -1,4 +1,5 @@
-"""What only clients of Orchard Env use: a JSON terminal, a login shell, and the detection of repeated exec requests.
+"""The three features that only clients of Orchard Env use: its JSON terminal, its login shell, and the detection of repeated exec requests.
 
-Used by the table of routes in ``gateway.app`` and by ``routes.commands``, and removable with these uses.
+Orchard Env's other routes are the same as Holdfast's own: ``gateway.app`` lists them, and ``gateway.routes`` serves them. This package is
+used by ``gateway.app`` and ``routes.commands`` and can be removed together with these uses.
 """
