@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
@@ -92,8 +93,11 @@ class Gateway:
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
-        self.unready: dict[str, str] = {}
-        """What ``/readyz`` last reported as unavailable, and why."""
+        self.started_at = time.monotonic()
+        self.was_ready = False
+        """Whether ``/readyz`` ever answered that all parts are available."""
+        self.logged_readiness: tuple[set[str], bool] = (set(), False)
+        """What was last logged about readiness: the parts that are unavailable, and whether this gateway was still starting."""
         self.creations: dict[tuple[str, str], asyncio.Task[Record]] = {}
         """Creations in this replica by id and incarnation: an id may be created again while its previous incarnation still is."""
 

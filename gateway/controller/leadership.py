@@ -70,10 +70,10 @@ class Leadership:
             self._back(asked)
             if term is not None and term != self.term:
                 await self._store.fence(term)
-                log.info("leading, term %d", term)
+                log.info("this controller is the leader now (term %d)", term)
                 self.changed.set()
             if term is None and self.term is not None:
-                log.info("another controller leads")
+                log.info("another controller is the leader now")
             self.term = term
             if term is not None:
                 self._leading.set()

@@ -33,6 +33,8 @@ log = logging.getLogger("gateway.controller")
 _UNRECORDED = 10_000
 """Events kept while they cannot be recorded; of more the oldest are dropped, and the reconciler finds their sandboxes missing."""
 _UNRECORDED_S = 60.0
+_START_S = 10.0
+"""How long after the start a step that must be repeated is no reason for a warning: the processes of one machine start together."""
 _FAILED_PAUSE_S = 10.0
 """Longest pause after a step that failed: creates wait for the first verdict of a probe."""
 
@@ -53,6 +55,7 @@ class Controller:
         ask_idle: AskIdle | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
+        self._started_at = time.monotonic()
         self._store = store
         self._runtime = runtime
         self._settings = settings
@@ -177,6 +180,7 @@ class Controller:
         except FencedError:
             self.leadership.lost()
         except HoldfastError as error:
-            log.warning("%s is postponed: %s", what, error.code)
+            starting = time.monotonic() < self._started_at + _START_S and error.retryable
+            log.log(logging.INFO if starting else logging.WARNING, "%s failed and will be repeated: %s", what, error.message)
         except Exception:
             log.exception("%s failed", what)

@@ -102,7 +102,7 @@ class Reconciler:
         if before is None:
             self._passes = 0  # groups and quotas are compared in the next pass
             await self._store.set_marker(secrets.token_hex(8), term=term)
-            log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
+            log.info("the placement store was empty: its records were rebuilt from the %d running sandboxes", len(everything))
         return result.actions
 
     async def _look_again(self, sandboxes: list[SandboxStatus], ids: Collection[str]) -> list[SandboxStatus]:

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import tempfile
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from gateway.service import Gateway, authenticated, gateway_of
 log = logging.getLogger("gateway")
 
 _READY_S = 1.0
+_START_S = 10.0
+"""How long after its start a gateway that is not ready yet is no reason for a warning: the processes of one machine start together."""
 _REMOVALS_S = 10.0
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _CHUNK = 1024 * 1024
@@ -60,9 +63,17 @@ async def ready(request: Request) -> Response:
     away = {name: text for name, text in (await _parts(gateway)).items() if text}
     if gateway.attached.draining:
         away["gateway"] = "shutting down"
-    if away.keys() != gateway.unready.keys():  # probes come every second: only changes are logged
-        log.warning("not ready: %s", "; ".join(f"{name}: {text}" for name, text in away.items())) if away else log.info("ready")
-        gateway.unready = away
+    starting = bool(away) and not gateway.was_ready and time.monotonic() < gateway.started_at + _START_S
+    if (set(away), starting) != gateway.logged_readiness:  # probes come every second: only changes are logged
+        gateway.logged_readiness = (set(away), starting)
+        parts = "; ".join(f"{name}: {text}" for name, text in away.items())
+        if starting:
+            log.info("starting; still missing: %s", parts)
+        elif away:
+            log.warning("not ready: %s", parts)
+        else:
+            log.info("ready")
+    gateway.was_ready |= not away
     body = {"status": "unavailable" if away else "ready", "unavailable": away}
     return json_response(body, 503 if away else 200, {"Retry-After": "1"} if away else None)
 

@@ -109,7 +109,7 @@ class Supervisor:
                     self._ended(by_pid[pid], os.waitstatus_to_exitcode(status))
         elif found is not None and not self._stopping.is_set():
             self._requested_at = time.monotonic()
-            self._screen.note("up: stopping (once more: kill at once)")
+            self._screen.note("up: stopping (a second Ctrl-C kills all processes at once)")
             self._stopping.set()
         elif found is not None and time.monotonic() - self._requested_at >= _AGAIN_S:
             self._hurried = True
@@ -143,7 +143,7 @@ class Supervisor:
         try:
             member.pid_file.write_text(f"{process.pid}\n")
         except OSError as error:
-            member.lines.show(f"its pid file cannot be written: {error.strerror}")
+            member.lines.show(f"the file with its process id cannot be written: {error.strerror}")
         member.lines.show(f"started, process {process.pid}")
         member.reader = threading.Thread(target=member.lines.copy, args=(process.stdout,), name=member.entry.name, daemon=True)
         member.reader.start()
@@ -158,7 +158,7 @@ class Supervisor:
         member.pid_file.unlink(missing_ok=True)
         how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
         if code == _BAD_SETTINGS and self._plan.ready_url is not None and not self._ready.is_set() and not self._stopping.is_set():
-            self._screen.note(f"up: stopping: {member.entry.name} cannot use its settings, see its line above")
+            self._screen.note(f"up: stopping: {member.entry.name} cannot use its settings; its line above names the cause")
             self._refused = True
             self._stopping.set()
         if self._stopping.is_set():
@@ -194,7 +194,7 @@ class Supervisor:
         if stray:
             self._screen.note(f"up: killing {len(stray)} processes that were left behind")
         left = subreaper.kill_descendants()
-        self._screen.note("up: everything has ended" if not left else f"up: these processes did not end: {left}")
+        self._screen.note("up: all processes have ended" if not left else f"up: these processes did not end: {left}")
         return 2 if self._refused else 0 if self._clean and not left else 1
 
     def _announce_ready(self, url: str) -> None:
