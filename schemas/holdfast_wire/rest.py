@@ -23,7 +23,7 @@ _UNITS = {
 """Kubernetes' units, and docker's small letters, which are powers of 1024."""
 
 
-def parse_cpu(value: object) -> float:
+def parse_cpu(value: object, name: str = "cpu") -> float:
     """Cores from ``2``, ``0.5``, ``"2"`` or ``"500m"``. Raises ``HoldfastError`` ``invalid_quantity``."""
     cores: float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -32,7 +32,8 @@ def parse_cpu(value: object) -> float:
         text, scale = (value[:-1], 0.001) if value.endswith("m") else (value, 1.0)
         cores = _decimal(text, scale)
     if cores is None or not 0 < cores <= _CPU_MAX:
-        raise HoldfastError("invalid_quantity", f"cpu must be a number of cores above 0 and up to {_CPU_MAX:g}, not {_shown(value)}")
+        message = f"{name} must be a number of cores above 0 and up to {_CPU_MAX:g}, not {_shown(value)}"
+        raise HoldfastError("invalid_quantity", message, hint="write it as 2, 0.5 or '500m' (half a core)")
     return cores
 
 
@@ -47,10 +48,8 @@ def parse_bytes(value: object, name: str = "memory") -> int:
         size = None if unit is None else _decimal(digits, unit)
     if size is None or not 1 <= size <= _BYTES_MAX:
         units = ", ".join(filter(None, _UNITS))
-        raise HoldfastError(
-            "invalid_quantity",
-            f"{name} must be a size in bytes above 0 and up to {_BYTES_MAX // 2**40}Ti, with one of {units} or none, not {_shown(value)}",
-        )
+        message = f"{name} must be a size in bytes, at least 1 and at most {_BYTES_MAX // 2**40}Ti, not {_shown(value)}"
+        raise HoldfastError("invalid_quantity", message, hint=f"write it as '512Mi', '4Gi' or a number of bytes; the units are {units}")
     return int(size)
 
 

@@ -49,15 +49,15 @@ def copy(arguments: Arguments) -> None:
     source, target = remote(arguments.source), remote(arguments.target)
     if source is not None and target is not None:
         raise UsageError(
-            "nothing is copied from one sandbox to another",
-            hint="holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path, through this machine",
+            "cp cannot copy from one sandbox to another",
+            hint="copy through this machine: holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path",
         )
     if source is None and target is None:
         raise UsageError(
-            "either SOURCE or TARGET must be SANDBOX:PATH", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL"
+            "either SOURCE or TARGET must be SANDBOX:PATH", hint="write holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL"
         )
     if arguments.json and arguments.target == "-":
-        raise UsageError("standard output cannot take the archive and JSON at once", hint="leave out --json, or copy to a file")
+        raise UsageError("standard output cannot hold both the archive and JSON", hint="leave out --json, or copy to a file")
     if "" in (arguments.source, arguments.target):
         raise UsageError("a local path is empty", hint="write . for the working directory")
     archive: IO[bytes] | None = _archive_here() if arguments.source == "-" else None
@@ -98,9 +98,9 @@ def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], st
     elif is_directory:
         place = target.rstrip("/") or "/"
     elif target.endswith(("/", "/.")):
-        raise UsageError(f"there is no directory {target}", hint="make it first, or leave out the slash to name the file itself")
+        raise UsageError(f"there is no directory {target}", hint="create it first, or leave out the slash to name the file itself")
     if there is None and kind(parent := posixpath.dirname(place) or ".") != "directory":
-        raise UsageError(f"there is no directory {parent}{where}", hint=f"make it first: {mkdir} {parent}")
+        raise UsageError(f"there is no directory {parent}{where}", hint=f"create it first: {mkdir} {parent}")
     present = kind(place) if there == "directory" and place != target else there
     if present is not None and (present == "directory") != is_directory:
         kinds = ("directory", "file") if is_directory else ("file", "directory")
@@ -219,7 +219,7 @@ def _archive_here() -> Any:
     if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun)):
         raise UsageError(
             "standard input is not a tar archive",
-            hint="tar c DIR | holdfast cp - SANDBOX:/path; to write one file: holdfast exec -i SANDBOX sh -c 'cat > /path'",
+            hint="to send an archive: tar c DIR | holdfast cp - SANDBOX:/path; one file: holdfast exec -i SANDBOX sh -c 'cat > /path' < FILE",
         )
     return source
 
@@ -240,7 +240,8 @@ class _Input:
 
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:
     if _kind(sandbox.files, path) != "directory":
-        raise UsageError(f"the target of an archive must be a directory: {path}", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
+        hint = f"create it first: holdfast exec {sandbox.id} mkdir -p {path}"
+        raise UsageError(f"the target of an archive must be a directory, and {path} is none", hint=hint)
     return _send(sandbox, path, _pieces(archive))
 
 
@@ -249,7 +250,8 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
         try:
             piece = archive.read(PIECE_BYTES)
         except Exception as wrong:  # noqa: BLE001  each library that decompresses has its own kinds
-            raise UsageError(f"the archive on standard input cannot be decompressed: {wrong}", hint="send it again, whole") from None
+            hint = "the archive is incomplete or damaged: send it again"
+            raise UsageError(f"the archive on standard input cannot be decompressed: {wrong}", hint=hint) from None
         if not piece:
             return
         yield piece

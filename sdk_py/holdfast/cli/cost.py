@@ -81,7 +81,7 @@ def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) 
     bound = min(fits, key=lambda name: fits[name])
     per_node = fits[bound]
     if per_node < 1:
-        raise ValueError(f"no sandbox fits on a node: {bound} is not enough")
+        raise ValueError(f"no sandbox fits on a node: the node has too little {bound}" if bound != "pods" else "a node takes no pod")
     # half of a core at most: what is left answers bursts
     busy = max(fleet.sandboxes * fleet.rate * overhead.command_s / 0.5, fleet.sandboxes * overhead.session_bytes / _GIB)
     gateways = max(_GATEWAYS_AT_LEAST, math.ceil(busy))
@@ -93,18 +93,19 @@ def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) 
 
 def cost(arguments: Arguments) -> int:
     """Print what a sandbox-hour costs."""
-    limits = parse_cpu(arguments.cpu), parse_bytes(arguments.memory)
+    limits = parse_cpu(arguments.cpu, "--cpu"), parse_bytes(arguments.memory, "--memory")
     used = (
-        parse_cpu(arguments.cpu_used) if arguments.cpu_used else None,
-        parse_bytes(arguments.memory_used) if arguments.memory_used else None,
+        parse_cpu(arguments.cpu_used, "--cpu-used") if arguments.cpu_used else None,
+        parse_bytes(arguments.memory_used, "--memory-used") if arguments.memory_used else None,
     )
     if arguments.headroom < 1:
-        raise UsageError("--headroom must be at least 1", "1.25 reserves a quarter more than is used")
+        raise UsageError("--headroom must be at least 1", "1.25 reserves a quarter more than a sandbox uses")
     cpu, memory = (limit if use is None else min(limit, use * arguments.headroom) for limit, use in zip(limits, used, strict=True))
     sandboxes = int(arguments.sandboxes)
     if sandboxes < 1 or sandboxes != arguments.sandboxes:
-        raise UsageError("--sandboxes must be a whole number of at least 1")
-    node = Node(parse_cpu(arguments.node_cpu), parse_bytes(arguments.node_memory), int(arguments.node_pods), arguments.node_price)
+        raise UsageError("--sandboxes must be a whole number of at least 1", "for example --sandboxes 128")
+    node_memory = parse_bytes(arguments.node_memory, "--node-memory")
+    node = Node(parse_cpu(arguments.node_cpu, "--node-cpu"), node_memory, int(arguments.node_pods), arguments.node_price)
     service_price = node.price if arguments.service_price is None else arguments.service_price
     overhead = Overhead() if arguments.measured is None else measured(arguments.measured)
     try:
@@ -117,10 +118,10 @@ def cost(arguments: Arguments) -> int:
             {"sandboxes": sandboxes, **asdict(found), "hosted_usd_per_sandbox_hour": {name: round(usd, 4) for name, usd in hosted.items()}}
         )
         return 0
-    print_line(f"a node takes {found.per_node} sandboxes (then {found.bound} is used up): {found.nodes} nodes for {sandboxes}")
-    print_line(f"the service takes {found.service_cores:g} cores, {found.gateways} gateways among them: {found.service_nodes} more")
+    print_line(f"{found.per_node} sandboxes fit on a node, limited by {found.bound}: {sandboxes} sandboxes need {found.nodes} nodes")
+    print_line(f"the service, with {found.gateways} gateways, needs {found.service_cores:g} cores: {found.service_nodes} further nodes")
     print_line(f"${found.usd_per_hour:,.2f} an hour, ${found.usd_per_sandbox_hour:.4f} per sandbox-hour")
-    print_line("hosted, list prices for the same limits: " + ", ".join(f"{name} ${usd:.3f}" for name, usd in hosted.items()))
+    print_line("list prices of hosted services for the same limits: " + ", ".join(f"{name} ${usd:.3f}" for name, usd in hosted.items()))
     return 0
 
 
@@ -133,7 +134,7 @@ def measured(path: str) -> Overhead:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, LookupError, TypeError):
-        raise UsageError(f"{path} is no bench.json", "make bench writes one") from None
+        raise UsageError(f"{path} is not a bench.json", "`make bench` writes this file") from None
     found = {
         name: values[figure] * unit
         for name, figure, unit in (("sandbox_bytes", "P8", _MIB), ("session_bytes", "P9", _KIB))

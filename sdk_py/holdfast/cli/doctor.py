@@ -76,7 +76,7 @@ def _node() -> list[Check]:
         body = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as why:
         what = f"the checks of the node could not be run: {type(why).__name__}"
-        return [Check("node", False, what, "run `python -m session_agent.node doctor`")]
+        return [Check("node", False, what, "run `python -m session_agent.node doctor` to see the whole error")]
     rows = body.get("checks", []) if isinstance(body, dict) else body
     return [read(row) for row in rows if isinstance(row, dict)]
 

@@ -30,11 +30,12 @@ _PIPED = "command -v bash >/dev/null 2>&1 && exec bash{login}; exec sh{login}"
 def exec_(arguments: Arguments) -> int:
     command = command_of(arguments)
     if command is None:
-        raise UsageError("a command is missing", hint="holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
+        raise UsageError("COMMAND is missing", hint="write holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
     options = options_of(arguments) | {"env": variables(arguments) or None}
     if arguments.detach and (arguments.tty or arguments.stdin):
         raise UsageError(
-            "a detached command has no terminal and no standard input", hint="leave out -i and -t; shell --attach NAME keeps a terminal"
+            "a detached command has no terminal and no standard input",
+            hint="leave out -i and -t; `holdfast shell SANDBOX --attach NAME` keeps a terminal",
         )
     with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         if not arguments.detach:
@@ -65,7 +66,7 @@ def shell(arguments: Arguments) -> int:
 def command_of(arguments: Arguments) -> Command | None:
     """The command to run, None where there is none. Raises ``UsageError`` for both words and ``-c``."""
     if arguments.c is not None and arguments.argv:
-        raise UsageError("give either the command's words or a string with -c", hint="bash -c STRING can be written as words too")
+        raise UsageError("give either a COMMAND or -c STRING, not both", hint="bash -c STRING is a COMMAND too")
     return arguments.c if arguments.c is not None else arguments.argv or None
 
 
@@ -101,7 +102,7 @@ def _hint(command: Command) -> None:
     if isinstance(command, list) and len(command) == 1 and _SHELL_SIGNS & set(command[0]):
         import shlex
 
-        print_note(f"holdfast: words are passed on as they are; a shell reads them with -c {shlex.quote(command[0])}, or bash -c")
+        print_note(f"holdfast: no shell reads these words; to run them in a shell write -c {shlex.quote(command[0])}, or bash -c STRING")
 
 
 def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: bool, raw: bool = False, as_json: bool = False) -> int:
@@ -156,10 +157,10 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
 
 
 def show(process: Process, screen: Screen) -> int:
-    """Show what it writes until it ends; signals are for it. The exit status."""
-    with passed_to_command(lambda: process.signal("INT"), process.close):
+    """Show the process's output until it ends, and pass signals to it. Returns the exit status."""
+    with passed_to_command(lambda: process.signal("INT"), process.close) as ended_by:
         screen.show(process)
-        return finish(process.wait())
+        return finish(process.wait(), ended_by)
 
 
 def _feed(process: Process) -> None:

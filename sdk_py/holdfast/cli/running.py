@@ -30,11 +30,11 @@ def run(arguments: Arguments) -> int:
     options = options_of(arguments)
     if arguments.entrypoint is not None:
         if isinstance(command, str):
-            raise UsageError("-c and --entrypoint cannot be combined", hint="write the words after the image, behind --")
+            raise UsageError("-c and --entrypoint cannot be combined", hint="write the arguments of the entrypoint after IMAGE and --")
         if arguments.entrypoint:
             command = [arguments.entrypoint, *(command or [])]
         elif command is None:  # an empty one is none, as in docker: not even the image's
-            raise UsageError("a command is missing", hint="the entrypoint is empty: write the COMMAND behind IMAGE")
+            raise UsageError("COMMAND is missing", hint="--entrypoint is empty: write a COMMAND after IMAGE")
     own = command is None and not arguments.tty
     if own and arguments.stdin:
         raise UsageError("the image's own command gets no standard input", hint=f"holdfast run -i {arguments.image} COMMAND")

@@ -88,11 +88,11 @@ def run_on(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterator[None]:
-    """While a command is waited for, signals are for the command.
+def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterator[list[KeyboardInterrupt]]:
+    """Inside the block, which waits for a command, signals act on that command.
 
-    The first Ctrl-C interrupts it (``interrupt``). The second, SIGTERM and SIGHUP end it (``close``) and are raised when the wait is over;
-    one that comes after that is raised at once.
+    The first Ctrl-C interrupts it (``interrupt``). A second Ctrl-C, SIGTERM or SIGHUP ends it (``close``) and is raised at the end of the
+    block; a further signal is raised at once. The block gets a list that holds the signal that ended the command, if there was one.
     """
     interrupts, received = itertools.count(), list[KeyboardInterrupt]()
     with _follower() as steps:
@@ -108,7 +108,7 @@ def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) 
 
         with _handled(on_signal, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             try:
-                yield
+                yield received
             except Exception:
                 if not received:
                     raise
