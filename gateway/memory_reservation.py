@@ -31,7 +31,7 @@ class MemoryReservations:
             raise HoldfastError(
                 "overloaded",
                 "too many large requests and answers are under way on this replica",
-                hint="retry after Retry-After, fewer at a time, or use a session, which streams",
+                hint="retry after the seconds in Retry-After with fewer requests at a time, or use a session, which streams",
             )
         self.reserved_bytes += size
         self._owners[owner] += size

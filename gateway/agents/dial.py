@@ -76,7 +76,7 @@ async def dial_any(endpoint: str, tokens: Sequence[str], timeout_s: float) -> Di
             first = first or error
             if error.code != "agent_identity":
                 break
-    raise first or DialError("agent_identity", "the gateway knows no token of the sandbox's agent")
+    raise first or DialError("agent_identity", "the gateway has no token for the sandbox's agent")
 
 
 async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:

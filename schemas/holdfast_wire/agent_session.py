@@ -87,7 +87,7 @@ class AgentSession(Session):
 
     def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
         if item.SENDER != "client":
-            raise ProtocolError(f"{type(item).__name__} is for clients")
+            raise ProtocolError(f"{type(item).__name__} is sent only to clients")
         number = item.channel
         channel = self._channels.get(number)
         if channel is None:

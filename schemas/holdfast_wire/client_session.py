@@ -105,7 +105,7 @@ class ClientSession(Session):
 
     def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
         if item.SENDER != "agent":
-            raise ProtocolError(f"{type(item).__name__} is for agents")
+            raise ProtocolError(f"{type(item).__name__} is sent only to agents")
         number = item.channel
         channel = self._channels.get(number)
         if channel is None:

@@ -297,7 +297,7 @@ def error(code: str, message: str, **more: Any) -> HoldfastError:
 def certificate_refused(why: str) -> HoldfastError:
     """The service's certificate failed verification: trying again does not help."""
     hint = "check HOLDFAST_URL, or let this machine trust the issuer of the certificate"
-    return error("agent_identity", f"the service's certificate is refused: {why}", hint=hint, fault="caller", retryable=False)
+    return error("agent_identity", f"the service's certificate cannot be verified: {why}", hint=hint, fault="caller", retryable=False)
 
 
 def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:

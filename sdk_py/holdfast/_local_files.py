@@ -37,7 +37,7 @@ class Transferred:
     def check(self, result: dict[str, Any]) -> None:
         """Raise ``ChecksumError`` unless the agent counted the same bytes."""
         if take(result, "size", int, default=self.size) != self.size or take(result, "crc32", int, default=self.crc32) != self.crc32:
-            raise ChecksumError("checksum_mismatch", f"{self.size} bytes were transferred, and their checksum differs there")
+            raise ChecksumError("checksum_mismatch", f"the checksum of the {self.size} transferred bytes differs in the sandbox")
         self.sha256 = take(result, "sha256", str)
 
 
@@ -73,4 +73,4 @@ def read_each(unpacker: Any, data: bytes, read: Callable[[Any], Found], what: st
     except ProtocolError:
         raise
     except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
-        raise ProtocolError(f"the agent answered a malformed {what}: {type(wrong).__name__}") from None
+        raise ProtocolError(f"the agent sent a malformed {what}: {type(wrong).__name__}") from None

@@ -111,7 +111,7 @@ def check_key(key: str) -> str:
     """``key``, when a header can hold it. Raises ``ConfigurationError``, whose message does not contain the key."""
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigurationError("the API key contains characters that no key has", hint="check HOLDFAST_API_KEY")
+        raise ConfigurationError("the API key contains characters that a header cannot hold", hint="check HOLDFAST_API_KEY")
     return key
 
 

@@ -232,7 +232,7 @@ Fields = tuple[tuple[str, tuple[type, ...], Any], ...]
 def take_all(body: Any, fields: Fields, what: str = "map") -> list[Any]:
     """What ``take`` answers for each of ``fields``: its name, types and default. Raises ``ProtocolError``, also where it is no map."""
     if type(body) is not dict:
-        raise ProtocolError(f"the agent answered a malformed {what}")
+        raise ProtocolError(f"the agent sent a malformed {what}")
     values: list[Any] = []
     for name, types, default in fields:
         value = body.get(name)

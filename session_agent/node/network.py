@@ -55,7 +55,7 @@ def check_available() -> None:
     if problem:
         raise HoldfastError(
             "unsupported",
-            f"this machine gives sandboxes no network but loopback: {problem}",
+            f"sandboxes on this machine have no network except loopback: {problem}",
             hint=f"{fix} where the node runs, or leave network out",
         )
 

@@ -130,7 +130,7 @@ def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
             return
         if not _is_gone(data_dir):
             return
-        log.warning("removing what a killed node left: its data directory %s is gone", data_dir)
+        log.warning("removing the remains of a killed node, whose data directory %s no longer exists", data_dir)
         for base in detect(other.tag).bases:
             _try(remove, base)
         remove_run_dir(other)

@@ -168,7 +168,7 @@ class Sandboxes:
             except BaseException as error:
                 await self._remove(box)
                 if isinstance(error, OSError):
-                    raise HoldfastError("runtime_unavailable", f"cannot make a sandbox: {error}") from error
+                    raise HoldfastError("runtime_unavailable", f"cannot create a sandbox: {error}") from error
                 raise
         return {"endpoint": f"unix://{box.socket_path}", "agent_epoch": box.agent_epoch, "created_at": box.created_at}
 
@@ -235,7 +235,7 @@ class Sandboxes:
         except HoldfastError:
             if not await spare.was_killed():
                 raise
-            log.warning("a spare was found dead; creating another")
+            log.warning("a spare had ended before it was used; creating another")
             await self._release(box)
             return False
         return True

@@ -127,7 +127,7 @@ class Spares:
         try:
             container = await self._containers.create(self._images[key], None, ahead=True)
         except (HoldfastError, OSError) as error:
-            log.warning("cannot create a spare container: %s", error)
+            log.warning("a spare container cannot be created: %s", error)
             return False
         stock = self._stock.get(key)
         if stock is None:

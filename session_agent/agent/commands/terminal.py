@@ -227,7 +227,7 @@ class TerminalHandler(RecordHandler):
         if self._presenter.finished:
             return
         if detach:
-            self._detach("the client detached; the terminal goes on")
+            self._detach("the client detached; the terminal continues to run")
         else:
             self._terminal.end("cancelled")
 

@@ -119,7 +119,7 @@ class _Plan:
             parts = path.split("/")
             way = next((above for n in range(1, len(parts)) if (above := "/".join(parts[:n])) in kept), None)
             if way is not None:
-                found.append(f"{shown(path)} is beyond {shown(way)}, which the diff makes a file or a link")
+                found.append(f"{shown(path)} is below {shown(way)}, which the diff turns into a file or a link")
         return found
 
     def _depth(self, patches: list[FilePatch]) -> int:

@@ -190,7 +190,7 @@ class CommandHandler(RecordHandler):
         if self._presenter.finished:
             return
         if detach:
-            self._detach("the client detached; the command goes on")
+            self._detach("the client detached; the command continues to run")
         elif self._record.owner is not None:
             self._record.owner.cancel_command(self._record.command_id)
 

@@ -226,7 +226,7 @@ class ImageStore:
     @staticmethod
     def _importable_name(name: str) -> str:
         if _is_host(name):
-            raise HoldfastError("invalid_argument", "the name host is taken by this machine's own image")
+            raise HoldfastError("invalid_argument", "the name host is reserved for this machine's own image")
         return names.normalise(name)
 
     def _layer(self, digest: str) -> str:

@@ -55,7 +55,7 @@ class Answer:
         """The JSON object in the body."""
         value = self.value()
         if not isinstance(value, dict):
-            raise ServiceError("internal", f"the service answered HTTP {self.status} with other JSON than an object", hint=_NOT_HOLDFAST)
+            raise ServiceError("internal", f"the service answered HTTP {self.status} with JSON that is not an object", hint=_NOT_HOLDFAST)
         return value
 
 

@@ -36,7 +36,7 @@ def file_content(body: dict[str, Any]) -> bytes:
     try:
         return base64.b64decode(take(body, "content", str, default=""), validate=True)
     except binascii.Error:
-        raise ServiceError("internal", "the service answered a file that is not base64") from None
+        raise ServiceError("internal", "the service sent file content that is not base64") from None
 
 
 def file_entries(path: str, rows: list[Any]) -> list[FileEntry]:
@@ -81,9 +81,9 @@ def _seconds(text: object) -> float:
 def exec_body(params: dict[str, Any], data: bytes | None, limit: int) -> dict[str, Any]:
     """The request for a command, from the parameters of its channel. Raises ``UnsupportedError`` for what only a session can do."""
     for needed, what in (
-        ("spool" in params or "spool_bytes" in params, "commands over REST have no spool"),
+        ("spool" in params or "spool_bytes" in params, "commands over REST cannot choose a spool"),
         (data is not None, "commands over REST take no input"),
-        ("stderr" in params or isinstance(limit, Bound), "commands over REST keep the heads of two streams"),
+        ("stderr" in params or isinstance(limit, Bound), "commands over REST keep the beginning of each stream, and cannot choose another part"),
         (isinstance(params.get("cwd"), bytes), "a directory that is not UTF-8 needs a session"),
     ):
         if needed:
@@ -103,7 +103,7 @@ def job_result(job: dict[str, Any], command_id: str) -> CommandResult:
     started, completed = (float(take(job, name, int, float, default=0.0)) for name in ("started_at", "completed_at"))
     cause, timed_out = read_cause(job.get("cause")), take(job, "timed_out", bool, default=False)
     if cause is None and timed_out:
-        cause = Cause("workload", "timeout", why or "the command ran out of time")
+        cause = Cause("workload", "timeout", why or "the command exceeded its time limit")
     return CommandResult(
         exit_code=exit_code,
         stdout_bytes=take(job, "stdout", str, default="").encode(),

@@ -283,12 +283,12 @@ class Engine:
 
     def close(self) -> None:
         """End the session at the caller's request."""
-        hint = "what was opened in it has ended too: open another, in a new sandbox if this one was deleted"
-        self.fail(error("session_lost", "the session was closed here", reason="closed", hint=hint, fault="caller"))
+        hint = "its shells and processes have ended too: open new ones, in a new sandbox if this one was deleted"
+        self.fail(error("session_lost", "this client has closed the session", reason="closed", hint=hint, fault="caller"))
 
     def reset(self) -> None:
         """The sandbox is about to be reset by the caller of this session."""
-        message = f"sandbox {self.sandbox_id} was reset: what was opened before is gone"
+        message = f"sandbox {self.sandbox_id} was reset: what was opened before the reset no longer exists"
         hint = "open another shell or process: the sandbox is as it was after its creation"
         self.fail(error("session_lost", message, reason="reset", hint=hint, fault="caller", retryable=False))
 
@@ -340,7 +340,7 @@ def wrong_process_error() -> HoldfastError:
     return error(
         "session_lost",
         "a sandbox object works only in the process and event loop that made it",
-        hint="make shells and processes anew from the sandbox object; event loops that run at once need a client each",
+        hint="open shells and processes again from the sandbox object; event loops that run at the same time need a client each",
         fault="caller",
         retryable=False,
     )

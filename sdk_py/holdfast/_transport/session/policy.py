@@ -80,7 +80,7 @@ def judge_refusal(refusal: Refusal, *, attached_before: bool) -> Verdict:
     why = error(
         "agent_unreachable",
         f"the service answered HTTP {refusal.status} to the WebSocket handshake",
-        hint="a proxy on the way may not pass WebSockets; transport='rest' does without",
+        hint="a proxy may block WebSockets; transport='rest' works without them",
     )
     return Verdict(why, fatal=False, retry_after_s=retry_after(refusal.headers), not_holdfast=refusal.status not in BALANCER_STATUSES)
 
