@@ -180,7 +180,9 @@ class Controller:
         except FencedError:
             self.leadership.lost()
         except HoldfastError as error:
-            starting = time.monotonic() < self._started_at + _START_S and error.retryable
-            log.log(logging.INFO if starting else logging.WARNING, "%s failed and will be repeated: %s", what, error.message)
+            if error.retryable and time.monotonic() < self._started_at + _START_S:
+                log.info("starting; %s waits: %s", what, error.message)
+            else:
+                log.warning("%s failed and will be repeated: %s", what, error.message)
         except Exception:
             log.exception("%s failed", what)
