@@ -219,7 +219,7 @@ def _archive_here() -> Any:
     if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun)):
         raise UsageError(
             "standard input is not a tar archive",
-            hint="to send an archive: tar c DIR | holdfast cp - SANDBOX:/path; one file: holdfast exec -i SANDBOX sh -c 'cat > /path' < FILE",
+            hint="an archive: tar c DIR | holdfast cp - SANDBOX:/path; one file: holdfast exec -i SANDBOX sh -c 'cat > /path' < FILE",
         )
     return source
 

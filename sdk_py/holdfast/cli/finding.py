@@ -31,7 +31,7 @@ def whole_id(client: SandboxClient, word: str) -> str | None:
     whole = [id_ for id_ in ids if len(id_) == len(_PREFIX) + _DIGITS and _HEX.issuperset(id_.removeprefix(_PREFIX))]
     if len(whole) > 1:
         shown = ", ".join(sorted(whole)[:5])
-        raise UsageError(f"{word} is the beginning of {len(whole)} ids: {shown}", hint="write more characters of the id: `holdfast list` shows the ids")
+        raise UsageError(f"{word} is the beginning of {len(whole)} ids: {shown}", hint="write more characters of the id")
     return whole[0] if whole else None
 
 

@@ -145,6 +145,8 @@ def age(since_s: float, now_s: float) -> str:
 def finish(result: CommandResult, ended_by: Sequence[KeyboardInterrupt] = ()) -> int:
     """The exit status of this program. Prints to standard error why the command was ended; ``ended_by``: signals to this program."""
     if result.cause is not None and result.cause.reason == "cancelled" and ended_by:
+        import signal
+
         number = getattr(ended_by[0], "number", None)
         what = "Ctrl-C a second time" if number is None else signal.Signals(number).name
         print_note(f"holdfast: received {what} and ended the command with all processes that it had started")

@@ -32,7 +32,7 @@ class Service:
 
     @cached_property
     def tls_context(self) -> SSLContext | None:
-        """What verifies the service's certificate; None without TLS."""
+        """The context that verifies the service's certificate; None without TLS."""
         if not self.address.tls:
             return None
         import ssl
@@ -48,7 +48,7 @@ class Service:
 
 
 def body_of(method: str, more: dict[str, Any]) -> tuple[Any, dict[str, str]]:
-    """The body that ``json`` or ``content`` asks for, bytes or an iterator of unknown length, and the headers that describe it."""
+    """The body for ``json`` or ``content``, as bytes or as an iterator of unknown length, and the headers that describe it."""
     if "json" in more:
         import json
 
@@ -63,7 +63,7 @@ def body_of(method: str, more: dict[str, Any]) -> tuple[Any, dict[str, str]]:
 
 
 class LocalFailureError(Exception):
-    """What was to be sent could not be read here."""
+    """The content to send could not be read on this machine."""
 
     def __init__(self, why: OSError) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class LocalFailureError(Exception):
 
 
 def no_answer(failure: Exception, options: Options, timeout_s: float, *, reached: bool) -> Exception:
-    """The error of a request that ``failure`` left without an answer."""
+    """The error for a request that got no answer because of ``failure``."""
     if isinstance(failure, LocalFailureError):
         return failure.why
     why = getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
@@ -83,7 +83,7 @@ def no_answer(failure: Exception, options: Options, timeout_s: float, *, reached
 
 
 def not_connected(failure: Exception, address: ServiceAddress, limit_s: float) -> tuple[str, HoldfastError | None]:
-    """Why a session has no connection, and the error where no further attempt can make one. ``limit_s`` was the time limit."""
+    """Why a session could not connect, and an error if further attempts would fail too. ``limit_s`` was the time limit."""
     if isinstance(failure, TimeoutError):
         return f"no answer from {address.host}:{address.port} within {limit_s:.2g} s", None
     refused = getattr(failure, "verify_message", None)

@@ -136,7 +136,7 @@ class SessionDriver:
 
     def _begin_step(self) -> None:
         if self._in_step:
-            lost = error("session_lost", "a signal handler interrupted this session in the middle of a step", reason="interrupted", fault="caller")
+            lost = error("session_lost", "a signal handler interrupted a step of this session", reason="interrupted", fault="caller")
             self.engine.fail(lost)
         self._in_step = True
         while self._later:
