@@ -1,8 +1,8 @@
 """``cp``: copy a file or a directory in or out, to the path that ``docker cp`` would choose. The remote side is written ``SANDBOX:PATH``.
 
-Owns docker's rules (``_place``): where each kind of source goes, and what is refused. ``-`` is a tar archive on a standard stream.
-Differs on purpose: relative remote paths start at the working directory, and a link named as the source in a sandbox is followed, since
-a link from a sandbox could point to any file of this machine.
+Owns docker's rules (``_place``): the target path for each kind of source, and what is refused. ``-`` is a tar archive on standard input or
+output. Two differences to docker are intended: relative remote paths start at the working directory, and a link that is named as the source
+in a sandbox is followed, because a copied link could point to any file of this machine.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def copy(arguments: Arguments) -> None:
         raise UsageError("a local path is empty", hint="write . for the working directory")
     archive: IO[bytes] | None = _archive_here() if arguments.source == "-" else None
     if source is None and archive is None:
-        _local_source(arguments.source)  # before anything is asked: a mistake here needs no service
+        _local_source(arguments.source)  # before any request: this check needs no service
     with SandboxClient() as client, opened(client, (source or target or ("", ""))[0]) as sandbox:
         if source is not None:
             moved = _to_output(sandbox, source[1]) if arguments.target == "-" else _download(sandbox.files, source[1], arguments.target)
@@ -88,9 +88,9 @@ def remote(word: str) -> tuple[str, str] | None:
 
 
 def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], str | None], where: str = "", mkdir: str = "mkdir -p") -> str:
-    """The path that a source gets at ``target``. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
-    ``kind`` returns what is at a path. Raises ``UsageError`` for what docker refuses: a target of another kind than the source, or one
-    without a directory above it."""
+    """The path to which a source is copied. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
+    ``kind`` returns the kind of entry at a path. Raises ``UsageError`` for what docker refuses: a target of another kind than the source,
+    or a target whose parent directory does not exist."""
     name, is_directory, contents = source
     there, place = kind(target), target
     if there == "directory":
@@ -125,13 +125,13 @@ def _download(files: Files, path: str, local: str) -> TransferResult:
 
 
 def _name_of(source: FileEntry, path: str) -> str:
-    """The last name of the path as it was written: that of a link, not of what it points to."""
+    """The last component of the path as it was written: for a link, the name of the link."""
     last = posixpath.basename(path.rstrip("/").removesuffix("/."))
     return last if last not in ("", ".", "..") else posixpath.basename(source.path.rstrip("/"))
 
 
 class _Incoming:
-    """What a transfer sends, for ``tarfile``, which takes pieces of any size."""
+    """The received bytes of a transfer as a file object for ``tarfile``, which accepts pieces of any size."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
@@ -141,7 +141,7 @@ class _Incoming:
 
 
 def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
-    """A tar archive on standard output whose members begin with the source's name, or with ``./`` for ``DIR/.``."""
+    """Write a tar archive to standard output. Its members begin with the source's name, or with ``./`` for ``DIR/.``."""
     source = sandbox.files.stat(path)
     top = "." if source.is_dir and _wants_contents(path) else _name_of(source, path) or "."
     out = sys.stdout.buffer
@@ -155,7 +155,7 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
             for member in packed:
                 inner = posixpath.normpath(member.name) if source.is_dir else ""
                 member.name = top if inner in ("", ".") else f"{top}/{inner}"
-                member.pax_headers = {}  # they hold the old name
+                member.pax_headers = {}  # they contain the old name
                 archive.addfile(member, packed.extractfile(member) if member.isreg() else None)
                 entries, size = entries + 1, size + member.size
             archive.close()
@@ -177,7 +177,7 @@ def _local_source(local: str) -> Path:
 
 
 def _kind(files: Files, path: str) -> str | None:
-    """What is at a remote path: ``directory``, ``file`` for anything else, None for nothing."""
+    """The kind of entry at a remote path: ``directory``, ``file`` for any other kind, None if it does not exist."""
     try:
         return "directory" if files.stat(path).is_dir else "file"
     except _NO_ENTRY:
@@ -193,7 +193,7 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     named = (os.path.basename(os.path.abspath(local)), is_directory, _wants_contents(local))
     try:
         place = _place(named, path, partial(_kind, files), " in the sandbox", f"holdfast exec {sandbox.id} mkdir -p")
-    except UnsupportedError:  # REST alone cannot ask: then the path is taken for the file's own
+    except UnsupportedError:  # over REST the path cannot be checked: then it is used as the path of the file
         return files.upload(local, path)
     if as_link:
         return _send(sandbox, posixpath.dirname(place) or ".", _link_archive(source, posixpath.basename(place)))
@@ -210,7 +210,7 @@ def _link_archive(link: Path, name: str) -> Iterator[bytes]:
 
 
 def _archive_here() -> Any:
-    """The archive on standard input, unpacked where it is compressed. Raises ``UsageError`` where it is none."""
+    """The archive on standard input, decompressed if necessary. Raises ``UsageError`` if it is not an archive."""
     source = _Input()
     begun = source.begun
     for magic, module in _COMPRESSED:
@@ -225,7 +225,7 @@ def _archive_here() -> Any:
 
 
 class _Input:
-    """Standard input, whose first block has been read."""
+    """Standard input, of which the first block has been read."""
 
     def __init__(self) -> None:
         self._source: Any = sys.stdin.buffer
@@ -258,7 +258,7 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
 
 
 def _send(sandbox: Sandbox, directory: str, pieces: Iterator[bytes]) -> TransferResult:
-    """Have the sandbox unpack a tar stream into a directory."""
+    """Send a tar stream, which the agent unpacks into a directory."""
     with Transfer(sandbox._attached(), "upload", {"path": directory}) as transfer:
         for piece in pieces:
             transfer.write(piece)

@@ -1,4 +1,4 @@
-"""``port``: a port of a sandbox on this machine, until interrupted."""
+"""``port``: forwards a local port to a port of a sandbox, until interrupted."""
 
 from __future__ import annotations
 

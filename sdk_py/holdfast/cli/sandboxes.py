@@ -1,6 +1,6 @@
 """``create``, ``list``, ``inspect``, ``stop`` and ``rm``.
 
-Owns how options become a request for a sandbox (``make``, which ``run`` uses too) and what is printed of records.
+Owns the translation of options to a request (``make``, which ``run`` uses too) and the printing of records.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = Fals
 
 
 def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
-    """``nofile=1024:4096`` as docker writes limits."""
+    """The limits in ``--ulimit``, in docker's form ``nofile=1024:4096``."""
     found: dict[str, int | tuple[int, int]] = {}
     for name, value in pairs(words, "--ulimit", "nofile=1024:4096").items():
         soft, _, hard = value.partition(":")
@@ -92,7 +92,7 @@ def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
 
 
 def _size(option: str, text: str | None) -> str | None:
-    """A size with docker's units, as ``512m`` or ``4gb``, in the units of the service."""
+    """Convert a size with docker's units, such as ``512m`` or ``4gb``, to the service's units."""
     if text is None:
         return None
     size = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)", text)
@@ -136,7 +136,7 @@ def _filters(words: list[str]) -> dict[str, list[str]]:
             raise UsageError(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID, name=NAME")
         if what == "status" and value not in _STATUSES:
             raise UsageError(f"the filter status must be one of {', '.join(_STATUSES)}, not {value!r}")
-        if not value:  # an empty one would match every sandbox
+        if not value:  # an empty value would match every sandbox
             raise UsageError(f"the filter {what} needs a value: {what}={'NAME=' * (what == 'label')}VALUE")
         found.setdefault(what, []).append(value)
     return found
@@ -164,7 +164,7 @@ def inspect(arguments: Arguments) -> int:
             for word in arguments.sandbox:
                 try:
                     records.append(found(client, word, lambda sandbox: sandbox.refresh()).to_map())
-                except (NotFoundError, SandboxLostError) as why:  # those behind it are shown all the same, as in docker
+                except (NotFoundError, SandboxLostError) as why:  # the sandboxes after it are shown nevertheless, as in docker
                     missing.append(why)
         finally:
             if records or len(arguments.sandbox) > 1:
@@ -195,7 +195,7 @@ def remove(arguments: Arguments) -> int:
 
 
 def _agreed(count: int) -> bool:
-    """Whether the user confirms it; True where there is no terminal to ask on."""
+    """Whether the user confirms the deletion; True if there is no terminal to ask on."""
     if not sys.stdin.isatty() or not sys.stderr.isatty():
         return True
     sys.stderr.write(f"delete {count} sandboxes? [y/N] ")

@@ -32,15 +32,15 @@ TICKET_HEADER = "X-Holdfast-Ticket"
 BATCH_BYTES = 256 * 1024
 STEADY_S = 5.0
 PATIENCE = 3
-"""How many times longer than to an unreachable service a first attach to a service that answers is tried."""
+"""A first attach is tried this many times longer if the service answers than if it cannot be reached."""
 ENDINGS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
 """Reasons of a GoAway that announce the end of the sandbox, not of a connection (PROTOCOL §6.4)."""
 LAST_LOOK_S = 3.0
-"""How long the service is asked why a sandbox ended, before the agent's own reason is used."""
+"""How long to ask the service for the reason of a sandbox's end before the agent's reason is used."""
 
 
 class Engine:
-    """One session of one client. ``ready`` opens when it is attached or can never be."""
+    """One session of one client. ``ready`` is set when the session is attached or has failed for good."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class Engine:
             self.session = ClientSession(os.urandom(16).hex(), os.urandom(32), options.timing)
         else:
             self.session = ClientSession(token.session_id, token.secret, options.timing, take_over=True)
-            self.session.agent_epoch = token.agent_epoch  # an agent that lost the session refuses, instead of making an empty one
+            self.session.agent_epoch = token.agent_epoch  # an agent that has lost the session refuses it, instead of creating an empty one
         self.ready = new_event()
         self.error: HoldfastError | None = None
         self.not_holdfast = False
-        """Whether what answers is no Holdfast service, or a proxy that stops WebSockets."""
+        """Whether the address is answered by something else than a Holdfast service, or by a proxy that blocks WebSockets."""
         self.blocked = False
-        """Whether that answered, with something of its own."""
+        """Whether it answered with a response of its own."""
         self.leave = False
-        """Whether the transport should end the current connection and come back on another."""
+        """Whether the transport should end the current connection and resume on another one."""
         self.attached_once = False
         self._first_attempt: float | None = None
         """When the first attempt to connect began."""
@@ -90,14 +90,14 @@ class Engine:
     # The connection ---------------------------------------------------------------------------------------------
 
     def websocket(self) -> WebSocket:
-        """A new connection's framing, with the key and the placement ticket in its request."""
+        """The framing of a new connection, whose request has the key and the placement ticket."""
         headers = {"X-API-Key": self.options.api_key, "User-Agent": "holdfast-python"}
         if self._ticket:
             headers[TICKET_HEADER] = self._ticket
         return WebSocket(f"ws{self.options.url.removeprefix('http')}/sandboxes/{self.sandbox_id}/session", headers)
 
     def connected(self, headers: Mapping[str, str], now: float) -> None:
-        """The handshake succeeded: greet."""
+        """The handshake succeeded: send Hello."""
         self._reached = True
         ticket = headers.get(TICKET_HEADER.lower(), "")
         if ticket.isascii() and ticket.isprintable() and len(ticket) <= 4096:
@@ -107,7 +107,7 @@ class Engine:
         self.session.connect(now)
 
     def receive(self, messages: list[bytes], now: float) -> None:
-        """Take messages and pass their facts to the sinks. A breach of the protocol ends the session."""
+        """Decode messages and pass their facts to the sinks. A violation of the protocol ends the session."""
         session = self.session
         try:
             for message in messages:
@@ -119,12 +119,12 @@ class Engine:
             self.fail(typed(failure))
 
     def tick(self, now: float) -> None:
-        """Let time pass."""
+        """Handle the deadlines that have passed."""
         self.session.tick(now)
         if self._leave_at is not None and now >= self._leave_at:
             self.leave = True
         if self._down_since is not None and not self.session.attached and now >= self._down_since + self._outage_limit_s():
-            self.leave = True  # a service that accepts the connection and sends no greeting counts as an outage
+            self.leave = True  # a service that accepts the connection and sends no Welcome counts as unreachable
         self._dispatch(now)
 
     def deadline(self) -> float | None:
@@ -138,7 +138,7 @@ class Engine:
         return due
 
     def outgoing(self) -> list[bytes]:
-        """Messages to write now, about ``BATCH_BYTES``."""
+        """The messages to write now, about ``BATCH_BYTES``."""
         if self._fresh and self.session.attached:
             for sink in self._fresh:
                 sink.transmitted = True
@@ -155,13 +155,13 @@ class Engine:
         return kind.close_code if kind and kind.close_code >= 4000 else 1001
 
     def broken(self, websocket: WebSocket | None, why: str, now: float) -> float | None:
-        """The connection ended, or could not be made. Returns the seconds until the next attempt, None when it is over."""
+        """The connection ended, or could not be opened. Returns the seconds until the next attempt; None if the session has ended."""
         self.session.disconnected()
         if self.error is not None:
             return None
         attached_at, self._attached_at = self._attached_at, None
         if attached_at is not None and (self._progressed or now - attached_at > STEADY_S):
-            # That connection was of use. One that breaks at once, again and again, uses up the same time limit.
+            # That connection worked. Connections that break at once use up the time limit of the same outage.
             self._down_since = None
             self._backoff.reset()
         verdict = self._judge(websocket, why)
@@ -182,7 +182,7 @@ class Engine:
             self.not_holdfast = verdict.not_holdfast and not self.attached_once
             self.blocked = definite
             waited = typed(verdict.why, waited_s=round(spent, 1))
-            if self._ending:  # the sandbox announced its end: no session will find it again
+            if self._ending:  # the sandbox announced its end: no session will reach it again
                 self.fail(waited)
             else:
                 self._give_up(waited)
@@ -193,13 +193,13 @@ class Engine:
         return delay_s
 
     def begin_attempt(self, now: float) -> float:
-        """An attempt begins; returns how long it may take to connect, no longer than the outage may still last."""
+        """Begin an attempt; returns how long connecting may take, which is at most the rest of the outage's time limit."""
         if self._first_attempt is None:
             self._first_attempt = now
         return self._at_most(self.options.connect_timeout_s, now)
 
     def answer_s(self, now: float) -> float:
-        """How long the service may take to answer the handshake: for a first attach it may dial many other agents before."""
+        """How long the service may take to answer the handshake: before a first attach it may have to dial many other agents."""
         return self._at_most(self.options.connect_timeout_s * (1 if self.attached_once else PATIENCE), now)
 
     def _at_most(self, limit_s: float, now: float) -> float:
@@ -208,14 +208,14 @@ class Engine:
         return max(min(limit_s, self._down_since + self._outage_limit_s() - now), 0.05)
 
     def may_wake(self) -> bool:
-        """Another session got through during a pause: whether to try now, from short pauses on. Once an outage."""
+        """Another session was attached during a pause. Returns whether to try now, with short pauses again; at most once in an outage."""
         first, self._woken = not self._woken, True
         if first:
             self._backoff.reset()
         return first
 
     def _outage_limit_s(self) -> float:
-        """How long an outage may last, from its begin."""
+        """How long an outage may last, counted from its start."""
         limit_s = self.options.connect_timeout_s * (PATIENCE if self._reached else 1)
         if self.attached_once:
             limit_s = self.options.resume_timeout_s
@@ -231,7 +231,7 @@ class Engine:
         return Verdict(error("agent_unreachable", why, hint="check the URL, and that the service runs"), fatal=False)
 
     def _judge_ending(self, verdict: Verdict, websocket: WebSocket | None, now: float) -> Verdict:
-        """Of a sandbox that announced its end: the service, asked once more, may know better why; else the agent's reason counts."""
+        """Decide why a sandbox ended that had announced its end: by the service's answer to another attempt, else by the agent's reason."""
         by_agent = verdict.fatal and websocket is not None and websocket.closed is not None
         if by_agent:
             self._ends_at = now
@@ -243,7 +243,7 @@ class Engine:
     # Channels ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: str, params: dict[str, Any], sink: Sink) -> None:
-        """Open a channel whose facts go to ``sink``. Raises the error the session ended with."""
+        """Open a channel whose facts are passed to ``sink``. Raises the error with which the session ended."""
         if self.error is not None:
             raise from_map(self.error.to_map())
         large = params.packed() if isinstance(params, LargeParams) else None
@@ -257,7 +257,7 @@ class Engine:
             sink.precede(large)
 
     def fail(self, why: HoldfastError) -> None:
-        """The session is over: every sink gets the error."""
+        """End the session with an error, which every sink gets."""
         if self.error is None and why.reason not in OWN_REASONS:
             self._log("warning", "session over: %s", why)
         for sink in self._over(why):
@@ -272,7 +272,7 @@ class Engine:
         self.ready.set()
 
     def _over(self, why: HoldfastError) -> list[Sink]:
-        """End the session. Returns the sinks that get no more facts."""
+        """End the session. Returns the sinks, which get no more facts."""
         if self.error is not None:
             return []
         self.error = why
@@ -331,12 +331,12 @@ class Engine:
         self._progressed = False
         self._woken = False
         self.options.peers.through()
-        self._fresh = list(self._sinks.values())  # all that waited for this connection goes out on it
+        self._fresh = list(self._sinks.values())  # the messages that waited for a connection are sent on this one
         self.ready.set()
 
 
 def wrong_process_error() -> HoldfastError:
-    """The error of an object that is used in another process or event loop than the one it was made in."""
+    """The error for an object that is used in another process or event loop than the one it was created in."""
     return error(
         "session_lost",
         "a sandbox object works only in the process and event loop that made it",
