@@ -1,7 +1,6 @@
-"""The node's end of the zygote: starts it, asks it for forks one at a time, starts it again when it is lost.
-
-Owns the zygote process and its socket. A fork is asked for with `begin` and fetched with `finish`, so the caller can do
-its own part of the work (cgroups) while the zygote does the other. Called by sandboxes.py only.
+"""The node's side of the zygote: starts it, requests one fork at a time, and starts it again if it ends. Owns the zygote process and its
+socket. `begin` requests a fork and `finish` returns its result, so that the caller can set up the cgroups meanwhile. Called by sandboxes.py
+only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FORK_TIMEOUT_S = 10.0
 
 
 class Launcher:
-    """`privileged`: whether sandboxes get id ranges (root) or the caller's single id."""
+    """`privileged`: whether sandboxes get ranges of ids (as root) or only the node's own id."""
 
     def __init__(self, settings: NodeSettings, hierarchies: Hierarchies, *, privileged: bool) -> None:
         self._settings = settings
@@ -42,7 +41,7 @@ class Launcher:
         self.id_mapping = False
 
     async def start(self) -> None:
-        """Raises HoldfastError(runtime_unavailable) with the zygote's message when it cannot work here."""
+        """Start the zygote. Raises HoldfastError(runtime_unavailable) with the zygote's message if it cannot work on this machine."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         mode = "init" if self._privileged else "own"
@@ -66,7 +65,7 @@ class Launcher:
             )
 
     async def begin(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Send one request. Must be followed by `finish`, whatever happens in between."""
+        """Send one request. `finish` must be called afterwards, also after an error in between."""
         await self._turn.acquire()
         try:
             if self._process is None or self._process.poll() is not None:
@@ -86,7 +85,7 @@ class Launcher:
             raise
 
     async def finish(self) -> tuple[int, int]:
-        """The new process: (pid, pidfd). It is a child of this process."""
+        """The result of `begin`: pid and pidfd of the new process, which is a child of this process."""
         try:
             answer, fds = await self._receive(_FORK_TIMEOUT_S)
             if answer.get("errno") in (errno.ENOSPC, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
@@ -104,7 +103,7 @@ class Launcher:
             self.stop()
             raise HoldfastError("runtime_unavailable", f"the zygote does not answer: {error}") from error
         except asyncio.CancelledError:
-            # The answer that is still to come would be read as that of the next request.
+            # Otherwise the answer to this request would be read as the answer to the next one.
             self.stop()
             raise
         finally:
@@ -118,7 +117,7 @@ class Launcher:
         return answer, fds
 
     def stop(self) -> None:
-        """End the zygote; its sandboxes are not its children and live on."""
+        """End the zygote. Its sandboxes are children of the node and continue to run."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

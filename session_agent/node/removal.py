@@ -1,7 +1,5 @@
-"""Removing directory trees that hostile code has made.
-
-Owns `remove_tree`, which neither recurses nor follows links, and works for any depth, path length and mode.
-Called for what a sandbox leaves behind, once everything in it is dead.
+"""Removing directory trees that hostile code has created. Owns `remove_tree`, which neither recurses nor follows links, and works for any
+depth, path length and mode. Called for the files of a sandbox after all of its processes have ended.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import stat
 
 
 def remove_tree(path: str, trash: str) -> None:
-    """Move *path* below *trash* (same file system) and remove it. A path that is not there is fine.
+    """Move *path* below *trash* (same file system) and remove it. Does nothing if *path* does not exist.
 
     Directories are moved up to *trash* one level at a time instead of being descended into.
     """
@@ -27,7 +25,7 @@ def remove_tree(path: str, trash: str) -> None:
 
 
 def remove(path: str, trash: str) -> None:
-    """Remove the directory tree or the file *path*, left by a node that was killed."""
+    """Remove the directory tree or file *path* of a node that was killed."""
     if stat.S_ISDIR(os.lstat(path).st_mode):
         remove_tree(path, trash)
     else:
@@ -62,7 +60,7 @@ def _empty(directory: str, trash: str) -> list[str]:
 def _move(name: str, trash: str, dir_fd: int | None = None) -> str:
     target = os.path.join(trash, secrets.token_hex(8))
     if os.geteuid() != 0:
-        # Moving a directory rewrites its "..", which takes write permission on the directory itself.
+        # Moving a directory changes its "..", which needs write permission for the directory itself.
         os.chmod(name, 0o700, dir_fd=dir_fd)
     os.rename(name, target, src_dir_fd=dir_fd)
     return target
