@@ -33,7 +33,7 @@ class ErrorKind:
     retryable: bool
     fault: Fault
     hint: str
-    """What to do about it, unless the place that raises it gives a better hint."""
+    """What to do about the error, unless the code that raises it gives a more specific hint."""
 
 
 def _table(*rows: ErrorKind) -> dict[str, ErrorKind]:
@@ -56,7 +56,7 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("unsupported", 501, 0, "UnsupportedError", False, "caller",
        "`holdfast doctor` shows what this service supports"),
     _K("in_use", 409, 0, "ConflictError", True, "caller", "end what uses the resource, or choose another"),
-    # who is asking
+    # the caller's key and rights
     _K("key_missing", 401, 4401, "AuthenticationError", False, "caller", "set HOLDFAST_API_KEY, or send the header X-API-Key"),
     _K("key_invalid", 403, 4403, "AuthenticationError", False, "caller",
        "check HOLDFAST_API_KEY; `holdfast up` writes the current one to .holdfast/env ($HOLDFAST_DATA/env)"),
@@ -160,7 +160,7 @@ TABLE: dict[str, ErrorKind] = _table(
 
 
 class HoldfastError(Exception):
-    """An error with a code of the table, a message for people, and what to do about it.
+    """An error with a code of the table, a message, and a hint that states what to do about it.
 
     ``fault`` is where the cause is: ``infrastructure`` (the service or its machines; ``is_infrastructure``), ``workload`` (the code in the
     sandbox) or ``caller`` (the request). A trainer masks a rollout that ended in an infrastructure error and scores all others::

@@ -1,4 +1,4 @@
-"""The session state machine, the same for both ends (PROTOCOL §3–§6): what others import.
+"""The session state machine, the same for both ends (PROTOCOL §3–§6): the module that others import.
 
 It has no sockets, tasks or clocks: five verbs drive it (``receive``, ``events``, ``outgoing``, ``deadline``, ``tick``), ``now`` is any
 monotonic clock in seconds, and events report what the caller has to do. ``session_base`` holds what both ends share;
