@@ -73,7 +73,7 @@ class Metrics:
         self._find(name, _HISTOGRAM, _HISTOGRAMS, labels).observe(seconds)
 
     def _find(self, name: str, kind: Callable[..., Any], table: Mapping[str, tuple[str, tuple[str, ...]]], labels: dict[str, str]) -> Any:
-        """The metric for these labels, which is found again by the labels as they were given."""
+        """The metric for these labels, cached by the labels in the given order."""
         key = (name, *labels.items())
         found = self._children.get(key)
         if found is None:
@@ -86,6 +86,6 @@ class Metrics:
 
     def render(self) -> str:
         """The exposition format, text version 0.0.4."""
-        with contextlib.suppress(RuntimeError):  # where no loop runs there are no tasks
+        with contextlib.suppress(RuntimeError):  # without a running event loop there are no tasks
             self.gauge("tasks", len(asyncio.all_tasks()))
         return generate_latest(self._registry).decode()

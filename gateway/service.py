@@ -36,7 +36,7 @@ log = logging.getLogger("gateway")
 
 
 class BackgroundTasks:
-    """Work that outlives its request: owned by the app, cancelled with it, its failures logged."""
+    """Tasks that continue after their request. The app owns them, cancels them at its end and logs their failures."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -107,7 +107,7 @@ class Gateway:
         """Removals that wait because the runtime was down."""
 
     async def dial(self, placed: Record | Ticket) -> Dialled:
-        """Reach the sandbox's agent, in turn. Raises ``DialError``."""
+        """Dial the sandbox's agent, after waiting in the queue of dials. Raises ``DialError``."""
         async with self.dials.place(placed.owner):
             return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
 
@@ -126,7 +126,7 @@ class Gateway:
             raise HoldfastError("origin_refused", "pages of this origin may not open sessions")
 
     async def owned(self, entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
-        """The entry, when it is the owner's. Raises ``sandbox_not_found``, and ``placement_unavailable`` while that is unknown."""
+        """The entry, if it belongs to the owner. Raises ``sandbox_not_found``, or ``placement_unavailable`` while that is not known."""
         if entry is None and not await self.store.knows(sandbox_id):
             raise RebuildingError
         if entry is None or entry.owner != owner:
@@ -138,7 +138,7 @@ class Gateway:
         return live(await self.owned(await self.store.get(sandbox_id), owner, sandbox_id))
 
     async def ready(self, owner: str, sandbox_id: str) -> Record:
-        """The owner's sandbox, which has an endpoint. Raises also ``sandbox_not_ready`` or ``sandbox_failed``."""
+        """The owner's sandbox, if it has an endpoint. Also raises ``sandbox_not_ready`` or ``sandbox_failed``."""
         return reachable(await self.record(owner, sandbox_id))
 
 

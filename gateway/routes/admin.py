@@ -58,7 +58,7 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when creates would work; 503 names what is unavailable."""
+    """200 if all parts that creates need are available; otherwise 503, with the names of the parts that are not."""
     gateway = gateway_of(request)
     away = {name: text for name, text in (await _parts(gateway)).items() if text}
     if gateway.attached.draining:
@@ -83,7 +83,7 @@ async def metrics(request: Request) -> Response:
     gateway.metrics.gauge("attached_sessions", len(gateway.attached))
     gateway.metrics.gauge("creates_waiting", gateway.admission.waiting)
     gateway.metrics.gauge("creates_running", gateway.admission.running)
-    with contextlib.suppress(HoldfastError):  # what else there is to report does not wait for a runtime that is away
+    with contextlib.suppress(HoldfastError):  # the other metrics are reported even if the runtime does not answer
         for state, count in (await gateway.runtime.spares()).items():
             gateway.metrics.gauge("node_spares", count, state=state)
     return PlainTextResponse(gateway.metrics.render(), media_type="text/plain; version=0.0.4")
@@ -209,7 +209,7 @@ _FIXES = {
 
 
 async def _parts(gateway: Gateway) -> dict[str, str]:
-    """Each part the gateway needs, with its problem, if any."""
+    """Each part that the gateway needs, with its problem or an empty text."""
 
     async def answers(part: Any) -> str:
         try:

@@ -48,8 +48,9 @@ def parse_bytes(value: object, name: str = "memory") -> int:
         size = None if unit is None else _decimal(digits, unit)
     if size is None or not 1 <= size <= _BYTES_MAX:
         units = ", ".join(filter(None, _UNITS))
-        message = f"{name} must be a size in bytes, at least 1 and at most {_BYTES_MAX // 2**40}Ti, not {_shown(value)}"
-        raise HoldfastError("invalid_quantity", message, hint=f"write it as '512Mi', '4Gi' or a number of bytes; the units are {units}")
+        most = f"{_BYTES_MAX // 2**40}Ti"
+        message = f"{name} must be a size in bytes above 0 and up to {most}, with one of the units {units} or none, not {_shown(value)}"
+        raise HoldfastError("invalid_quantity", message, hint="write it as '512Mi', '4Gi' or a number of bytes")
     return int(size)
 
 

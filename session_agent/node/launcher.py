@@ -37,7 +37,7 @@ class Launcher:
         self._privileged = privileged
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self.id_mapping = False
 
     async def start(self) -> None:
@@ -66,7 +66,7 @@ class Launcher:
 
     async def begin(self, request: dict[str, Any], fds: list[int]) -> None:
         """Send one request. `finish` must be called afterwards, also after an error in between."""
-        await self._turn.acquire()
+        await self._lock.acquire()
         try:
             if self._process is None or self._process.poll() is not None:
                 if self._process is not None:
@@ -81,7 +81,7 @@ class Launcher:
                 self.stop()
                 raise HoldfastError("runtime_unavailable", f"the request could not be sent to the zygote: {error}") from error
         except BaseException:
-            self._turn.release()
+            self._lock.release()
             raise
 
     async def finish(self) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class Launcher:
             self.stop()
             raise
         finally:
-            self._turn.release()
+            self._lock.release()
 
     async def _receive(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
         assert self._socket is not None

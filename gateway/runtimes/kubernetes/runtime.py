@@ -177,8 +177,8 @@ class KubernetesRuntime:
     async def collect(self) -> int:
         """Remove egress policies that no sandbox needs any more, and return how many. Called periodically by the acting controller.
 
-        Also probes the network and the nodes where that is due, and ends the sandboxes whose requested network isolation does not work.
-        None of these waits for another to succeed; what failed is raised at the end.
+        Also probes the network and the nodes if that is due, and ends the sandboxes whose requested network isolation does not work. None
+        of these waits for another to succeed; what failed is raised at the end.
         """
         removed, network, nodes = await asyncio.gather(
             self.policies.collect(time.time()), self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True

@@ -127,7 +127,7 @@ class AgentServer:
             if not terminated and (not self._runs() or loop.time() >= finish_until):
                 terminated = True
                 self.context.terminate()
-            if not self._unfinished() and not self.context.lingering():
+            if not self._unfinished() and not self.context.started_processes():
                 break
             await asyncio.sleep(0.02)
         if self._server is not None:

@@ -18,7 +18,7 @@ from gateway.runtimes.kubernetes.settings import KubernetesSettings
 T = TypeVar("T")
 
 LIFE_S = 300
-"""After this a probe's pod ends by itself."""
+"""The time limit of a probe's pod."""
 PROBE_LABELS = {MANAGED_BY: "holdfast", COMPONENT: "canary"}
 """The labels of every probe's pod and policy."""
 
@@ -69,7 +69,7 @@ async def isolate(api: Api, settings: KubernetesSettings, name: str, spec: dict[
 
 
 async def read_verdict(api: Api, settings: KubernetesSettings, policy: str, kind: type[T], *names: str) -> T | None:
-    """The verdict in the first of these annotations that is set; None where there is none. Raises ``ApiError``."""
+    """The verdict in the first of these annotations that is set, or None. Raises ``ApiError``."""
     try:
         annotations = (await api.get(f"{settings.policies_path}/{policy}"))["metadata"].get("annotations") or {}
     except ApiError as error:

@@ -33,7 +33,7 @@ BATCH_BYTES = 256 * 1024
 STEADY_S = 5.0
 PATIENCE = 3
 """A first attach is tried this many times longer if the service answers than if it cannot be reached."""
-ENDINGS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
+ENDED_REASONS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
 """Reasons of a GoAway that announce the end of the sandbox, not of a connection (PROTOCOL §6.4)."""
 LAST_LOOK_S = 3.0
 """How long to ask the service for the reason of a sandbox's end before the agent's reason is used."""
@@ -311,7 +311,7 @@ class Engine:
                     sink.writable()
             elif type(event) is Attached:
                 self._attached(event, now)
-            elif type(event) is GoAway and event.reason in ENDINGS:
+            elif type(event) is GoAway and event.reason in ENDED_REASONS:
                 self._ending, self._ends_at = event.reason, now + min(event.deadline_s, 3600.0)
             elif type(event) is GoAway:
                 self._leave_at = now + jitter(self._random).uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
