@@ -60,7 +60,7 @@ def check_port(port: int) -> None:
         except OSError as error:
             raise UpError(
                 f"port {port} is in use on {_HOST}",
-                hint="end what listens there (ss -ltnp), or choose another: holdfast up --port 8766 --data .holdfast-2",
+                hint="end the program that listens there (`ss -ltnp`), or choose another: holdfast up --port 8766 --data .holdfast-2",
                 code="in_use",
             ) from error
 
@@ -75,7 +75,7 @@ def check_redis_url(environment: dict[str, str]) -> bool:
     if not url.startswith(_REDIS_SCHEMES):  # not printed: it may hold a password
         raise UpError(
             "HOLDFAST_REDIS_URL is not the URL of a Redis",
-            hint=f"begin it with {', '.join(_REDIS_SCHEMES)}, or unset it: a Redis of the stack's own is started then",
+            hint=f"begin it with {', '.join(_REDIS_SCHEMES)}, or unset it: the stack then starts its own Redis",
         )
     return True
 

@@ -51,15 +51,15 @@ def open_data_dir(path: Path) -> DataDir:
         if unknown:
             some = f"{', '.join(unknown[:3])}{', …' if unknown[3:] else ''}"
             raise UpError(
-                f"{root} is no data folder of a stack, and it is not empty: it holds {some}",
-                hint="set --data or HOLDFAST_DATA to a folder that is empty or not there yet",
+                f"{root} is not a data folder of a stack, and it is not empty: it contains {some}",
+                hint="set --data or HOLDFAST_DATA to a folder that is empty or does not exist yet",
                 code="directory_not_empty",
             )
         for name in _FOLDERS:
             (root / name).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
         hint = "set --data or HOLDFAST_DATA to a folder you may write"
-        raise UpError(f"cannot make the data folder {root}", hint=hint, cause=error) from error
+        raise UpError(f"cannot create the data folder {root}", hint=hint, cause=error) from error
     return DataDir(root)
 
 
@@ -76,7 +76,7 @@ def writing(data: DataDir) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "make room there or make it yours, or set --data or HOLDFAST_DATA to another folder"
+        hint = "free space there, or make the folder your own, or set --data or HOLDFAST_DATA to another folder"
         raise UpError(f"cannot write in the data folder {data.root}", hint=hint, cause=error) from error
 
 
@@ -92,7 +92,7 @@ def _socket_dir(root: Path) -> Path:
         status = short.lstat()
     except OSError as error:
         hint = f"{shorter}, or XDG_RUNTIME_DIR to one you may write"
-        raise UpError(f"cannot make the folder of the sockets {short}", hint=hint, cause=error) from error
+        raise UpError(f"cannot create the folder of the sockets {short}", hint=hint, cause=error) from error
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UpError(f"{short} belongs to another user", hint=shorter, code="permission_denied")
     return short

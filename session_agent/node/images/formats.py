@@ -1,8 +1,8 @@
 """Reading an image: OCI layout or archive, docker archive, root tar, root directory.
 
-Owns the recognition of the format and the reading of its metadata; returns a `Source` with layers that unpack themselves and check their
-digests. The content is untrusted: sizes of metadata are limited, and blobs are found by digest in one directory. Called by store.py, off
-the event loop.
+Owns the recognition of the format and the reading of its metadata; returns an `ImageSource` with layers that unpack themselves and check
+their digests. The content is untrusted: sizes of metadata are limited, and blobs are found by digest in one directory. Called by
+store.py, off the event loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImageSource:
     """An image in a recognised format. Layers are lowest first."""
 
     digest: str
@@ -59,7 +59,7 @@ class Source:
 
 
 @contextlib.contextmanager
-def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[Source]:
+def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[ImageSource]:
     """Recognise the format of *path*; *workspace* is an empty directory for temporary files."""
     budget = Budget(limits)
     if os.path.isdir(path):
@@ -79,7 +79,7 @@ def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[Sourc
     elif os.path.isfile(os.path.join(unpacked, "manifest.json")):
         yield _docker(unpacked, budget)
     else:
-        yield Source(digest, [Layer(digest, lambda target: os.rename(unpacked, target))])
+        yield ImageSource(digest, [Layer(digest, lambda target: os.rename(unpacked, target))])
 
 
 def _read_archive(path: str, target: str, budget: Budget) -> str:
@@ -127,7 +127,7 @@ def _open_file(directory: str, name: str) -> io.BufferedReader:
     raise invalid(f"{name[:200]} is no file")
 
 
-def _oci(directory: str, budget: Budget) -> Source:
+def _oci(directory: str, budget: Budget) -> ImageSource:
     digest = _choose(_metadata(directory, "index.json").get("manifests"))
     manifest = _blob(directory, digest)
     for _ in range(3):
@@ -140,7 +140,7 @@ def _oci(directory: str, budget: Budget) -> Source:
     return _source(directory, digest, [(_blob_name(blob), blob) for blob in blobs], config, budget)
 
 
-def _docker(directory: str, budget: Budget) -> Source:
+def _docker(directory: str, budget: Budget) -> ImageSource:
     manifest = _metadata(directory, "manifest.json", kind=list)
     if len(manifest) != 1 or not isinstance(manifest[0], dict):
         raise invalid(f"an archive of {len(manifest)} images: save one at a time")
@@ -150,9 +150,9 @@ def _docker(directory: str, budget: Budget) -> Source:
     return _source(directory, f"sha256:{hashlib.sha256(raw).hexdigest()}", files, config, budget)
 
 
-def _directory(path: str, budget: Budget) -> Source:
+def _directory(path: str, budget: Budget) -> ImageSource:
     digest = directories.tree_digest(path)
-    return Source(digest, [Layer(digest, lambda target: unpack(directories.members_of(path), target, budget, whiteouts=False))])
+    return ImageSource(digest, [Layer(digest, lambda target: unpack(directories.members_of(path), target, budget, whiteouts=False))])
 
 
 def _metadata(directory: str, name: str, digest: str | None = None, kind: type = dict) -> Any:
@@ -210,7 +210,7 @@ def _digest_of(descriptor: object) -> str:
     return digest
 
 
-def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]], config: dict[str, Any], budget: Budget) -> Source:
+def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]], config: dict[str, Any], budget: Budget) -> ImageSource:
     """*files* are the files of the layers in *directory*, with their digests if known."""
     rootfs = config.get("rootfs")
     diffs = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None)
@@ -230,7 +230,7 @@ def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]]
     workdir = settings.get("WorkingDir")
     user = settings.get("User")
     created = config.get("created")
-    return Source(
+    return ImageSource(
         digest,
         layers,
         created=created if isinstance(created, str) else "",
