@@ -49,7 +49,7 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def seconds(value: float | None, name: str = "timeout", hint: str = "leave it out where there is no limit") -> float | None:
+def seconds(value: float | None, name: str = "timeout", hint: str = "leave it out for no limit") -> float | None:
     """A number of seconds, or None."""
     return None if value is None else seconds_up_to(_SECONDS_MOST, value, name, hint)
 

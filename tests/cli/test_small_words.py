@@ -40,7 +40,7 @@ def test_a_group_of_commands_has_help(typed: str, capsys: pytest.CaptureFixture[
         ("create host --name=", "--name must be 1 to 128 printable characters", "correct the argument"),
         ("create host --disk 0", "--disk must be a size in bytes", "write it as '512Mi', '4Gi' or a number of bytes"),
         ("create host --lifetime 0", "--lifetime must be a number of seconds above 0", "leave it out for the service's default"),
-        ("run --timeout 0 host true", "timeout must be a number of seconds above 0", "leave it out where there is no limit"),
+        ("run --timeout 0 host true", "timeout must be a number of seconds above 0", "leave it out for no limit"),
         ("run --cwd= host true", "a path must be 1 to 4096 bytes", "give a path"),
         ("run host echo \udcff", "commands, names and variables must be valid UTF-8", "write them to a file"),
     ],

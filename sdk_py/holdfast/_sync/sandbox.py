@@ -368,7 +368,7 @@ class Sandbox(Attachable):
         body = self._request
         if body is None:
             hint = "delete it and create it again; only an object that create_sandbox() returned knows the arguments"
-            raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
+            raise UnsupportedError("unsupported", f"sandbox {self.id} was not created by this client: it cannot be reset", hint=hint)
         self._check_own()
         self._check_not_deleted()
         with self._lock.own:  # requests that are made during this wait use the new session
@@ -440,7 +440,7 @@ class Sandbox(Attachable):
             self.delete()
 
     def __reduce__(self) -> Never:
-        raise TypeError("a sandbox object holds a connection: pass its id on, and call client.get_sandbox(id) there")
+        raise TypeError("a sandbox object cannot be copied or pickled: pass its id, and call client.get_sandbox(id) there")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}{ending(self._info)}>"
