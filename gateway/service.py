@@ -7,6 +7,7 @@ on every route.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -64,13 +65,16 @@ class Gateway:
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
-        self.unready: dict[str, str] = {}
-        """What ``/readyz`` last reported as unavailable, and why."""
+        self.started_at = time.monotonic()
+        self.was_ready = False
+        """Whether ``/readyz`` ever answered that all parts are available."""
+        self.logged_readiness: tuple[set[str], bool] = (set(), False)
+        """What was last logged about readiness: the parts that are unavailable, and whether this gateway was still starting."""
         self.creations: dict[tuple[str, str], asyncio.Task[Record]] = {}
         """Creations in this replica by id and incarnation: an id may be created again while its previous incarnation still is."""
 
     async def dial(self, placed: Record | Ticket) -> Dialled:
-        """Reach the sandbox's agent, in turn. Raises ``DialError``."""
+        """Dial the sandbox's agent, after waiting in the queue of dials. Raises ``DialError``."""
         async with self.dials.place(placed.owner):
             return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
 
@@ -89,7 +93,7 @@ class Gateway:
             raise HoldfastError("origin_refused", "pages of this origin may not open sessions")
 
     async def owned(self, entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
-        """The entry, when it is the owner's. Raises ``sandbox_not_found``, and ``placement_unavailable`` while that is unknown."""
+        """The entry, if it belongs to the owner. Raises ``sandbox_not_found``, or ``placement_unavailable`` while that is not known."""
         if entry is None and not await self.store.knows(sandbox_id):
             raise RebuildingError
         if entry is None or entry.owner != owner:
@@ -101,7 +105,7 @@ class Gateway:
         return live(await self.owned(await self.store.get(sandbox_id), owner, sandbox_id))
 
     async def ready(self, owner: str, sandbox_id: str) -> Record:
-        """The owner's sandbox, which has an endpoint. Raises also ``sandbox_not_ready`` or ``sandbox_failed``."""
+        """The owner's sandbox, if it has an endpoint. Also raises ``sandbox_not_ready`` or ``sandbox_failed``."""
         return reachable(await self.record(owner, sandbox_id))
 
 

@@ -1,8 +1,7 @@
-"""A session with an agent that carries REST's requests to one sandbox, each on a channel of its own.
-
-Owns the I/O around the pure session core (``holdfast_wire.client_session``), which checks everything the agent sends, and what happens when
-the connection breaks: the first request that waits for the agent dials again and resumes the session, once, so that nothing is requested
-twice. What a request does on its channel is ``agent_call``'s. ``kept_connections`` decides how long the session is used.
+"""A session with an agent that carries the REST requests to one sandbox, each on its own channel. Owns the I/O around the pure session core
+(``holdfast_wire.client_session``), which checks everything the agent sends, and the resume after a broken connection: the first request
+that waits for the agent dials again and resumes the session, once, so that nothing is requested twice. ``agent_call`` owns the requests on
+the channels. ``kept_connections`` decides how long the session is used.
 """
 
 from __future__ import annotations
@@ -26,9 +25,10 @@ _HEARD_S: Final = 0.25
 _PONG_S: Final = 1.0
 """How long an agent may take to answer before it is dialled again."""
 _ACK_S: Final = 0.05
-"""How long the acknowledgement of an end waits to leave with the next request: nothing waits for it, and each write wakes the agent."""
+"""How long the acknowledgement of an end is delayed, so that it is sent with the next request: it is not urgent, and each write wakes the
+agent."""
 _LEAVING: Final = 16
-"""Most channels whose end is awaited after their request was answered."""
+"""Most channels whose end is still to come after their request was answered."""
 _FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
 _ENDS: Final = (Exited, Closed, Failed)
 
@@ -37,7 +37,7 @@ class Channel(Protocol):
     """The request that a channel belongs to."""
 
     def take(self, fact: Fact) -> bool:
-        """A fact of the channel. True when so many wait that the agent must not send more."""
+        """A fact of the channel. True if so many facts wait that the agent must not send more."""
         ...
 
     def wake(self) -> None:
@@ -62,15 +62,15 @@ class AgentConnection:
         self._channels: dict[int, Channel] = {}
         self._leaving: set[int] = set()
         self._unacknowledged: set[int] = set()
-        """Channels that ended with what must not be acknowledged yet. A resume would acknowledge it."""
+        """Ended channels whose last fact must not be acknowledged yet. A resume would acknowledge it."""
         self._full: set[int] = set()
-        """Channels of which too many facts wait."""
+        """Channels with too many waiting facts."""
         self._resuming = asyncio.Lock()
         self._resumed = False
         self._ponged = 0
         self._heard_at = 0.0
         self.error: HoldfastError | None = None
-        """Why it cannot be used, until it is resumed."""
+        """Why the connection cannot be used until it is resumed."""
         self.retired = False
         """No further request may begin on it."""
 
@@ -98,7 +98,7 @@ class AgentConnection:
         error = self.error
         async with self._resuming:
             if error is None or self.error is not error:
-                return  # another request has resumed it
+                return  # another request has resumed the session
             if self._resumed or self._unacknowledged or not isinstance(error, ConnectionLostError):
                 raise error
             self.retired = True
@@ -107,7 +107,7 @@ class AgentConnection:
             except BaseException as failed:
                 self.error = error
                 if not isinstance(failed, HoldfastError):
-                    raise  # this request was cancelled: another may resume it
+                    raise  # this request was cancelled: another one may resume the session
                 self._resumed = True
                 raise error from None
             self._resumed = True
@@ -115,7 +115,7 @@ class AgentConnection:
                 channel.wake()
 
     async def answers(self) -> bool:
-        """Whether the agent is still there: it was heard a moment ago, or answers a Ping now."""
+        """Whether the agent still answers: it has sent something a moment ago, or answers a Ping now."""
         if self._clock() - self._heard_at < _HEARD_S:
             return self.error is None
         try:
@@ -128,7 +128,7 @@ class AgentConnection:
         return True
 
     def close(self) -> None:
-        """Close the connection; the agent drops the session unless something still runs on it. What waits gets an error."""
+        """Close the connection; the agent drops the session unless a channel of it is still open. Waiting requests get an error."""
         self.retired = True
         if self._socket is not None:
             if self.error is None:
@@ -153,7 +153,7 @@ class AgentConnection:
         return number
 
     def send(self, item: AnyItem) -> None:
-        """Send an imperative; without effect on a channel that is over, as all are when the session is."""
+        """Send an imperative. No effect on a channel that is over; when the session has ended, all channels are."""
         if self._session.is_open(item.channel):
             self._session.send(item)
             self._flush_soon()
@@ -175,7 +175,7 @@ class AgentConnection:
             self._tick_by(max(due, self._clock() + self._session.timing.ping_interval_s) if socket.reading_paused else due)
 
     def flush_queued(self) -> None:
-        """Send at once what ``_flush_soon`` would send."""
+        """Send the messages at once for which ``_flush_soon`` has scheduled a write."""
         if self._soon is not None:
             self.flush()
 
@@ -184,7 +184,7 @@ class AgentConnection:
         return self._session.room(number)
 
     def taken(self, number: int, size_bytes: int, waiting: int) -> None:
-        """The request has used so many bytes, and so many facts still wait for it."""
+        """The request has consumed this number of bytes; ``waiting`` facts are not read yet."""
         if size_bytes:
             self._session.consume(number, size_bytes)
             if self._session.has_outgoing:
@@ -211,7 +211,7 @@ class AgentConnection:
         return self._ponged >= number
 
     def leave(self, number: int, *, detached: bool) -> None:
-        """The request is over. ``detached``: it has requested the end of its channel, which is awaited here."""
+        """The request is over. ``detached``: it has requested the end of its channel, for which this connection waits."""
         del self._channels[number]
         self.taken(number, 0, 0)
         if number in self._unacknowledged:

@@ -1,4 +1,4 @@
-"""The requests that reach a session agent: the upgrade to a session, and the adoption of a spare's agent (PROTOCOL §1.7).
+"""The HTTP requests to a session agent: the upgrade to a session, and the adoption of a spare's agent (PROTOCOL §1.7).
 
 Owns both HTTP requests and the mutual proof: an address that was reassigned to another sandbox's agent learns nothing and is refused. The
 upgraded connection is then used by ``sessions.relay`` or ``agent_call``; the runtime decides which agent is adopted, and when.
@@ -36,7 +36,7 @@ from gateway.model.records import Record
 _ANSWER_BYTES: Final = 80 * 1024
 """Longest answer, its body included: an agent may be hostile."""
 _IDLE_S: Final = 2.0
-"""Time limit of a query for the idle time."""
+"""Time limit of a request for the idle time."""
 _PATIENCE_S: Final = 60.0
 """How long the end of a sandbox is delayed for an agent that does not answer: the work that keeps it busy may be a reason to wait."""
 
@@ -55,11 +55,11 @@ class Dialled:
     transport: asyncio.Transport
     early: bytes
     idle_s: float | None = None
-    """For how long the sandbox has not been used (PROTOCOL §1.8); None where its agent does not report it."""
+    """For how long the sandbox has not been used (PROTOCOL §1.8); None if its agent does not report it."""
 
 
 async def dial(endpoint: str, secrets_: tuple[str, ...], sandbox_id: str, incarnation: str, timeout_s: float) -> Dialled:
-    """Reach the agent of one incarnation, with whichever of the deployment's secrets it was created. Raises ``DialError``."""
+    """Reach the agent of one incarnation, which was created with any one of the deployment's secrets. Raises ``DialError``."""
     return await dial_any(endpoint, [agent_token(secret, sandbox_id, incarnation) for secret in secrets_], timeout_s)
 
 
@@ -74,7 +74,7 @@ async def dial_any(endpoint: str, tokens: Sequence[str], timeout_s: float) -> Di
             first = first or error
             if error.code != "agent_identity":
                 break
-    raise first or DialError("agent_identity", "the gateway knows no token of the sandbox's agent")
+    raise first or DialError("agent_identity", "the gateway has no token for the sandbox's agent")
 
 
 async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
@@ -98,9 +98,8 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
 
 
 async def idle_time(secrets_: tuple[str, ...], record: Record) -> float | None:
-    """For how many seconds a sandbox has been idle: only its agent sees what runs there.
-
-    None where its agent will not answer any more. Raises ``DialError`` while it may.
+    """For how many seconds a sandbox has been idle, which only its agent knows. None if its agent will never answer again; raises
+    ``DialError`` if it may answer later.
     """
     try:
         dialled = await dial(record.endpoint, secrets_, record.sandbox_id, record.incarnation, _IDLE_S)
@@ -115,9 +114,9 @@ async def idle_time(secrets_: tuple[str, ...], record: Record) -> float | None:
 async def adopt_agent(endpoint: str, token: str, new_token: str, identity: Mapping[str, Any], timeout_s: float) -> None:
     """Give the agent that knows ``token`` the identity of ``new_token``. The agent proves that it took it, and which pod it is in.
 
-    ``identity`` has ``sandbox_id``, ``incarnation``, ``env`` and ``labels``, and ``workdir`` and ``user`` where they are to change.
-    ``endpoint`` is as ``dial_agent`` takes it. Raises ``DialError``, or the ``HoldfastError`` that the agent answers; after either the
-    agent's identity is unknown, and it should be discarded.
+    ``identity`` has ``sandbox_id``, ``incarnation``, ``env`` and ``labels``, and ``workdir`` and ``user`` if they change. ``endpoint`` is
+    as ``dial_agent`` takes it. Raises ``DialError``, or the ``HoldfastError`` that the agent answers; after either the agent's identity is
+    unknown, and it should be discarded.
     """
     nonce = secrets.token_hex(16)
     body = json.dumps({**identity, "token": seal_token(token, nonce, new_token)}).encode()

@@ -48,9 +48,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _stall_timer: asyncio.TimerHandle | None = None
     _head_timer: asyncio.TimerHandle | None = None
     _pending_bytes = 0
-    """Bytes that came since a head or a part of a body was last complete."""
+    """Bytes received since a head or a part of a body was last complete."""
     _data = b""
-    """What was received last."""
+    """The bytes that were received last."""
     _ignores_upgrade = False
     _refused = False
     _on_shutdown: Callable[[], None] | None = None
@@ -216,7 +216,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             message = f"the head of the request took over {self.head_s:g} s"
             self._refuse(408, HoldfastError("wait_timeout", message, hint="send the whole head at once"))
         else:
-            self.transport.close()  # no request came, so there is nothing to answer
+            self.transport.close()  # no request came, so no answer is sent
 
     def _start_stall_timer(self, waiting_bytes: int) -> None:
         self._stop_stall_timer()

@@ -54,7 +54,7 @@ def canonical(value: dict[str, Any]) -> bytes:
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The whole body, refused as soon as it is known to be too large, or when no more of it comes."""
+    """The whole body. It is refused as soon as it is known to be too large, or if the client stops sending."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)

@@ -19,7 +19,7 @@ class RedisLeadership(RedisSteps):
         return int(await self._run("lead", [keys.lease(), keys.last_term()], [holder, ms(ttl_s), least_term])) or None
 
     async def lease_left_s(self) -> float:
-        """How long the lease is still valid if it is not renewed; 0 when there is none."""
+        """How long the lease is still valid if it is not renewed; 0 if no lease exists."""
         return max(int(await self._redis.command("PTTL", keys.lease())), 0) / 1000
 
     async def resign(self, holder: str) -> None:

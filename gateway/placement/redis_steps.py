@@ -45,7 +45,7 @@ def maybe_ms(seconds: float | None) -> int | None:
 
 
 def as_fields(answer: list[str]) -> dict[str, str]:
-    """A hash as Redis answers it: names and values in turn."""
+    """A hash as Redis returns it: alternating names and values."""
     return dict(zip(answer[::2], answer[1::2], strict=True))
 
 

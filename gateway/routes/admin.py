@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import tempfile
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from gateway.service import Gateway, authenticated, gateway_of
 log = logging.getLogger("gateway")
 
 _READY_S = 1.0
+_START_S = 10.0
+"""How long after its start a gateway that is not ready yet is no reason for a warning: the processes of one machine start together."""
 _REMOVALS_S = 10.0
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _CHUNK = 1024 * 1024
@@ -55,14 +58,22 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when creates would work; 503 names what is unavailable."""
+    """200 if all parts that creates need are available; otherwise 503, with the names of the parts that are not."""
     gateway = gateway_of(request)
     away = {name: text for name, text in (await _parts(gateway)).items() if text}
     if gateway.attached.draining:
         away["gateway"] = "shutting down"
-    if away.keys() != gateway.unready.keys():  # probes come every second: only changes are logged
-        log.warning("not ready: %s", "; ".join(f"{name}: {text}" for name, text in away.items())) if away else log.info("ready")
-        gateway.unready = away
+    starting = bool(away) and not gateway.was_ready and time.monotonic() < gateway.started_at + _START_S
+    if (set(away), starting) != gateway.logged_readiness:  # probes come every second: only changes are logged
+        gateway.logged_readiness = (set(away), starting)
+        parts = "; ".join(f"{name}: {text}" for name, text in away.items())
+        if starting:
+            log.info("starting; still missing: %s", parts)
+        elif away:
+            log.warning("not ready: %s", parts)
+        else:
+            log.info("ready")
+    gateway.was_ready |= not away
     body = {"status": "unavailable" if away else "ready", "unavailable": away}
     return json_response(body, 503 if away else 200, {"Retry-After": "1"} if away else None)
 
@@ -72,7 +83,7 @@ async def metrics(request: Request) -> Response:
     gateway.metrics.gauge("attached_sessions", len(gateway.attached))
     gateway.metrics.gauge("creates_waiting", gateway.admission.waiting)
     gateway.metrics.gauge("creates_running", gateway.admission.running)
-    with contextlib.suppress(HoldfastError):  # what else there is to report does not wait for a runtime that is away
+    with contextlib.suppress(HoldfastError):  # the other metrics are reported even if the runtime does not answer
         for state, count in (await gateway.runtime.spares()).items():
             gateway.metrics.gauge("node_spares", count, state=state)
     return PlainTextResponse(gateway.metrics.render(), media_type="text/plain; version=0.0.4")
@@ -188,7 +199,7 @@ _FIXES = {
 
 
 async def _parts(gateway: Gateway) -> dict[str, str]:
-    """Each part the gateway needs, with its problem, if any."""
+    """Each part that the gateway needs, with its problem or an empty text."""
 
     async def answers(part: Any) -> str:
         try:

@@ -147,7 +147,7 @@ def _created_at(command_id: str) -> float | None:
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:
     result = outcome.result or {}
     created_at = _created_at(command_id) or outcome.started_at or record.created_at
-    started_at = max(created_at, outcome.started_at or 0.0)  # the latter is by the sandbox's clock
+    started_at = max(created_at, outcome.started_at or 0.0)  # the latter is measured by the sandbox's clock
     exit_code = validation.exit_code(result.get("exit_code"))
     status = "running" if outcome.status != "ended" else "succeeded" if exit_code == 0 else "failed"
     duration_s = result.get("duration_s")

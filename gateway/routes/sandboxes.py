@@ -52,7 +52,7 @@ async def create(request: Request) -> Response:
     place, started = gateway.admission.enter(owner), False
     try:
         lease = fields.text("group_lease", "", most=64) or ""
-        chosen, queued = fields.get("sandbox_id") is not None, not place.turn.done()
+        chosen, queued = fields.get("sandbox_id") is not None, not place.admitted.done()
         record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=chosen, shared=shared, queued=queued)
         made = (record.sandbox_id, record.incarnation)
         creation = gateway.creations.get(made)
@@ -109,7 +109,8 @@ def _creation_ended(gateway: Gateway, made: tuple[str, str], place: QueuePlace) 
 async def _reserve(
     gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool, queued: bool
 ) -> Record:
-    """Count it, add it to its group, write its record: in this order, so that each of them includes every sandbox that is created."""
+    """Count the sandbox, add it to its group, and write its record, in this order: then counts and groups include every sandbox with a
+    record."""
     counted = await gateway.quotas.reserve(spec)
     try:
         if spec.group:
@@ -176,7 +177,7 @@ async def heartbeat(request: Request) -> Response:
     used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
     record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
     if record.status == "failed":
-        reachable(record)  # raises why
+        reachable(record)  # raises the reason
     return json_response({"status": "ok", "sandbox_id": sandbox_id})
 
 
@@ -200,7 +201,7 @@ async def delete(request: Request) -> Response:
 
 
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
-    """A record as REST shows it: Orchard's fields and Holdfast's. The owner is omitted."""
+    """A record in REST's form, with the fields of Orchard Env and of Holdfast, without the owner."""
     spec, cause, leaving = record.spec, record.cause, record.leaving
     message, queued_s = "", round(record.queued_s(time.time()), 3)
     if cause is not None:

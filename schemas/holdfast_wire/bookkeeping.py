@@ -61,7 +61,7 @@ class Bookkeeping:
         self.pending = True
 
     def received(self, number: int, offset: int, size_bytes: int, now: float) -> None:
-        """Everything of the channel below ``offset`` was received: acknowledge it soon, or at once when it is much."""
+        """Everything of the channel below ``offset`` was received: acknowledge it soon, or at once if it is much."""
         self._unacked[number] = offset
         self._unacked_bytes += size_bytes
         if self._unacked_bytes >= self._worth_bytes:
@@ -71,11 +71,11 @@ class Bookkeeping:
 
     @property
     def waiting(self) -> int:
-        """Channels of which something was received that is not yet acknowledged."""
+        """Channels with received items that are not acknowledged yet."""
         return len(self._unacked)
 
     def acknowledge(self) -> None:
-        """Let what was received be acknowledged with the next messages."""
+        """Acknowledge the received items with the next messages."""
         self._acks.update(self._unacked)
         self.pending = True
         self._unacked.clear()

@@ -23,14 +23,14 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """Credit came back: ``channel`` takes bytes again."""
+    """Credit was returned: ``channel`` accepts bytes again."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The client is known to have the exit of ``command_id``."""
+    """The client has acknowledged the exit of ``command_id``."""
 
     channel: int
     command_id: str

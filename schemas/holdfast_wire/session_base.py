@@ -35,7 +35,7 @@ class Channel:
 
 
 class Session:
-    """What both ends share. A subclass defines which facts and greetings it accepts."""
+    """The common base of both ends. A subclass defines which items, Hello or Welcome it accepts."""
 
     def __init__(self, session_id: str, secret: bytes, timing: Timing | None = None) -> None:
         self.session_id = session_id
@@ -44,9 +44,9 @@ class Session:
         self.agent_epoch = ""
         self.timing = timing or Timing()
         self.attached = False
-        """Whether a connection carries the session: items flow."""
+        """Whether the session is attached, so that items may be sent."""
         self.connected = False
-        """Whether there is a connection, also before its greeting is complete."""
+        """Whether there is a connection, even before Hello and Welcome were exchanged."""
         self.lost: HoldfastError | None = None
         self._channels: dict[int, Channel] = {}
         self._events: list[Event] = []
@@ -84,7 +84,7 @@ class Session:
             self._greeted(frame, now)
 
     def events(self) -> list[Event]:
-        """What happened since the last call, in order."""
+        """The events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
@@ -118,7 +118,7 @@ class Session:
         return self._owed.pending or (self.attached and bool(self._ready))
 
     def deadline(self) -> float | None:
-        """When ``tick`` wants to be called at the latest."""
+        """The latest time at which ``tick`` must be called."""
         if not self.connected:
             return None
         heard, timing, owed = self._heard, self.timing, self._owed.due
@@ -127,7 +127,7 @@ class Session:
         return owed if owed is not None and owed < due else due
 
     def tick(self, now: float) -> None:
-        """Let time pass: acknowledge, probe, or declare the connection dead."""
+        """Handle the deadlines that have passed: acknowledge, send a Ping, or treat the connection as lost."""
         if not self.connected:
             return
         due = self.deadline()
@@ -145,7 +145,7 @@ class Session:
     # Actions ----------------------------------------------------------------------------------------------------
 
     def send(self, item: AnyItem) -> None:
-        """Queue ``item`` on its channel. Raises ``HoldfastError`` when the channel is over, or has no credit for it."""
+        """Queue ``item`` on its channel. Raises ``HoldfastError`` if the channel is over or has no credit for it."""
         channel = self._channels.get(item.channel)
         if channel is None:
             raise HoldfastError("not_found", f"channel {item.channel} is over")
@@ -157,7 +157,7 @@ class Session:
             self._ready.append(item.channel)
 
     def room(self, number: int) -> int:
-        """Bytes that ``send`` takes on the channel now; 0 when it is over."""
+        """Bytes that ``send`` accepts on the channel now; 0 if it is over."""
         channel = self._channels.get(number)
         if channel is None:
             return 0
@@ -165,7 +165,7 @@ class Session:
         return half.limit - half.next if half.limit > half.next else 0
 
     def is_open(self, number: int) -> bool:
-        """Whether the channel is there and has not ended."""
+        """Whether the channel exists and has not ended."""
         channel = self._channels.get(number)
         return channel is not None and channel.state is not State.ENDED
 
@@ -228,7 +228,7 @@ class Session:
         self._owed.forget()
 
     def _resume(self, received: dict[int, int]) -> None:
-        """Send again what the peer does not have, and repeat the credit it may have missed."""
+        """Send the items again that the peer does not have, and repeat credit that it may have missed."""
         self.attached = True
         self._ready.clear()
         for number, channel in self._channels.items():

@@ -44,11 +44,11 @@ _SPLIT_CHARACTERS = 256 * 1024
 """The time of ``shlex.split`` grows with the square of the length of a word."""
 _SHORT_BYTES = 4096
 """A script of ASCII characters up to this size fits without being packed to find out."""
-"""What all parameters of a request that travels as one message, with its ids, come to at most."""
+"""Largest size of all parameters of a request that is sent as one message, together with its ids."""
 
 
 def command_of(command: Command, arguments: tuple[str, ...] = ()) -> dict[str, Any]:
-    """``script`` for a string, ``argv`` for a list, or for a program with its ``arguments`` behind it."""
+    """``script`` for a string; ``argv`` for a list, or for a program followed by its ``arguments``."""
     if arguments:
         if not isinstance(command, str):
             raise bad("a command must be a string, one list, or a program and its arguments one by one")
@@ -59,7 +59,7 @@ def command_of(command: Command, arguments: tuple[str, ...] = ()) -> dict[str, A
     argv = list(command) if usable else []
     try:
         valid = argv and "\0" not in "".join(argv)
-    except TypeError:  # a word is no string
+    except TypeError:  # a word is not a string
         valid = False
     if not valid:
         raise bad("a command must be a string or a list of at least one string, without NUL")
@@ -70,16 +70,15 @@ class LargeParams(dict[str, Any]):
     """Parameters that do not fit one message: they are sent after the channel's Open (PROTOCOL §7.8)."""
 
     def packed(self) -> bytes:
-        """As they travel."""
+        """The parameters as they are sent."""
         import msgpack
 
         return bytes(msgpack.packb(dict(self)))
 
 
 def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, Any]:
-    """``params``, when they can travel: valid text that fits one message, in no more words than the other end takes.
-
-    With ``may_follow`` they may be larger, and are ``LargeParams`` then.
+    """Check that ``params`` can be sent: valid text that fits one message, with no more words than the other side accepts. With
+    ``may_follow`` they may be larger; then ``LargeParams`` are returned.
     """
     import msgpack
 
@@ -106,7 +105,7 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
 
 
 def check_json(body: dict[str, Any]) -> dict[str, Any]:
-    """``body``, when REST can carry it."""
+    """Check that ``body`` can be sent over REST."""
     import json
 
     try:
@@ -181,18 +180,18 @@ def run_params(script: str, timeout: float | None, default_s: float | None, stdi
 
 
 class ClusterOptions(TypedDict, total=False):
-    """What ``create_sandbox`` passes on to a cluster, spelled as REST spells it (``POST /sandboxes`` of the OpenAPI document)."""
+    """The options of ``create_sandbox`` for clusters, with the names and values of REST (``POST /sandboxes`` in the OpenAPI document)."""
 
     gpu: int
     """Number of graphics cards. Short for ``resources={"nvidia.com/gpu": …}``."""
     resources: Mapping[str, int]
     """Number of each extended resource, by its name."""
     pids: int
-    """Most processes and threads at once."""
+    """Limit of processes and threads at the same time."""
     volumes: Sequence[Mapping[str, Any]]
     """``{"kind": "empty"|"claim"|"secret"|"config", "path": …, "source": …, "size": …, "in_memory": …, "read_only": …}``."""
     node_selector: Mapping[str, str]
-    """Labels that its node must have."""
+    """Labels that the sandbox's node must have."""
     tolerations: Sequence[Mapping[str, Any]]
     """``{"key": …, "operator": …, "value": …, "effect": …, "seconds": …}``."""
     runtime_class: str
@@ -200,22 +199,22 @@ class ClusterOptions(TypedDict, total=False):
     priority_class: str
     """Name of a ``PriorityClass`` of the cluster."""
     service_account: str
-    """Name of the service account of its pod, whose token programs in it can read."""
+    """Name of the service account of the pod, whose token programs in the sandbox can read."""
     image_pull_secrets: Sequence[str]
     """Names of secrets for a private registry."""
     user: int
-    """Numeric id of the user that its processes run as."""
+    """Numeric id of the user that processes run as."""
     user_group: int
     """Numeric id of that user's group."""
     architecture: Literal["amd64", "arm64"]
-    """Of its node."""
+    """Processor architecture of the node."""
 
 
 ClusterOptions.__module__ = "holdfast"  # where it is imported from
 
 
 def cluster_body(options: ClusterOptions) -> dict[str, Any]:
-    """The fields of those that are given. Raises ``InvalidArgumentError`` for an unknown argument and suggests one that exists."""
+    """The fields for the given options. Raises ``InvalidArgumentError`` for an unknown one, with the name of a similar one."""
     unknown = sorted(set(options) - set(ClusterOptions.__annotations__))
     if unknown:
         from holdfast._suggestions import no_argument
@@ -226,7 +225,7 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
 
 
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
-    """What a sandbox may reach, as REST spells it."""
+    """The field ``network`` of REST: what a sandbox may reach."""
     if not isinstance(network, Mapping):
         raise bad('network must be a map, as {"mode": "internet"}')
     return check_json({str(name): plain(value) for name, value in network.items()})
@@ -310,7 +309,7 @@ def shell_params(
     user: str | int | None,
     size: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Open params of a ``shell`` channel; ``size`` is that of its terminal, where it is to have one."""
+    """Open params of a ``shell`` channel; ``size`` is the size of its terminal, None for a shell without one."""
     if shell not in ("auto", "bash", "sh"):
         raise bad("shell must be 'auto', 'bash' or 'sh'")
     return bounded(

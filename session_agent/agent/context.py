@@ -136,9 +136,9 @@ class AgentContext:
         self.records.interrupt()
         for shell in self.shells.values():
             shell.discard_queue()
-        signal_all(self.lingering(), signal.SIGTERM)
+        signal_all(self.started_processes(), signal.SIGTERM)
 
-    def lingering(self) -> list[int]:
+    def started_processes(self) -> list[int]:
         """Living processes that commands, shells and terminals started, also in the background; without the shells themselves."""
         own = [shell.pid for shell in self.shells.values()] + [terminal.pid for terminal in self.terminals.values()]
         return members(self.tags.is_own, exclude=own)

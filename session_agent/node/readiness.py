@@ -1,4 +1,4 @@
-"""Waits until the namespaces of a new sandbox are made and its agent serves; reports why the agent does not.
+"""Waits until the namespaces of a new sandbox exist and its agent listens, or reports why the agent does not.
 
 Owns reading one byte and one JSON line from an untrusted process.
 """
@@ -21,14 +21,14 @@ _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE
 
 
 async def prepared(container: Container, timeout_s: float) -> bool:
-    """Wait until the child has made its namespaces: before, those it shows are not its own. False when it ended instead."""
+    """Wait until the child has created its namespaces: before that, /proc shows the zygote's. Returns False if it ended instead."""
     try:
         async with asyncio.timeout(timeout_s):
             return await asyncio.get_running_loop().sock_recv(container.control, 1) != b""
     except TimeoutError:
         raise HoldfastError("create_timeout", f"the sandbox's namespaces were not made within {timeout_s:g} s") from None
     except OSError:
-        return False  # it reports why on its own channel
+        return False  # it reports the reason on its own channel
 
 
 async def wait_ready(container: Container, timeout_s: float) -> None:

@@ -1,7 +1,6 @@
-"""The sandboxes of this machine: named, watched, removed.
-
-Owns each sandbox from its request to its end, and the record that remains of it. Does not own its processes and files
-(containers.py) nor the RPC (server.py). One lock per sandbox makes its operations serial.
+"""The sandboxes of this machine: creating, watching and deleting them. Owns each sandbox from its request to its end, and the record that
+remains afterwards. Does not own its processes and files (containers.py) nor the RPC (server.py). One lock per sandbox makes its operations
+serial.
 """
 
 from __future__ import annotations
@@ -86,11 +85,11 @@ class Sandboxes:
         self._cleanups: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._run_dir_fd: int | None = None
-        """The lock of the folder in memory, held as long as this node lives."""
+        """The lock of the folder in memory, held until this node ends."""
         self.events = Events(self.list)
 
     async def start(self) -> None:
-        """Remove what an earlier node left, then start the zygote. Raises HoldfastError where that is not possible."""
+        """Remove the remains of an earlier node, then start the zygote. Raises HoldfastError if that is not possible."""
         settings = self._settings
         recovery.make_directories(settings)
         self._run_dir_fd = recovery.claim_run_dir(settings)
@@ -108,11 +107,11 @@ class Sandboxes:
 
     @property
     def stored_ids(self) -> IdMap | None:
-        """The ids that the image store has to give files, where the kernel does not map those of the image on the way."""
+        """The ids to which the image store has to change the owners of files, because the kernel cannot map ids; None if it can."""
         return self._containers.ids(0) if self._privileged and not self._launcher.id_mapping else None
 
     def get(self, sandbox_id: str) -> list[dict[str, Any]]:
-        """What ``list`` has of this id."""
+        """The entry of ``list`` for this id."""
         box = self._live.get(sandbox_id)
         if box is not None:
             return [box.to_map()] if box.state == "ready" else []
@@ -144,7 +143,7 @@ class Sandboxes:
         }
 
     async def create(self, request: CreateRequest) -> dict[str, Any]:
-        """Returns when the agent serves. Raises HoldfastError and leaves nothing behind when it does not."""
+        """Create a sandbox; returns when its agent listens. Raises HoldfastError and then leaves nothing behind."""
         if self._stopping:
             raise HoldfastError("draining", "the node is stopping")
         if request.sandbox_id in self._live or request.sandbox_id in self._failed:
@@ -169,12 +168,12 @@ class Sandboxes:
             except BaseException as error:
                 await self._remove(box)
                 if isinstance(error, OSError):
-                    raise HoldfastError("runtime_unavailable", f"cannot make a sandbox: {error}") from error
+                    raise HoldfastError("runtime_unavailable", f"cannot create a sandbox: {error}") from error
                 raise
         return {"endpoint": f"unix://{box.socket_path}", "created_at": box.created_at}
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        """True when there was one, of that incarnation where one is named. Returns when nothing of it is left."""
+        """Delete a sandbox; returns when nothing of it is left. True if it existed (with *incarnation*: in this incarnation)."""
         box = self._live.get(sandbox_id)
         if box is not None and incarnation not in (None, box.request.incarnation):
             return False
@@ -229,14 +228,14 @@ class Sandboxes:
         self._publish("ready", box)
 
     async def _use_spare(self, box: Sandbox, spare: Container) -> bool:
-        """False when the spare was killed while it waited: the request then gets another container."""
+        """Use a spare for the request. False if the spare was killed while it waited: the request then gets another container."""
         box.container = spare
         try:
             await self._settle(box, spare)
         except HoldfastError:
             if not await spare.was_killed():
                 raise
-            log.warning("a spare was found dead; creating another")
+            log.warning("a spare had ended before it was used; creating another")
             await self._release(box)
             return False
         return True
@@ -246,7 +245,7 @@ class Sandboxes:
         await wait_ready(container, self._settings.ready_timeout_s)
 
     async def _name(self, box: Sandbox, container: Container) -> None:
-        """Make the container this sandbox: socket, limits, and the configuration that starts the agent."""
+        """Turn the container into this sandbox: set its socket and limits, and send the configuration that starts the agent."""
         request = box.request
         container.agent_log.name = request.sandbox_id
         container.cgroup.limit(request.limits)
@@ -288,7 +287,7 @@ class Sandboxes:
         await send_to_child(container, config, fds)
 
     def _ended(self, box: Sandbox) -> None:
-        """The sandbox's first process ended by itself."""
+        """Handle a sandbox whose first process has ended by itself."""
         if box.state != "ready" or box.container is None:
             return
         if box.container.killed and box.container.cgroup.out_of_memory():

@@ -177,8 +177,8 @@ class KubernetesRuntime:
     async def collect(self) -> int:
         """Remove egress policies that no sandbox needs any more, and return how many. Called periodically by the acting controller.
 
-        Also probes the network and the nodes where that is due, and ends the sandboxes whose requested network isolation does not work.
-        None of these waits for another to succeed; what failed is raised at the end.
+        Also probes the network and the nodes if that is due, and ends the sandboxes whose requested network isolation does not work. None
+        of these waits for another to succeed; what failed is raised at the end.
         """
         removed, network, nodes = await asyncio.gather(
             self.policies.collect(time.time()), self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True
@@ -199,7 +199,7 @@ class KubernetesRuntime:
         async for facts in self._pods_of(SELECTOR):
             if facts.record is None or facts.deadline is not None or facts.ended() is not None or needs(facts.record.egress) == "none":
                 continue
-            log.error("sandbox %s is ended: the network does not isolate it", facts.record.sandbox_id)
+            log.error("sandbox %s is being deleted, because the network does not isolate it", facts.record.sandbox_id)
             try:
                 metadata = {"uid": facts.uid, "annotations": {ENDING: "isolation"}}
                 await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
@@ -209,7 +209,7 @@ class KubernetesRuntime:
                     continue
                 if isinstance(error, ApiUnreachableError):
                     raise
-                log.warning("sandbox %s could not be ended: %s", facts.record.sandbox_id, error.message)
+                log.warning("sandbox %s could not be deleted: %s", facts.record.sandbox_id, error.message)
                 failed = error
         if failed is not None:
             raise failed

@@ -31,10 +31,10 @@ class AsyncResources:
 
     def __init__(self, rest: AsyncRest, sandbox_id: str, fenced: Callable[[], bool]) -> None:
         self.heartbeat_s: float | None = None
-        """The interval of the heartbeats, where they are sent."""
+        """The interval of the heartbeats; None if none are sent."""
         self.shells: set[AsyncShell] = set()
         self.tunnels: set[Any] = set()
-        """Of ``AsyncTunnel``, whose module imports this one."""
+        """The open tunnels (``AsyncTunnel``, whose module imports this one)."""
         self._rest = rest
         self._id = sandbox_id
         self._fenced = fenced
@@ -60,13 +60,13 @@ class AsyncResources:
                 return
 
     async def leave_shells(self, limit_s: float) -> None:
-        """End the shells, and leave those with a name running; waits for all of them together, however many there are."""
+        """End the shells without a name, and detach from the others. Waits for all of them at the same time."""
         end = time.monotonic() + limit_s
         for changed in [shell._leave(shell.named) for shell in self.shells]:
             await changed.wait(max(end - time.monotonic(), 0.0))
 
     async def end(self, driver: SessionDriver | None) -> None:
-        """Stop the heartbeats, close the tunnels and the session. What another process opened is left to it."""
+        """Stop the heartbeats and close the tunnels and the session, except for what another process has opened."""
         self._stopped.set()
         if driver is None or driver.here:
             for tunnel in list(self.tunnels):
@@ -106,12 +106,13 @@ class AsyncAttachable:
 
     @property
     def _fenced(self) -> bool:
-        """Whether another client took the session over."""
+        """Whether another client has taken the session over."""
         why = self._driver.engine.error if self._driver is not None else None
         return why is not None and why.code == "session_fenced"
 
     async def _attached(self) -> SessionDriver:
-        """The driver, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
+        """The attached driver. An expired session is replaced by a new one; a session that was taken over, or whose sandbox is gone, is
+        not."""
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
             return driver
@@ -125,7 +126,7 @@ class AsyncAttachable:
             if driver is not None and not driver.here:
                 if not driver.left_behind:
                     raise wrong_process_error()
-                driver = self._driver = None  # it belongs to the other process; this one makes a session of its own
+                driver = self._driver = None  # it belongs to the other process; this one opens a session of its own
                 self._start_over()
             if driver is not None and driver.engine.error is not None:
                 if driver.engine.error.code in GONE or self._fenced:
@@ -143,7 +144,7 @@ class AsyncAttachable:
         return driver
 
     async def _begun(self, token: SessionToken | None) -> SessionDriver:
-        """A driver that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
+        """Attach a new driver. Raises the reason if that fails; if only REST reaches the service, REST is used from then on."""
         answered = False
         while True:
             driver = SessionDriver(self._options, self.id, token)
@@ -167,7 +168,7 @@ class AsyncAttachable:
         return True
 
     async def _fallback(self) -> AsyncRest | None:
-        """The REST client, where that is chosen or WebSockets do not pass; None where a session is."""
+        """The REST client if REST was chosen or WebSockets are blocked; None if a session is used."""
         if self._driver is None and not self._by_rest:
             try:
                 await self._attached()

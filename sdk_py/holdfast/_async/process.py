@@ -1,6 +1,6 @@
 """Live processes, terminals, and the live output of one shell command.
 
-Thin objects over a call: what they can do while it runs. Made by ``sandbox.start``, ``sandbox.terminal`` and ``shell.stream``.
+These objects are thin wrappers of a ``Call``. Created by ``sandbox.start``, ``sandbox.terminal`` and ``shell.stream``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class AsyncProcess(AsyncInput):
     """A process in the sandbox: write, close_stdin, signal, iterate, wait. Leaving its ``with`` block ends it."""
 
     async def close_stdin(self) -> None:
-        """End its standard input: a real end of file. Nothing more when it is closed already, or the command has ended."""
+        """Close the command's standard input, which is an end of file. Does nothing if it is closed already or the command has ended."""
         if not self._no_input and not self.done:
             await self._write(b"", True)
             self._no_input = "the command's standard input was closed"
@@ -30,21 +30,21 @@ class AsyncProcess(AsyncInput):
 
 @public
 class AsyncTerminal(AsyncInput):
-    """A pseudo-terminal in the sandbox. Iterating it gives chunks of stream 1: bytes as the terminal wrote them, escapes included."""
+    """A pseudo-terminal in the sandbox. Iterating it gives chunks of stream 1: the terminal's output with its escape sequences."""
 
     @property
     def name(self) -> str | None:
-        """The name to attach to it again."""
+        """The name by which a client can attach to it again."""
         name = self._call.info.get("name")
         return name if isinstance(name, str) else None
 
     @property
     def created(self) -> bool:
-        """Whether it was started now; False: it was there already."""
+        """Whether this call started it; False: it existed already."""
         return self._call.info.get("created") is not False
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set its size in character cells; what runs in it gets SIGWINCH.
+        """Set the size in character cells; the program in the terminal gets SIGWINCH.
 
         ``rows`` and ``cols`` are from 1 to 4096.
         """
@@ -55,7 +55,7 @@ class AsyncTerminal(AsyncInput):
 class AsyncCommandStream:
     """One command of a shell with live output: iterate for chunks, then look at ``result``.
 
-    The command starts with the first step of the iteration. Breaking off the iteration cancels it.
+    The command starts with the first step of the iteration. Leaving the iteration early cancels the command.
     """
 
     _begun = False

@@ -1,7 +1,6 @@
-"""Moving bytes over a channel of the session: both directions, bounded memory, and an end that is always waited for.
-
-Owns the waiting around ``TransferSink``. Called by ``files``, ``sandbox`` (patches) and ``tunnel``; what the bytes mean is theirs.
-``send`` also writes the input of commands and shells.
+"""Moving bytes over a channel of the session, in both directions and with bounded memory. Owns the waiting around ``TransferSink``, also
+for the end of the channel. Called by ``files``, ``sandbox`` (patches) and ``tunnel``, which know what the bytes mean. ``send`` also writes
+the input of commands and shells.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from holdfast._transport.session.sinks import TransferSink
 
 
 async def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool = False) -> bool:
-    """Send ``data``, and its end with ``eof``; waits while the far end does not take it. False: the channel has ended."""
+    """Send ``data``, and with ``eof`` the end of the input. Waits while the other side does not accept it. Returns False if the channel has
+    ended."""
     left = memoryview(data)
     while (sent := driver.perform(sink.write, left, eof)) >= 0:
         left = left[sent:]
@@ -46,7 +46,7 @@ class AsyncTransfer:
             raise
 
     async def opened(self) -> dict[str, Any]:
-        """What the channel was opened with. Raises the typed refusal."""
+        """Wait until the channel is opened; returns the fields of ``Opened``. Raises the agent's typed error if it refuses."""
         sink = self._sink
         if sink.opened is None:
             await sink.changed.wait()
@@ -55,7 +55,7 @@ class AsyncTransfer:
         return sink.opened or {}
 
     async def read(self) -> bytes:
-        """The next bytes; b"" at the end of what the far end sends. Raises the typed error that ended it early."""
+        """The next bytes, or b"" when the other side has sent everything. Raises the typed error that ended the channel early."""
         sink = self._sink
         while (data := self._driver.perform(sink.take)) is None:
             await sink.changed.wait()
@@ -69,7 +69,7 @@ class AsyncTransfer:
             raise self._sink.error or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
 
     async def closed(self) -> dict[str, Any]:
-        """The result, once the channel has done its work."""
+        """Wait for the end of the channel; returns the fields of ``Closed``."""
         sink = self._sink
         while not sink.ended:
             self._driver.perform(sink.discard_unread)
@@ -90,7 +90,7 @@ class AsyncTransfer:
             self.stop()
 
     def stop(self) -> None:
-        """End the transfer; the agent discards what was written so far where it can."""
+        """End the transfer; the agent discards what was written so far, if it can."""
         if not self._sink.ended:
             self._driver.perform(self._sink.stop)
 

@@ -1,7 +1,7 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """The HTTP client of one service: one request, one answer.
 
-Owns the sending of a request, the idle connections, which are kept for a while, and the errors of requests without an answer.
+Owns the sending of a request, the idle connections that are kept for later requests, and the errors of requests without an answer.
 ``_transport.http1`` reads the answer; ``aio.net`` owns the socket. No library: the usual ones take milliseconds of CPU time for a request
 beside a thousand others, and longer to import than a short command takes altogether (decisions 0042, 0064).
 """
@@ -24,7 +24,7 @@ class Http:
 
     def __init__(self, options: Options) -> None:
         self.connected = False
-        """Whether there may be connections to give back."""
+        """Whether there may be connections that have to be closed."""
         self._options = options
         self._service = Service(options)
         self._idle: list[tuple[Stream, float]] = []
@@ -58,13 +58,14 @@ class Http:
         return Answer(reader.status, reader.headers, reader.body)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         idle, self._idle, self.connected = self._idle, [], False
         abort_all([stream for stream, _ in idle])
 
 
 def _send(connection: Stream, head: bytes, content: bytes | Iterator[bytes]) -> bool:
-    """Send a request. False: not to its end, since the service has answered before, or broken the connection and may have said why."""
+    """Send a request. Returns False if not all of it was sent, because the service answered early or closed the connection, perhaps after
+    an answer."""
     try:
         if isinstance(content, bytes):
             connection.write(head + content)
@@ -91,11 +92,11 @@ def _chunks(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _usable(idle: list[tuple[Stream, float]]) -> Stream | None:
-    """A connection that the service has not closed; None where there is none."""
+    """An idle connection that the service has not closed; None if there is none."""
     while True:
         try:
             connection, since = idle.pop()
-        except IndexError:  # also where another thread took the last one
+        except IndexError:  # another thread may have taken the last one
             return None
         if time.monotonic() - since <= KEPT_S and connection.usable:
             return connection

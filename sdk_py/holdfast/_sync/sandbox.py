@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 class Sandbox(Lifecycle):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
-    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when it cannot be known whether a command ran, and
-    ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
+    Methods raise ``SandboxLostError`` if the sandbox is gone, ``OutcomeUnknownError`` if it cannot be determined whether a command ran, and
+    ``ServiceUnavailableError`` if the service does not answer for longer than ``resume_timeout_s``.
     """
 
     def __init__(self, client: SandboxClient, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
@@ -60,11 +60,10 @@ class Sandbox(Lifecycle):
     @classmethod
     @opening
     def create(cls, image: str, *, url: str | None = None, api_key: str | None = None, **options: Any) -> Sandbox:
-        """A sandbox with a client of its own, which is closed with it: ``Sandbox.create("python:3.12", memory="512m")``.
+        """Create a sandbox with its own client, which is closed with it: ``Sandbox.create("python:3.12", memory="512m")``.
 
-        ``url`` and ``api_key`` as for the client, ``options`` and errors as for its ``create_sandbox``. For more than a few sandboxes one
-        client for all of them is quicker.
-        ``image`` as for ``create_sandbox``.
+        ``url`` and ``api_key`` are those of the client; ``image``, ``options`` and the errors are those of its ``create_sandbox``. For more
+        than a few sandboxes, one client for all of them is faster.
         """
         from holdfast import SandboxClient
 
@@ -99,16 +98,16 @@ class Sandbox(Lifecycle):
     ) -> CommandResult:
         """Run one command and return its result, whatever its exit code. A list runs directly; a string is run by the shell.
 
-        ``command`` is ``["ls", "-la"]`` or, with ``arguments`` one by one, ``"ls", "-la"``, and runs as it is; a string alone is run by
-        bash, or sh. ``cwd`` is where (default: the image's directory), ``env`` adds variables, ``user`` is a name or uid, ``login``
-        has the shell read the profile.
-        After ``timeout`` seconds all that it started is killed; the exit code is 124, with the output so far. ``input`` is its standard
-        input, all of it; without one it reads end of file. ``outlive`` selects what happens to processes that it leaves
-        behind: ``adopt`` leaves them running, as `docker exec` does, and discards what they write; ``kill`` ends them; ``wait`` waits.
-        The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
-        ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
-        ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
-        kept; ``keep`` selects which: the ``head``, the ``tail``, or ``both`` ends, half of each.
+        ``command`` is a list, ``["ls", "-la"]``, or a program followed by its ``arguments``, ``"ls", "-la"``; both run without a shell. A
+        single string is run by bash, or by sh if the image has no bash. ``cwd`` is the working directory (default: that of the image),
+        ``env`` adds variables, ``user`` is a name or uid, ``login`` makes the shell read the profile. After ``timeout`` seconds the command
+        and all processes that it started are killed; the exit code is then 124, and the result has the output so far. ``input`` is the
+        whole standard input; without it the command reads end of file. ``outlive`` selects what happens to processes that the command
+        leaves behind: ``adopt`` leaves them running, as `docker exec` does, and discards what they write; ``kill`` ends them; ``wait``
+        waits for them. A second call with the same ``command_id`` attaches to the same command. Cancelling the wait kills the command.
+        ``spool`` and ``spool_bytes`` select what happens to output while this client cannot be reached, as for ``start``.
+        ``stderr="stdout"`` writes both streams into one, in the order of writing: ``result.output``. At most ``max_output_bytes`` of each
+        stream are kept; ``keep`` selects which part: the ``head``, the ``tail``, or half of it from ``both`` ends.
         """
         data = None if input is None else content_of(input, "input")
         params = command_params(
@@ -148,12 +147,13 @@ class Sandbox(Lifecycle):
         max_output_bytes: int | None = None,
         keep: Keep = "head",
     ) -> Process:
-        """Start a command and return while it runs. ``stdin=False``: it reads end of file. All other arguments are those of ``exec``:
+        """Start a command and return while it runs. With ``stdin=False`` it reads end of file. All other arguments are those of ``exec``:
         ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
         ``max_output_bytes``, ``keep``.
 
-        The sandbox holds at most ``spool_bytes`` of unread output; beyond them the command waits, or with ``spool="tail"``
-        the oldest bytes are dropped: ``streams`` of the result counts them. ``detached``: it keeps running when this client disconnects.
+        The sandbox stores at most ``spool_bytes`` of unread output. When these are full, the command waits, or with ``spool="tail"`` the
+        oldest bytes are dropped, and ``streams`` of the result counts them. ``detached``: the command keeps running when this client
+        disconnects.
         """
         params = command_params(
             command,
@@ -178,11 +178,10 @@ class Sandbox(Lifecycle):
         return process
 
     def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> Process:
-        """Attach to a command that runs or has ended, by its id.
+        """Attach to a command by its id, whether it still runs or has ended. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when its
+        record is no longer kept.
 
-        Raises ``NotFoundError``, or ``OutcomeUnknownError`` when its record is no longer kept.
-
-        ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
+        ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` limits how much of each stream is kept.
         """
         params = {"id": name_of(command_id, "command_id")}
         return begin(self, Process, "follow", params, self._limit(max_output_bytes))
@@ -200,13 +199,13 @@ class Sandbox(Lifecycle):
         rows: int = 24,
         cols: int = 80,
     ) -> Shell:
-        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
+        """A living shell: bash, or POSIX sh if the image has no bash. With ``name``: the existing shell of that name, or else a new one.
 
-        ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
-        ``tty``: its commands run on a pseudo-terminal of ``rows`` by ``cols``. ``run`` still gives exact exit codes, and what the terminal
-        showed as ``stdout``: line ends are CR LF, keys are echoed, standard error is in it. ``shell.write`` types, ``shell.resize`` changes
-        the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
-        no terminal. For one program on a terminal, such as an editor, see ``terminal``.
+        ``shell`` is ``auto``, ``bash`` or ``sh``. ``cwd`` is the directory in which it starts, ``env`` adds variables, ``user`` is a name
+        or uid. ``tty``: its commands run on a pseudo-terminal of ``rows`` by ``cols``. Then ``run`` still returns exact exit codes, and its
+        ``stdout`` is what the terminal showed: with CR LF as line ends, echoed keys, and standard error. ``shell.write`` types,
+        ``shell.resize`` changes the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` if the
+        existing shell of that name has no terminal. To run one program on a terminal, such as an editor, use ``terminal``.
         """
         size = size_of(rows, cols)
         return open_shell(self, shell_params(name, shell, cwd, env, user, size if tty else None))
@@ -225,10 +224,11 @@ class Sandbox(Lifecycle):
         login: bool = False,
         max_output_bytes: int | None = None,
     ) -> Terminal:
-        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists.
+        """A command (default: a shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attach to that terminal if it exists.
 
-        ``command`` is split as a shell splits words, or a list. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a
-        name or uid. ``login`` has the shell read the profile; ``max_output_bytes`` bounds what ``wait`` keeps.
+        ``command`` is a list, or a string that is split into words as a shell does. ``cwd`` is the directory in which it starts, ``env``
+        adds variables, ``user`` is a name or uid. ``login`` makes the shell read the profile; ``max_output_bytes`` limits how much output
+        ``wait`` keeps.
         """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
@@ -245,11 +245,10 @@ class Sandbox(Lifecycle):
         check: bool = False,
         user: str | int | None = None,
     ) -> PatchResult:
-        """Apply a unified diff, all of it or nothing; ``check`` only tries, ``user`` is as for ``files``.
+        """Apply a unified diff completely or not at all. With ``check`` nothing is changed. ``user`` is as for ``files``.
 
-        What does not apply is a result, not an exception.
-        ``diff`` is its text, ``cwd`` the directory its paths start from, ``strip`` how many leading parts of them are cut
-        (default: worked out from the diff).
+        A diff that does not apply gives a result, not an exception. ``diff`` is the text, ``cwd`` the directory that its paths are relative
+        to, ``strip`` the number of leading path components that are removed (default: determined from the diff).
         """
         data = content_of(diff, "a diff")
         rest = self._fallback()
@@ -272,11 +271,12 @@ class Sandbox(Lifecycle):
         local_port: int = 0,
         wait_s: float | None = None,
     ) -> Tunnel:
-        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed.
+        """Forward a local port (``local_port`` 0: any free one) to ``port`` in the sandbox, until the tunnel is closed.
 
-        ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
-        once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: at once). Without it
-        each connection finds out: one that reaches nothing is closed, and ``last_error`` is the reason.
+        ``host`` is the address inside the sandbox (default: its loopback), ``local_host`` the address on this machine that the tunnel
+        listens on. With ``wait_s`` this method returns as soon as a program listens on the port, and raises ``PortUnreachableError`` after
+        so many seconds (0: at once). Without ``wait_s`` a connection to a port on which no program listens is closed, and ``last_error``
+        has the reason.
         """
         tunnel = Tunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._resources.tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)

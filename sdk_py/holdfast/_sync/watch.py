@@ -1,7 +1,6 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""What changes in a directory of the sandbox, one event after the other.
-
-Owns the reading of events. Made by ``sandbox.files.watch``; what an event means is decided by the agent.
+"""Events for changes in a directory of the sandbox. Owns the reading of events; the agent decides what an event means. Created by
+``sandbox.files.watch``.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ _MOST_BYTES = 1024 * 1024
 
 @public
 class Watch:
-    """Changes of files: iterate it, or ``read`` one at a time; it ends with its ``with`` block, ``close``, or when what it watches is gone.
-
-    A connection that is lost and resumed loses no event. One that is not read for long, and a storm of changes, make an event
-    ``overflow``: some are lost, and what is there has to be looked at anew. A session that is lost raises ``SessionLostError``.
+    """Changes of files: iterate it, or ``read`` one event at a time. It ends with its ``with`` block, with ``close``, or when the watched
+    path is removed. A connection that is lost and resumed loses no event. If events are not read for long, or too many come at once, an
+    event ``overflow`` reports that some were lost: list the directory again. If the session is lost, ``SessionLostError`` is raised.
     """
 
     def __init__(self, driver: SessionDriver, params: dict[str, Any]) -> None:
@@ -52,9 +50,8 @@ class Watch:
             raise
 
     def read(self, timeout: float | None = None) -> FileEvent | None:
-        """The next event; None when it is closed, or what it watches is gone. A cancelled wait loses none.
-
-        Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
+        """The next event, or None if the watch was closed or the watched path was removed. A cancelled wait loses no event. Raises
+        ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error if the session ends first.
         """
         sink = self._transfer._sink
         timeout = wait_time_of(timeout)

@@ -1,7 +1,7 @@
 """Reads and runs one command line, and prints its errors.
 
-Owns the exit codes and the message for a wrong command line: the error with a suggestion, then the usage. ``commands`` owns the tree;
-each command lives in the module its entry names and is imported when it is used.
+Owns the exit codes and the message for a wrong command line: the error with a suggestion, then the usage. ``commands`` owns the list of
+commands; the module of a command is imported when the command is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 130
 
 
 def parse(words: Sequence[str], *, as_json: bool = False) -> Arguments:
-    """The values of a command line. Raises ``UsageError``; ``SystemExit`` where it asks for help, which is then printed."""
+    """Read a command line. Raises ``UsageError``. If it asks for help, the help is printed and ``SystemExit`` is raised."""
     if words[:1] in (["-h"], ["--help"]):
         sys.stdout.write(help_text())
         raise SystemExit(0)
@@ -117,7 +117,7 @@ def _run(parsed: Arguments) -> int:
     except KeyboardInterrupt as why:
         return 128 + int(getattr(why, "number", EXIT_INTERRUPTED - 128))
     except BrokenPipeError:
-        # The reader of our output has ended; without this Python would raise the error again at exit.
+        # The reader of our output has closed it; without this, Python would raise the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as why:

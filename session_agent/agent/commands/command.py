@@ -124,7 +124,7 @@ class Command(Process):
                 child_ends.append(reader if index == 0 else writer)
             if request.launch.uid is not None:
                 for fd in child_ends:
-                    os.fchown(fd, request.launch.uid, -1)  # else the command could not open /dev/stdout
+                    os.fchown(fd, request.launch.uid, -1)  # otherwise the command could not open /dev/stdout
             stdin = child_ends[0] if request.pipe_stdin else self._context.null
             self._spawn(request.argv, request.launch, Stdio(stdin, child_ends[-1 if request.one_stream else -2], child_ends[-1]))
         except OSError as error:

@@ -1,7 +1,7 @@
 """The records of all commands of a sandbox, by command id; they make sure that a command runs at most once.
 
-Owns get-or-create by id, the fingerprints that tell a repeated request from a conflicting one, and the pruning of records: a record is
-kept until its result was delivered and five more minutes. The id of a pruned record is remembered, so that it never runs again. Knows no
+Owns get-or-create by id, the fingerprints that distinguish a repeated request from a conflicting one, and the pruning of records: a record
+is kept until its result was delivered and five more minutes. The id of a pruned record is remembered, so that it never runs again. Knows no
 process and no clock: times are arguments. Called by ``command`` and ``shell``.
 """
 

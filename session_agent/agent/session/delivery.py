@@ -70,7 +70,7 @@ class Presenter:
         if error is None and record.exit_status is not None and not record.started and not self._terse:
             error = HoldfastError("cancelled", "the shell ended, or a client cancelled the command, before it began")
         if error is not None:
-            if self._terse:  # a refusal: the shell is none the worse for it
+            if self._terse:  # a refusal, which does not change the shell
                 channel.send(Exited(channel.number, record.command_id, refusal(error)))
             else:
                 channel.send(Failed(channel.number, error.to_map()))

@@ -137,7 +137,7 @@ class Api:
                 yield item
 
     async def ensure(self, path: str, body: dict[str, Any]) -> bool:
-        """Create an object; False where there is one of its name."""
+        """Create an object; False if one of its name exists."""
         try:
             await self.post(path, body)
         except ApiError as error:
@@ -147,7 +147,7 @@ class Api:
         return True
 
     async def remove(self, path: str, grace_s: int | None = None, *, uid: str = "", version: str = "") -> bool:
-        """Delete an object, and what it owns; False where it is not there, or has another uid or version than the given one."""
+        """Delete an object and the objects that it owns; False if it does not exist, or has another uid or version than the given one."""
         only = {name: text for name, text in (("uid", uid), ("resourceVersion", version)) if text}
         body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": only}
         if grace_s is not None:

@@ -201,7 +201,7 @@ def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) ->
 
 
 def _complete(daemon_set: dict[str, Any]) -> bool:
-    """Whether its controller has processed it, and every pod of it runs. True also where no node takes sandboxes yet."""
+    """Whether the DaemonSet's controller has processed it and all of its pods run. Also True if no node accepts sandboxes yet."""
     status = daemon_set.get("status") or {}
     seen = int(status.get("observedGeneration") or 0) >= int(daemon_set["metadata"].get("generation") or 1)
     return seen and int(status.get("numberReady") or 0) >= int(status.get("desiredNumberScheduled") or 0)

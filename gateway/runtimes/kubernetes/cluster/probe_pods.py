@@ -18,7 +18,7 @@ from gateway.runtimes.kubernetes.settings import KubernetesSettings
 T = TypeVar("T")
 
 LIFE_S = 300
-"""After this a probe's pod ends by itself."""
+"""The time limit of a probe's pod."""
 PROBE_LABELS = {MANAGED_BY: "holdfast", COMPONENT: "canary"}
 """The labels of every probe's pod and policy."""
 

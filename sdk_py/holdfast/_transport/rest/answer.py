@@ -22,12 +22,12 @@ KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *[(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES if hasattr(socket, name)],
 ]
-"""Socket options that notice a service whose machine is gone after 25 s: an answer may take as long as a command runs."""
+"""Socket options by which the loss of the service's machine is noticed after 25 s: an answer may take as long as a command runs."""
 KEPT = 20
-"""Idle connections that are kept. How many are in use at once is the callers': a create may wait an hour, and heartbeats must pass it."""
+"""Most idle connections that are kept. Connections in use are not limited: a create may wait an hour, and must not delay heartbeats."""
 
 KEPT_S = 5.0
-"""How long an idle connection is kept: servers close theirs after about as long."""
+"""How long an idle connection is kept; many servers close idle connections after about this time."""
 
 _BY_STATUS = {
     TABLE[code].status: code
@@ -52,7 +52,7 @@ class Answer:
         except (ValueError, RecursionError):
             raise ServiceError("internal", f"the service answered HTTP {self.status} without JSON", hint=_NOT_HOLDFAST) from None
         if not isinstance(value, dict):
-            raise ServiceError("internal", f"the service answered HTTP {self.status} with other JSON than an object", hint=_NOT_HOLDFAST)
+            raise ServiceError("internal", f"the service answered HTTP {self.status} with JSON that is not an object", hint=_NOT_HOLDFAST)
         return value
 
 
@@ -93,18 +93,18 @@ class Failure:
     again: bool
     after_s: float = 0.0
     reached: bool = False
-    """Whether the service may have acted on it all the same."""
+    """Whether the service may have acted on the request nevertheless."""
 
 
 def is_readable(descriptor: int) -> bool:
-    """Whether an idle connection has bytes that no request asked for: most often its end."""
+    """Whether an idle connection has unexpected bytes, usually its end."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def judge_answer(answer: Answer) -> Failure | None:
-    """None for a good answer."""
+    """The failure that an answer reports; None for a successful one."""
     if answer.status < 400:
         return None
     known = problem(answer.headers, answer.body)
@@ -117,4 +117,4 @@ def judge_answer(answer: Answer) -> Failure | None:
     else:
         code = _BY_STATUS.get(answer.status, "internal")
         why = error(code, f"the service answered HTTP {answer.status}", **({"hint": _NOT_HOLDFAST} if code == "not_found" else {}))
-    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # a proxy lost it half-way
+    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # a proxy may have lost the answer

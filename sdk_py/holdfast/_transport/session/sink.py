@@ -1,6 +1,5 @@
-"""One channel's end in this process: its events, its parameters and its input, whatever the channel is for.
-
-Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches. What each kind of channel does with facts is in ``sinks``.
+"""The client's end of one channel, of any kind: its events, its parameters and its input. Pure: the engine calls ``fact``, ``writable`` and
+``fail`` while it dispatches. ``sinks`` defines what each kind of channel does with facts.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from holdfast_wire.limits import DATA_BYTES
 
 
 class AnyEvent(Protocol):
-    """What the events of both APIs have in common: setting one wakes its waiters. ``wait`` blocks, or gives what to await."""
+    """The common interface of the events of both APIs: setting one wakes its waiters. ``wait`` blocks, or returns an awaitable."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
@@ -26,7 +25,7 @@ EventFactory = Callable[[], AnyEvent]
 
 
 class Sink:
-    """One channel's end in this process. ``changed`` is set on news, ``space`` when bytes may be written again."""
+    """The client's end of one channel. ``changed`` is set when its state has changed, ``space`` when bytes may be written again."""
 
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         self.session = session
@@ -44,26 +43,26 @@ class Sink:
         self.has_params()
 
     def has_params(self) -> bool:
-        """Send on; whether all of them are sent."""
+        """Send more of the parameters; returns whether all of them are sent."""
         if self._params:
             self._params = self._params[self._send(self._params, False) :]
         return not self._params
 
     def fact(self, item: Item) -> None:
-        """A fact came. Raises ``ProtocolError`` when it makes no sense."""
+        """Handle a fact. Raises ``ProtocolError`` if it is illegal in this state."""
         raise NotImplementedError
 
     def cancel(self, call: Any) -> None:
-        """End ``call``, a command that travels on this channel."""
+        """Cancel ``call``, a command of this channel."""
         raise NotImplementedError
 
     def writable(self) -> None:
-        """Credit came back."""
+        """Credit was returned."""
         self.has_params()
         self.space.set()
 
     def fail(self, why: HoldfastError) -> None:
-        """The session is over; no fact follows."""
+        """The session has ended; no fact follows."""
         self.end(why)
 
     def abandon(self, why: HoldfastError) -> None:
@@ -71,7 +70,7 @@ class Sink:
         self.fail(why)
 
     def end(self, why: HoldfastError | None) -> None:
-        """Nothing more comes."""
+        """The channel has ended; no fact follows."""
         self.ended = True
         self._params = memoryview(b"")
         if self.error is None:
@@ -80,7 +79,8 @@ class Sink:
         self.space.set()
 
     def write(self, data: memoryview, eof: bool) -> int:
-        """Send as much of ``data`` as there is credit for, and ``eof`` after all of it. Returns the bytes taken, -1 at the end."""
+        """Send as much of ``data`` as there is credit for, and with ``eof`` the end after all of it. Returns the number of bytes sent, or
+        -1 if the channel has ended."""
         if self.ended:
             return -1
         if not self.has_params():
@@ -103,7 +103,7 @@ class Sink:
         return sent
 
     def close(self, detach: bool) -> None:
-        """End the channel, or with ``detach`` leave what runs running; ``changed`` is set when it has ended."""
+        """End the channel; with ``detach`` its command continues to run. ``changed`` is set when the channel has ended."""
         if self.number and not self.ended:
             self.changed.clear()
             self.session.send(Close(self.number, detach))

@@ -1,7 +1,6 @@
-"""Where the facts of a channel go: one command's outcome, a living shell, or a transfer.
-
-Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events notify
-them of changes. Nothing here waits, so the same code serves both APIs. The contents of facts are untrusted.
+"""The kinds of sinks: a command, a living shell, a transfer and a watch. Pure: the engine calls ``fact``, ``writable`` and ``fail`` while
+it dispatches, callers read the state afterwards, and events notify them of changes. No method waits, so the same code serves both APIs. The
+contents of facts are untrusted.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CommandSink(Sink):
-    """A channel that is one command: ``command``, ``follow`` and ``terminal``."""
+    """A channel with one command, of kind ``command``, ``follow`` or ``terminal``."""
 
     call: Call
 
@@ -39,7 +38,8 @@ class CommandSink(Sink):
 
     def end(self, why: HoldfastError | None) -> None:
         super().end(why)
-        del self.call  # in a cycle its output would stay until the next full collection, which bytes do not bring nearer
+        # A reference cycle would keep the output until the next full garbage collection, which the size of the output does not trigger.
+        del self.call
 
     def writable(self) -> None:
         self.has_params()
@@ -53,7 +53,7 @@ class CommandSink(Sink):
         self.end(self.call.error or why)
 
     def cancel(self, call: Call) -> None:
-        """End its command."""
+        """Cancel its command."""
         if self.number:
             self.send(Close(self.number, False))
         else:
@@ -72,14 +72,15 @@ class CommandSink(Sink):
 
 
 def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:
-    """A command that ``open_command`` opens. The caller has it before it is sent, and so can cancel it at any time."""
+    """A command that ``open_command`` will send. The caller has this object before the command is sent, and so can cancel it at any
+    time."""
     sink = CommandSink(engine.session, engine.new_event)
     sink.call = call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
     return call
 
 
 def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], input_: bytes | None = None) -> None:
-    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is all of its standard input."""
+    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is the whole standard input."""
     call.adopts_id = kind == "terminal" and "name" in params
     engine.open(kind, params, call.sink)
     if input_ is not None:
@@ -88,7 +89,7 @@ def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], 
 
 
 class ShellSink(Sink):
-    """A living shell. Its commands run one after the other and are queued here, so that a signal reaches the right one."""
+    """A living shell. Its commands run one after the other. They are queued on the client, so that a signal reaches the right command."""
 
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         super().__init__(session, new_event)
@@ -97,7 +98,7 @@ class ShellSink(Sink):
         self.waiting: deque[Call] = deque()
 
     def run(self, call: Call) -> None:
-        """Run ``call`` after those before it. Raises ``HoldfastError`` when the shell is over or too many wait."""
+        """Queue ``call``. Raises ``HoldfastError`` if the shell has ended or too many commands are queued."""
         if self.ended:
             raise self.over()
         if len(self.waiting) >= RUN_QUEUE:
@@ -108,22 +109,22 @@ class ShellSink(Sink):
             self.waiting.append(call)
 
     def cancel(self, call: Call) -> None:
-        """Interrupt the command that runs; take back one that waits here, or was never sent."""
+        """Interrupt the running command, or remove a queued command that was not sent yet."""
         if call is self.current:
             call.signal("INT")
             if not call.started:
-                call.abandoned = "INT"  # it may wait behind another client's command, where no signal reaches it yet
+                call.abandoned = "INT"  # it may be queued behind another client's command, where no signal reaches it yet
             return
         if call in self.waiting:
             self.waiting.remove(call)
         call.finish(_unsent(call))
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size of its terminal."""
+        """Set the size of the shell's terminal."""
         self.send(Resize(self.number, rows, columns))
 
     def over(self) -> HoldfastError:
-        """Why the shell takes no more commands."""
+        """Why the shell accepts no more commands."""
         why = self.error
         if why is None:
             return error("shell_lost", "the shell is closed", fault="caller", retryable=False)
@@ -189,7 +190,7 @@ class TransferSink(Sink):
     """A file, archive, patch or tunnel channel: opened, bytes both ways, closed with a result."""
 
     path: Any = None
-    """Of the file, which errors name."""
+    """The path of the file, for error messages."""
 
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         super().__init__(session, new_event)
@@ -220,7 +221,8 @@ class TransferSink(Sink):
             raise ProtocolError(f"the agent sent {type(item).__name__} on a transfer")
 
     def take(self) -> bytes | None:
-        """Bytes that have come (their credit goes back now), b"" at the end. None: not yet, and ``changed`` is set when there are."""
+        """Received bytes, whose credit is returned now; b"" at the end. None if there are none yet: then ``changed`` is set with the
+        next."""
         if self.chunks:
             data = self.chunks.popleft()
             self.session.consume(self.number, len(data))
@@ -231,12 +233,12 @@ class TransferSink(Sink):
         return None
 
     def stop(self) -> None:
-        """Nothing more is wanted."""
+        """End the transfer: its content is no longer needed."""
         self.chunks.clear()
         self.close(False)
 
     def discard_unread(self) -> None:
-        """Give back the credit of unread bytes; ``changed`` is set with the next fact."""
+        """Drop the unread bytes and return their credit; ``changed`` is set with the next fact."""
         while self.chunks:
             self.session.consume(self.number, len(self.chunks.popleft()))
         if not self.ended:
@@ -252,7 +254,7 @@ class TransferSink(Sink):
 
 
 class WatchSink(TransferSink):
-    """Events of files. Those of a session that was given up are lost, and nothing finds them again."""
+    """Events of files. If the session is given up, its events are lost and cannot be requested again."""
 
     def abandon(self, why: HoldfastError) -> None:
         self.fail(given_up(why, f"the watch of {self.path}", "sandbox.files.watch(), after looking at what has changed,", {}))

@@ -36,7 +36,7 @@ _BEGUN, _CONTINUED, _COMPLETED = 0x02, 0x00, 0x80
 """First bytes of the fragments of a binary message."""
 _TEXT = frozenset({0x01, 0x81})
 _SMALL_BYTES = 1024
-"""Up to here masking by integers is as good as the library's C code, which has to be loaded first."""
+"""Up to this size, masking with Python integers is as fast as the library's C code, which has to be loaded first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CloseInfo:
 
 
 class WebSocket:
-    """Feed it what the socket gives, write what it returns. ``messages`` of other types than binary end it with 1003."""
+    """Feed it the received bytes, and write the bytes that it returns. A message of another type than binary ends it with 1003."""
 
     def __init__(self, service: Service, path: str, headers: Mapping[str, str]) -> None:
         """``path`` and ``headers`` are of the handshake request."""
@@ -68,11 +68,11 @@ class WebSocket:
         self._answer = AnswerReader(upgrades=True)
         self._frames = MessageReader(masked=False)
         self._fragments: bytearray | None = None
-        """Of the message that has begun."""
+        """The fragments of the current message."""
         self._goodbye = b""
         self._pong: bytes | None = None
         self.has_reply = False
-        """Whether ``reply`` may have something to send."""
+        """Whether ``reply`` may return bytes."""
         self.open = False
         self.headers: Mapping[str, str] = {}
         self.refusal: Refusal | None = None
@@ -80,7 +80,7 @@ class WebSocket:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come: refused or closed."""
+        """Whether the connection was refused or closed, so that no message will follow."""
         return self.refusal is not None or self.closed is not None
 
     def greeting(self) -> bytes:
@@ -94,7 +94,7 @@ class WebSocket:
         return self._service.head("GET", self._path, {**upgrade, **self._headers})
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Whole messages in ``data`` and what came before it. Look at ``open``, ``refusal`` and ``closed`` afterwards."""
+        """Add received bytes; returns the messages that are complete now. Check ``open``, ``refusal`` and ``closed`` afterwards."""
         messages: list[bytes] = []
         if not self.open:
             data = self._shake(data)
@@ -112,7 +112,7 @@ class WebSocket:
         return messages
 
     def feed_eof(self) -> None:
-        """The socket has ended."""
+        """The socket has reached its end."""
         if not self.open:
             self._shake(b"")
         if not self.over:
@@ -123,21 +123,21 @@ class WebSocket:
         return b"".join([client_frame(BINARY, message, os.urandom(4), _mask) for message in messages])
 
     def reply(self) -> bytes:
-        """What the protocol itself has to send: a pong, a close or its echo."""
+        """The bytes that the protocol itself has to send: a pong, a close, or the answer to one."""
         self.has_reply = False
         reply, pong = self._goodbye, self._pong
         self._goodbye, self._pong = b"", None
         return reply if pong is None or self.closed is not None else _frame(PONG, pong)
 
     def close(self, code: int, reason: str = "") -> bytes:
-        """The closing frame; nothing is received afterwards."""
+        """The Close frame; received bytes are ignored afterwards."""
         self._end(code, reason)
         return self.reply()
 
     # Inside ---------------------------------------------------------------------------------------------------------
 
     def _shake(self, data: bytes) -> bytes:
-        """Read the answer to the handshake; none are the end of the connection. Returns what came behind it."""
+        """Read the answer to the handshake; no bytes mean the end of the connection. Returns the bytes after the answer."""
         answer = self._answer
         if self.over:
             return b""
@@ -156,10 +156,10 @@ class WebSocket:
         return b""
 
     def _take_other(self, first: int, payload: bytes, messages: list[bytes]) -> None:
-        """A control frame, a fragment, or a breach."""
+        """Handle a control frame, a fragment, or a violation of the protocol."""
         if first == PING and not control_breach(first, payload):
             self.has_reply = True
-            self._pong = payload  # only the last is answered, so that unread pongs do not accumulate
+            self._pong = payload  # only the last ping is answered, so that unread pongs do not accumulate
         elif first in (_BEGUN, _CONTINUED, _COMPLETED) and (first == _BEGUN) == (self._fragments is None):
             if self._fragments is None:
                 self._fragments = bytearray()
@@ -177,7 +177,7 @@ class WebSocket:
             self._end(int.from_bytes(payload[:2], "big") or _NO_CODE, payload[2:].decode(), payload)
 
     def _end(self, code: int, reason: str, body: bytes | None = None) -> None:
-        """Close, for this reason; ``body`` is what the Close frame holds, if it is the echo of another."""
+        """Close with this reason; ``body`` is the content of the Close frame if it answers a received one."""
         if self.open and self.closed is None:
             self._goodbye = _frame(CLOSE, code.to_bytes(2, "big") + reason[:100].encode()[:123] if body is None else body)
             self.has_reply = True
@@ -189,7 +189,7 @@ def _frame(first: int, payload: bytes) -> bytes:
 
 
 def _mask(data: bytes, mask: bytes) -> bytes:
-    """``data`` masked (RFC 6455 §5.3), by the library's C code where that is worth loading it."""
+    """``data`` masked (RFC 6455 §5.3), by the library's C code if ``data`` is long enough."""
     if len(data) > _SMALL_BYTES:
         try:
             from websockets.speedups import apply_mask as fast_mask
@@ -201,7 +201,7 @@ def _mask(data: bytes, mask: bytes) -> bytes:
 
 
 def _accepts(headers: Mapping[str, str], key: str) -> bool:
-    """Whether an answer accepts the handshake (RFC 6455 §4.1), without what was not asked for."""
+    """Whether an answer accepts the handshake (RFC 6455 §4.1), and no extension or subprotocol."""
     options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
     return (
         headers.get("upgrade", "").lower() == "websocket"
