@@ -7,8 +7,8 @@ GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
@@ -25,9 +25,6 @@ from holdfast._transport.session.failures import OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.session.sink import EventFactory, Sink
 from holdfast._transport.session.websocket import WebSocket
-
-if TYPE_CHECKING:
-    import random
 
 TICKET_HEADER = "X-Holdfast-Ticket"
 BATCH_BYTES = 256 * 1024
@@ -48,9 +45,9 @@ class Engine:
         options: Options,
         sandbox_id: str,
         new_event: EventFactory,
-        random_: random.Random | None = None,
         *,
         token: SessionToken | None = None,
+        jitter: Callable[[float], float] = jitter,
     ) -> None:
         self.options = options
         self.service = Service(options)
@@ -86,8 +83,8 @@ class Engine:
         self._progressed = False
         self._woken = False
         """Whether another session of the client has shortened a pause of this outage."""
-        self._random = random_
-        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
+        self._jitter = jitter
+        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, jitter)
 
     # The connection ---------------------------------------------------------------------------------------------
 
@@ -313,7 +310,7 @@ class Engine:
             elif type(event) is GoAway and event.reason in ENDINGS:
                 self._ending, self._ends_at = event.reason, now + min(event.deadline_s, 3600.0)
             elif type(event) is GoAway:
-                self._leave_at = now + jitter(self._random).uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
+                self._leave_at = now + self._jitter(min(event.jitter_s, event.deadline_s, 60.0))
             elif type(event) is Lost:
                 self.fail(typed(event.error))
             elif type(event) is Silent:
