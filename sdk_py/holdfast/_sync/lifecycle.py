@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 from warnings import warn
 
-from holdfast._arguments import lifetime_of
+from holdfast._arguments import LIFETIME_MOST_S, seconds_up_to
 from holdfast._sync.attachable import Attachable
 from holdfast._errors import SandboxLostError, UnsupportedError, from_map
 from holdfast._public import public
@@ -63,13 +63,13 @@ class Lifecycle(Attachable):
 
     def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
         """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
-        given_s = lifetime_of(lifetime_s, "lifetime_s", "to end it now, call delete()")
+        given_s = seconds_up_to(LIFETIME_MOST_S, lifetime_s, "lifetime_s", "to end it now, call delete()")
         self._info = self._rest.change(self.id, "lifetime", {"lifetime_s": given_s})
         return self._info
 
     def extend(self, seconds: float) -> SandboxInfo:
         """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
-        given_s = lifetime_of(seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
+        given_s = seconds_up_to(LIFETIME_MOST_S, seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
         self._info = self._rest.change(self.id, "lifetime", {"extend_s": given_s})
         return self._info
 
