@@ -44,7 +44,11 @@ class AsyncWatch:
 
     async def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
-        await self._transfer.opened()
+        try:
+            await self._transfer.opened()
+        except BaseException:
+            await self.close()
+            raise
 
     async def read(self, timeout: float | None = None) -> FileEvent | None:
         """The next event; None when it is closed, or what it watches is gone. A cancelled wait loses none.

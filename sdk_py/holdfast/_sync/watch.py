@@ -45,7 +45,11 @@ class Watch:
 
     def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
-        self._transfer.opened()
+        try:
+            self._transfer.opened()
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, timeout: float | None = None) -> FileEvent | None:
         """The next event; None when it is closed, or what it watches is gone. A cancelled wait loses none.
