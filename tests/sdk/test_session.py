@@ -19,8 +19,9 @@ from holdfast import (
     SessionLostError,
 )
 from holdfast._options import Options
+from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.engine import Engine
-from holdfast._transport.session.sinks import ShellSink, new_run
+from holdfast._transport.session.sinks import ShellSink
 from holdfast._transport.threads.events import Event
 from holdfast_wire.frames import Exited
 
@@ -293,7 +294,7 @@ def test_a_shell_that_reports_the_end_of_another_command_ends_the_wait_for_this_
     engine = Engine(Options("http://127.0.0.1:1", "k"), "sb", Event)
     sink = ShellSink(engine.session, Event)
     engine.open("shell", {}, sink)
-    call = new_run(engine, sink, "true", None, None, "mine", 0, collecting=True)
+    call = Call(sink, Event, "mine", 0, collecting=True)
     sink.run(call)
     with pytest.raises(ProtocolError) as breach:
         sink.fact(Exited(sink.number, "another", {"exit_code": 0}))

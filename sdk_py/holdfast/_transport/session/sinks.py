@@ -14,9 +14,7 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Close, Closed, Failed, Gap, Item, Opened, Output, Resize, Run
 from holdfast_wire.limits import RUN_QUEUE
 
-from holdfast._arguments import bad, command_id_of
 from holdfast._errors import RemoteFileError, error, from_map
-from holdfast._requests import run_params
 from holdfast._transport.session.command_call import SMALL_BYTES, Call
 from holdfast._transport.session.failures import given_up
 from holdfast._transport.session.sink import EventFactory, Sink
@@ -87,28 +85,6 @@ def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], 
     if input_ is not None:
         call.give(input_)
         call.pump()
-
-
-def new_run(
-    engine: Engine,
-    sink: ShellSink,
-    command: str,
-    timeout: float | None,
-    data: bytes | None,
-    command_id: str | None,
-    limit: int,
-    *,
-    collecting: bool,
-) -> Call:
-    """A command of a living shell, which ``ShellSink.run`` sends; ``data`` is all of its standard input."""
-    if data is not None and (sink.info or {}).get("tty") is True:
-        raise bad("a command on a terminal reads typed keys and takes no other input", hint="shell.write() types them while it runs")
-    params = run_params(command, timeout, engine.options.command_timeout_s, data is not None)
-    call = Call(sink, engine.new_event, command_id_of(command_id), limit, collecting=collecting)
-    call.params = params
-    if data is not None:
-        call.give(data)
-    return call
 
 
 class ShellSink(Sink):
