@@ -10,7 +10,7 @@ import builtins
 import contextlib
 import os
 from binascii import crc32
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
@@ -305,14 +305,19 @@ class AsyncFiles:
         left_out: list[Path] = []
         pieces = pack(source, left_out=left_out)
         try:
-            with await self._open("upload", remote, user=user) as transfer:
-                while data := await run_blocking(next, pieces, b""):
-                    await transfer.write(data)
-                await transfer.write(b"", eof=True)
-                return read_transfer(await transfer.closed(), left_out=len(left_out))
+            moved = await self._upload_archive(pieces, remote, user)
         finally:
             with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
+        return read_transfer(moved, left_out=len(left_out))
+
+    async def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
+        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        with await self._open("upload", remote, user=user) as transfer:
+            while data := await run_blocking(next, pieces, b""):
+                await transfer.write(data)
+            await transfer.write(b"", eof=True)
+            return await transfer.closed()
 
     async def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.

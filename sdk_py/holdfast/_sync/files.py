@@ -11,7 +11,7 @@ import builtins
 import contextlib
 import os
 from binascii import crc32
-from collections.abc import Iterator, Callable, Sequence
+from collections.abc import Iterator, Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
@@ -306,14 +306,19 @@ class Files:
         left_out: list[Path] = []
         pieces = pack(source, left_out=left_out)
         try:
-            with self._open("upload", remote, user=user) as transfer:
-                while data := run_blocking(next, pieces, b""):
-                    transfer.write(data)
-                transfer.write(b"", eof=True)
-                return read_transfer(transfer.closed(), left_out=len(left_out))
+            moved = self._upload_archive(pieces, remote, user)
         finally:
             with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
+        return read_transfer(moved, left_out=len(left_out))
+
+    def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
+        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        with self._open("upload", remote, user=user) as transfer:
+            while data := run_blocking(next, pieces, b""):
+                transfer.write(data)
+            transfer.write(b"", eof=True)
+            return transfer.closed()
 
     def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.

@@ -187,7 +187,8 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     except UnsupportedError:  # REST alone cannot ask: then the path is taken for the file's own
         return files.upload(local, path)
     if as_link:
-        return _send(sandbox, posixpath.dirname(place) or ".", _link_archive(source, posixpath.basename(place)))
+        link = _link_archive(source, posixpath.basename(place))
+        return read_transfer(files._upload_archive(link, posixpath.dirname(place) or "."))
     return files.upload(os.path.realpath(local) if follow else local, place)
 
 
@@ -232,7 +233,7 @@ class _Input:
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:
     if _kind(sandbox.files, path) != "directory":
         raise UsageError(f"the target of an archive must be a directory: {path}", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
-    return _send(sandbox, path, _pieces(archive))
+    return read_transfer(sandbox.files._upload_archive(_pieces(archive), path))
 
 
 def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
@@ -244,12 +245,3 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
         if not piece:
             return
         yield piece
-
-
-def _send(sandbox: Sandbox, directory: str, pieces: Iterator[bytes]) -> TransferResult:
-    """Have the sandbox unpack a tar stream into a directory."""
-    with Transfer(sandbox._attached(), "upload", {"path": directory}) as transfer:
-        for piece in pieces:
-            transfer.write(piece)
-        transfer.write(b"", eof=True)
-        return read_transfer(transfer.closed())
