@@ -177,11 +177,8 @@ class Engine:
         if definite or spent >= limit_s:
             self.not_holdfast = verdict.not_holdfast and not self.attached_once
             self.blocked = definite
-            waited = typed(verdict.why, waited_s=round(spent, 1))
-            if self._ending:  # the sandbox announced its end: no session will find it again
-                self.fail(waited)
-            else:
-                self._give_up(waited)
+            # Of a sandbox that announced its end no session will find anything again.
+            self.fail(typed(verdict.why, waited_s=round(spent, 1)), gave_up=not self._ending)
             return None
         delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(limit_s - spent, 0.01))
         doing = "resuming" if self.attached_once else "attaching"
@@ -252,30 +249,21 @@ class Engine:
         if large is not None:
             sink.precede(large)
 
-    def fail(self, why: HoldfastError) -> None:
-        """The session is over: every sink gets the error."""
-        if self.error is None and why.reason not in OWN_REASONS:
-            self._log("warning", "session over: %s", why)
-        for sink in self._over(why):
-            sink.fail(why)
+    def fail(self, why: HoldfastError, *, gave_up: bool = False) -> None:
+        """The session is over: every sink gets the error. ``gave_up``: since the service does not answer. One-off requests may be repeated
+        then; shells and processes of the session raise ``SessionLostError``."""
+        if self.error is None:
+            if gave_up:
+                self._log("warning", "gave up after %.1f s: %s", why.detail.get("waited_s", 0.0), why.message)
+            elif why.reason not in OWN_REASONS:
+                self._log("warning", "session over: %s", why)
+            self.error = why
+            self.session.disconnected()
+            sinks = list(self._sinks.values())
+            self._sinks.clear()
+            for sink in sinks:
+                sink.fail(why, gave_up=gave_up)
         self.ready.set()
-
-    def _give_up(self, why: HoldfastError) -> None:
-        """The service does not answer. One-off requests may be repeated; shells and processes of the session raise ``SessionLostError``."""
-        self._log("warning", "gave up after %.1f s: %s", why.detail.get("waited_s", 0.0), why.message)
-        for sink in self._over(why):
-            sink.abandon(why)
-        self.ready.set()
-
-    def _over(self, why: HoldfastError) -> list[Sink]:
-        """End the session. Returns the sinks that get no more facts."""
-        if self.error is not None:
-            return []
-        self.error = why
-        self.session.disconnected()
-        sinks = list(self._sinks.values())
-        self._sinks.clear()
-        return sinks
 
     def close(self) -> None:
         """End the session at the caller's request."""

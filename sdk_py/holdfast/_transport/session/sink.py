@@ -62,13 +62,9 @@ class Sink:
         self.has_params()
         self.space.set()
 
-    def fail(self, why: HoldfastError) -> None:
-        """The session is over; no fact follows."""
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
+        """The session is over; no fact follows. ``gave_up``: its commands continue to run, and another session may reach them."""
         self.end(why)
-
-    def abandon(self, why: HoldfastError) -> None:
-        """The session was given up. Its commands continue to run, and another session may reach them."""
-        self.fail(why)
 
     def end(self, why: HoldfastError | None) -> None:
         """Nothing more comes."""
