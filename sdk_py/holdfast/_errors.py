@@ -294,12 +294,6 @@ def error(code: str, message: str, **more: Any) -> HoldfastError:
     return _CLASSES[kind.sdk_class](code, message[:MESSAGE_CHARACTERS], **more)
 
 
-def certificate_refused(why: str) -> HoldfastError:
-    """The service's certificate failed verification: trying again does not help."""
-    hint = "check HOLDFAST_URL, or let this machine trust the issuer of the certificate"
-    return error("agent_identity", f"the service's certificate is refused: {why}", hint=hint, fault="caller", retryable=False)
-
-
 def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:
     """``raw`` as its class of this file, with ``detail`` added to its facts."""
     facts = {**raw.detail, **detail}
