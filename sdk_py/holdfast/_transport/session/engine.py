@@ -247,7 +247,7 @@ class Engine:
         self._sinks[sink.number] = sink
         self._fresh.append(sink)
         if large is not None:
-            sink.precede(large)
+            sink.queue(large, eof=False)
 
     def fail(self, why: HoldfastError, *, gave_up: bool = False) -> None:
         """The session is over: every sink gets the error. ``gave_up``: since the service does not answer. One-off requests may be repeated

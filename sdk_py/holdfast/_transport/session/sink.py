@@ -5,6 +5,7 @@ Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches. 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -36,18 +37,24 @@ class Sink:
         self.transmitted = False
         self.ended = False
         self.error: HoldfastError | None = None
-        self._params = memoryview(b"")
+        self._queued: deque[tuple[memoryview, bool]] = deque()
+        """At most parameters that did not fit the Open, and all of a command's input behind them."""
 
-    def precede(self, params: bytes) -> None:
-        """Send parameters that did not fit the Open, before any input and as credit allows."""
-        self._params = memoryview(params)
-        self.has_params()
+    def queue(self, data: bytes, *, eof: bool) -> None:
+        """Send ``data`` as credit allows, and its end with ``eof``; what ``write`` gets afterwards follows."""
+        self._queued.append((memoryview(data), eof))
+        self._pump()
 
-    def has_params(self) -> bool:
-        """Send on; whether all of them are sent."""
-        if self._params:
-            self._params = self._params[self._send(self._params, False) :]
-        return not self._params
+    def _pump(self) -> bool:
+        """Send on what is queued; whether all of it is sent."""
+        while self._queued:
+            data, eof = self._queued[0]
+            sent = self._send(data, eof)
+            if sent < len(data):
+                self._queued[0] = data[sent:], eof
+                return False
+            self._queued.popleft()
+        return True
 
     def fact(self, item: Item) -> None:
         """A fact came. Raises ``ProtocolError`` when it makes no sense."""
@@ -59,7 +66,7 @@ class Sink:
 
     def writable(self) -> None:
         """Credit came back."""
-        self.has_params()
+        self._pump()
         self.space.set()
 
     def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
@@ -69,7 +76,7 @@ class Sink:
     def end(self, why: HoldfastError | None) -> None:
         """Nothing more comes."""
         self.ended = True
-        self._params = memoryview(b"")
+        self._queued.clear()
         if self.error is None:
             self.error = why
         self.changed.set()
@@ -79,7 +86,7 @@ class Sink:
         """Send as much of ``data`` as there is credit for, and ``eof`` after all of it. Returns the bytes taken, -1 at the end."""
         if self.ended:
             return -1
-        if not self.has_params():
+        if not self._pump():
             self.space.clear()
             return 0
         return self._send(data, eof)

@@ -41,11 +41,6 @@ class CommandSink(Sink):
         super().end(why)
         del self.call  # in a cycle its output would stay until the next full collection, which bytes do not bring nearer
 
-    def writable(self) -> None:
-        self.has_params()
-        self.call.pump()
-        self.space.set()
-
     def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
         call = self.call
         call.transmitted |= self.transmitted
@@ -77,8 +72,7 @@ def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], 
     call.adopts_id = kind == "terminal" and "name" in params
     engine.open(kind, params, call.sink)
     if input_ is not None:
-        call.give(input_)
-        call.pump()
+        call.sink.queue(input_, eof=True)
 
 
 class ShellSink(Sink):
@@ -146,14 +140,9 @@ class ShellSink(Sink):
             call.fact(item)
             if call.done:
                 self.current = None
+                self._queued.clear()  # the rest of its input
                 if self.waiting:
                     self._start(self.waiting.popleft())
-
-    def writable(self) -> None:
-        self.has_params()
-        if self.current is not None and self.current.started:
-            self.current.pump()
-        self.space.set()
 
     def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
         if self.current is not None and self.transmitted:
