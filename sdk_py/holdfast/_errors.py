@@ -293,12 +293,6 @@ def error(code: str, message: str, **more: Any) -> HoldfastError:
     return _CLASSES[kind.sdk_class](code, message[:MESSAGE_CHARACTERS], **more)
 
 
-def certificate_refused(why: str) -> HoldfastError:
-    """The error for a certificate of the service that cannot be verified: trying again does not help."""
-    hint = "check HOLDFAST_URL, or let this machine trust the issuer of the certificate"
-    return error("agent_identity", f"the service's certificate cannot be verified: {why}", hint=hint, fault="caller", retryable=False)
-
-
 def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:
     """``raw`` as an exception of the matching class in this file, with ``detail`` added."""
     facts = {**raw.detail, **detail}

@@ -40,11 +40,11 @@ READY_TIMEOUT_S = 3600.0
 _CONTAINERS = frozenset({"argv", "env", "exclude"})
 """The parameters that are lists or maps. Others could hold more than the other end decodes, which would end the session."""
 MESSAGE_PARAMS_BYTES = MESSAGE_BYTES - 1024
+"""What all parameters of a request that travels as one message, with its ids, come to at most."""
 _SPLIT_CHARACTERS = 256 * 1024
 """The time of ``shlex.split`` grows with the square of the length of a word."""
 _SHORT_BYTES = 4096
 """A script of ASCII characters up to this size fits without being packed to find out."""
-"""Largest size of all parameters of a request that is sent as one message, together with its ids."""
 
 
 def command_of(command: Command, arguments: tuple[str, ...] = ()) -> dict[str, Any]:

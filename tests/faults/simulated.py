@@ -148,7 +148,7 @@ class Client:
     """One client process: an engine, and the commands that it waits for."""
 
     def __init__(self, world: World, token: SessionToken | None) -> None:
-        self.engine = Engine(OPTIONS, "sb", Event, world.rng, token=token)
+        self.engine = Engine(OPTIONS, "sb", Event, token=token, jitter=lambda most_s: world.rng.uniform(0, most_s))
         self.calls: dict[str, Call] = {}
         self.wire: Wire | None = None
         self.retry_at = 0.0

@@ -103,7 +103,7 @@ class AsyncShell:
         call = Call(self._sink, driver.engine.new_event, command_id_of(command_id), limit, collecting=collecting)
         call.params = run_params(command, timeout, options.command_timeout_s, data is not None)
         if data is not None:
-            call.give(content_of(data, "input"))
+            call.input = content_of(data, "input")
         return call
 
     async def write(self, data: bytes | str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from holdfast._errors import HoldfastError, certificate_refused
+from holdfast._errors import HoldfastError, error
 from holdfast._options import Options
 from holdfast._transport.http1 import request_head
 from holdfast._urls import address_of, query_of, quoted
@@ -74,6 +74,10 @@ class Service:
         host, port = self.address.host, self.address.port
         if isinstance(failure, TimeoutError):
             return f"no answer from {host}:{port} within {limit_s:.2g} s", None
-        refused = getattr(failure, "verify_message", None)
         why = f"cannot connect to {host}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
-        return why, None if refused is None else certificate_refused(refused)
+        refused = getattr(failure, "verify_message", None)
+        if refused is None:
+            return why, None
+        message = f"the service's certificate is refused: {refused}"
+        hint = "check HOLDFAST_URL, or let this machine trust the issuer of the certificate"
+        return why, error("agent_identity", message, hint=hint, fault="caller", retryable=False)

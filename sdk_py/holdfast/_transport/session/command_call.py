@@ -62,8 +62,8 @@ class Call:
         self._kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
         self._sizes = {STDOUT: 0, STDERR: 0}
         self._tails: dict[int, tuple[deque[bytes], int]] = {STDOUT: (deque(), 0), STDERR: (deque(), 0)} if self._tail else {}
-        self._input: memoryview | None = None
-        """What is left to send of its standard input, whose end follows."""
+        self.input: bytes | None = None
+        """All of the standard input of a command in a shell, which is sent when it has started."""
 
     @property
     def replayed(self) -> bool:
@@ -98,8 +98,9 @@ class Call:
             self.started_event.set()
         if self.abandoned:
             self.sink.send(Signal(self.sink.number, self.abandoned))
-        if self._input is not None:
-            self.pump()
+        if self.input is not None:
+            self.sink.queue(self.input, eof=True)
+            self.input = None
 
     def on_output(self, item: Output) -> None:
         stream, data = item.stream, item.data
@@ -137,7 +138,7 @@ class Call:
             return
         self.done = True
         self.error = why
-        self._input = None
+        self.input = None
         if self.started_event is not None:
             self.started_event.set()
         self.changed.set()
@@ -212,22 +213,6 @@ class Call:
             size = self._tails[stream][1]
             return b"".join(pieces) + b"".join(tail)[max(size - self._tail, 0) :]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    # Input ------------------------------------------------------------------------------------------------------
-
-    def give(self, data: bytes) -> None:
-        """Set the whole standard input: it is sent as credit allows, followed by its end."""
-        self._input = memoryview(data)
-
-    def pump(self) -> None:
-        """Send as much input as there is credit for."""
-        if self._input is None or self.done or not self.sink.has_params():
-            return
-        sent = self.sink.write(self._input, True)
-        if sent < 0 or sent == len(self._input):
-            self._input = None
-        else:
-            self._input = self._input[sent:]
 
     # Requests ---------------------------------------------------------------------------------------------------
 

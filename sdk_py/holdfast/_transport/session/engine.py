@@ -7,8 +7,8 @@ GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
@@ -25,9 +25,6 @@ from holdfast._transport.session.failures import OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.session.sink import EventFactory, Sink
 from holdfast._transport.session.websocket import WebSocket
-
-if TYPE_CHECKING:
-    import random
 
 TICKET_HEADER = "X-Holdfast-Ticket"
 BATCH_BYTES = 256 * 1024
@@ -48,9 +45,9 @@ class Engine:
         options: Options,
         sandbox_id: str,
         new_event: EventFactory,
-        random_: random.Random | None = None,
         *,
         token: SessionToken | None = None,
+        jitter: Callable[[float], float] = jitter,
     ) -> None:
         self.options = options
         self.service = Service(options)
@@ -86,8 +83,8 @@ class Engine:
         self._progressed = False
         self._woken = False
         """Whether another session of the client has shortened a pause of this outage."""
-        self._random = random_
-        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
+        self._jitter = jitter
+        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, jitter)
 
     # The connection ---------------------------------------------------------------------------------------------
 
@@ -180,11 +177,8 @@ class Engine:
         if definite or spent >= limit_s:
             self.not_holdfast = verdict.not_holdfast and not self.attached_once
             self.blocked = definite
-            waited = typed(verdict.why, waited_s=round(spent, 1))
-            if self._ending:  # the sandbox announced its end: no session will reach it again
-                self.fail(waited)
-            else:
-                self._give_up(waited)
+            # Of a sandbox that announced its end no session will find anything again.
+            self.fail(typed(verdict.why, waited_s=round(spent, 1)), gave_up=not self._ending)
             return None
         delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(limit_s - spent, 0.01))
         doing = "resuming" if self.attached_once else "attaching"
@@ -253,32 +247,23 @@ class Engine:
         self._sinks[sink.number] = sink
         self._fresh.append(sink)
         if large is not None:
-            sink.precede(large)
+            sink.queue(large, eof=False)
 
-    def fail(self, why: HoldfastError) -> None:
-        """End the session with an error, which every sink gets."""
-        if self.error is None and why.reason not in OWN_REASONS:
-            self._log("warning", "session over: %s", why)
-        for sink in self._over(why):
-            sink.fail(why)
+    def fail(self, why: HoldfastError, *, gave_up: bool = False) -> None:
+        """The session is over: every sink gets the error. ``gave_up``: since the service does not answer. One-off requests may be repeated
+        then; shells and processes of the session raise ``SessionLostError``."""
+        if self.error is None:
+            if gave_up:
+                self._log("warning", "gave up after %.1f s: %s", why.detail.get("waited_s", 0.0), why.message)
+            elif why.reason not in OWN_REASONS:
+                self._log("warning", "session over: %s", why)
+            self.error = why
+            self.session.disconnected()
+            sinks = list(self._sinks.values())
+            self._sinks.clear()
+            for sink in sinks:
+                sink.fail(why, gave_up=gave_up)
         self.ready.set()
-
-    def _give_up(self, why: HoldfastError) -> None:
-        """The service does not answer. One-off requests may be repeated; shells and processes of the session raise ``SessionLostError``."""
-        self._log("warning", "gave up after %.1f s: %s", why.detail.get("waited_s", 0.0), why.message)
-        for sink in self._over(why):
-            sink.abandon(why)
-        self.ready.set()
-
-    def _over(self, why: HoldfastError) -> list[Sink]:
-        """End the session. Returns the sinks, which get no more facts."""
-        if self.error is not None:
-            return []
-        self.error = why
-        self.session.disconnected()
-        sinks = list(self._sinks.values())
-        self._sinks.clear()
-        return sinks
 
     def close(self) -> None:
         """End the session at the caller's request."""
@@ -313,7 +298,7 @@ class Engine:
             elif type(event) is GoAway and event.reason in ENDED_REASONS:
                 self._ending, self._ends_at = event.reason, now + min(event.deadline_s, 3600.0)
             elif type(event) is GoAway:
-                self._leave_at = now + jitter(self._random).uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
+                self._leave_at = now + self._jitter(min(event.jitter_s, event.deadline_s, 60.0))
             elif type(event) is Lost:
                 self.fail(typed(event.error))
             elif type(event) is Silent:

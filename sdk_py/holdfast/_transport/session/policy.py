@@ -6,7 +6,8 @@ Called by ``engine``; the same reading of problem documents serves REST requests
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast_wire.errors import TABLE, HoldfastError
@@ -16,8 +17,6 @@ from holdfast._errors import error, from_map
 from holdfast._transport.session.failures import OWN_REASONS
 
 if TYPE_CHECKING:
-    import random
-
     from holdfast._transport.session.websocket import CloseInfo, Refusal
 
 RESUMABLE_CLOSES = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 1013, 1014, 1015})
@@ -111,31 +110,26 @@ def _read_close(closed: CloseInfo) -> tuple[str | None, str | None, str]:
     return code, None, message
 
 
+def jitter(most_s: float) -> float:
+    """A random time up to ``most_s``. Not of the library ``random``, which takes longer to import and may be seeded by the program."""
+    return most_s * int.from_bytes(os.urandom(4), "big") / 2**32
+
+
 class Backoff:
     """Delays between attempts, in seconds: full jitter below an exponential, capped limit; the first delay is very short."""
 
-    def __init__(self, base_s: float, cap_s: float, random_: random.Random | None = None) -> None:
+    def __init__(self, base_s: float, cap_s: float, jitter: Callable[[float], float] = jitter) -> None:
         self._base_s = base_s
         self._cap_s = cap_s
-        self._random = random_
+        self._jitter = jitter
         self.attempts = 0
 
     def delay_s(self, at_least_s: float = 0.0) -> float:
         """The next delay. ``at_least_s``: the delay that the service asked for; jitter is added to it."""
         ceiling = min(self._cap_s, self._base_s * 2 ** min(self.attempts, 30))
         self.attempts += 1
-        self._random = jitter(self._random)
-        return at_least_s + self._random.uniform(0, ceiling)
+        return at_least_s + self._jitter(ceiling)
 
     def reset(self) -> None:
         """An attempt succeeded: the next delay is the shortest again."""
         self.attempts = 0
-
-
-def jitter(chosen: random.Random | None = None) -> random.Random:
-    """What delays are drawn from: ``chosen``, or one of its own."""
-    if chosen is not None:
-        return chosen
-    import random
-
-    return random.Random()  # noqa: S311  jitter needs no secrecy

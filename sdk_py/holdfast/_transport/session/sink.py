@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -35,18 +36,24 @@ class Sink:
         self.transmitted = False
         self.ended = False
         self.error: HoldfastError | None = None
-        self._params = memoryview(b"")
+        self._queued: deque[tuple[memoryview, bool]] = deque()
+        """At most parameters that did not fit the Open, and all of a command's input behind them."""
 
-    def precede(self, params: bytes) -> None:
-        """Send parameters that did not fit the Open, before any input and as credit allows."""
-        self._params = memoryview(params)
-        self.has_params()
+    def queue(self, data: bytes, *, eof: bool) -> None:
+        """Send ``data`` as credit allows, and its end with ``eof``; what ``write`` gets afterwards follows."""
+        self._queued.append((memoryview(data), eof))
+        self._pump()
 
-    def has_params(self) -> bool:
-        """Send more of the parameters; returns whether all of them are sent."""
-        if self._params:
-            self._params = self._params[self._send(self._params, False) :]
-        return not self._params
+    def _pump(self) -> bool:
+        """Send on what is queued; whether all of it is sent."""
+        while self._queued:
+            data, eof = self._queued[0]
+            sent = self._send(data, eof)
+            if sent < len(data):
+                self._queued[0] = data[sent:], eof
+                return False
+            self._queued.popleft()
+        return True
 
     def fact(self, item: Item) -> None:
         """Handle a fact. Raises ``ProtocolError`` if it is illegal in this state."""
@@ -57,22 +64,18 @@ class Sink:
         raise NotImplementedError
 
     def writable(self) -> None:
-        """Credit was returned."""
-        self.has_params()
+        """Credit came back."""
+        self._pump()
         self.space.set()
 
-    def fail(self, why: HoldfastError) -> None:
-        """The session has ended; no fact follows."""
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
+        """The session is over; no fact follows. ``gave_up``: its commands continue to run, and another session may reach them."""
         self.end(why)
-
-    def abandon(self, why: HoldfastError) -> None:
-        """The session was given up. Its commands continue to run, and another session may reach them."""
-        self.fail(why)
 
     def end(self, why: HoldfastError | None) -> None:
         """The channel has ended; no fact follows."""
         self.ended = True
-        self._params = memoryview(b"")
+        self._queued.clear()
         if self.error is None:
             self.error = why
         self.changed.set()
@@ -83,7 +86,7 @@ class Sink:
         -1 if the channel has ended."""
         if self.ended:
             return -1
-        if not self.has_params():
+        if not self._pump():
             self.space.clear()
             return 0
         return self._send(data, eof)

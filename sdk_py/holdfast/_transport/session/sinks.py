@@ -41,16 +41,16 @@ class CommandSink(Sink):
         # A reference cycle would keep the output until the next full garbage collection, which the size of the output does not trigger.
         del self.call
 
-    def writable(self) -> None:
-        self.has_params()
-        self.call.pump()
-        self.space.set()
-
-    def fail(self, why: HoldfastError) -> None:
-        if self.transmitted:
-            self.call.transmitted = True
-        self.call.lose(why)
-        self.end(self.call.error or why)
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
+        call = self.call
+        call.transmitted |= self.transmitted
+        if gave_up and call.started_event is not None and call.started:
+            name = call.info.get("name")
+            again = f"sandbox.terminal(name={name!r})" if isinstance(name, str) else f"sandbox.follow({call.command_id!r})"
+            call.finish(given_up(why, f"command {call.command_id}", again, call.facts()))
+        else:
+            call.lose(why)
+        self.end(call.error or why)
 
     def cancel(self, call: Call) -> None:
         """Cancel its command."""
@@ -58,17 +58,6 @@ class CommandSink(Sink):
             self.send(Close(self.number, False))
         else:
             call.finish(_unsent(call))
-
-    def abandon(self, why: HoldfastError) -> None:
-        call = self.call
-        if call.started_event is None or not call.started:
-            self.fail(why)
-            return
-        name = call.info.get("name")
-        again = f"sandbox.terminal(name={name!r})" if isinstance(name, str) else f"sandbox.follow({call.command_id!r})"
-        lost = given_up(why, f"command {call.command_id}", again, call.facts())
-        call.finish(lost)
-        self.end(lost)
 
 
 def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:
@@ -84,8 +73,7 @@ def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], 
     call.adopts_id = kind == "terminal" and "name" in params
     engine.open(kind, params, call.sink)
     if input_ is not None:
-        call.give(input_)
-        call.pump()
+        call.sink.queue(input_, eof=True)
 
 
 class ShellSink(Sink):
@@ -153,26 +141,18 @@ class ShellSink(Sink):
             call.fact(item)
             if call.done:
                 self.current = None
+                self._queued.clear()  # the rest of its input
                 if self.waiting:
                     self._start(self.waiting.popleft())
 
-    def writable(self) -> None:
-        self.has_params()
-        if self.current is not None and self.current.started:
-            self.current.pump()
-        self.space.set()
-
-    def fail(self, why: HoldfastError) -> None:
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
         if self.current is not None and self.transmitted:
             self.current.transmitted = True
+        name = (self.info or {}).get("name")
+        if gave_up and isinstance(name, str):
+            why = given_up(why, "the shell", f"sandbox.shell({name!r})", {})
         self.end(why)
         self._drop(why)
-
-    def abandon(self, why: HoldfastError) -> None:
-        name = (self.info or {}).get("name")
-        if isinstance(name, str):
-            why = given_up(why, "the shell", f"sandbox.shell({name!r})", {})
-        self.fail(why)
 
     def _drop(self, why: HoldfastError) -> None:
         calls = [*([self.current] if self.current else []), *self.waiting]
@@ -244,7 +224,7 @@ class TransferSink(Sink):
         if not self.ended:
             self.changed.clear()
 
-    def fail(self, why: HoldfastError) -> None:
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
         self.end(from_map(why.to_map()))
 
     def end(self, why: HoldfastError | None) -> None:
@@ -256,5 +236,7 @@ class TransferSink(Sink):
 class WatchSink(TransferSink):
     """Events of files. If the session is given up, its events are lost and cannot be requested again."""
 
-    def abandon(self, why: HoldfastError) -> None:
-        self.fail(given_up(why, f"the watch of {self.path}", "sandbox.files.watch(), after looking at what has changed,", {}))
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
+        if gave_up:
+            why = given_up(why, f"the watch of {self.path}", "sandbox.files.watch(), after looking at what has changed,", {})
+        super().fail(why, gave_up=gave_up)
