@@ -54,11 +54,6 @@ class SendHalf:
         """What the current connection has not been given yet."""
 
     @property
-    def room(self) -> int:
-        """Bytes that may be pushed now."""
-        return max(0, self.limit - self.next)
-
-    @property
     def settled(self) -> bool:
         """Whether everything pushed was acknowledged."""
         return not self._stored

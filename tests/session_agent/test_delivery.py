@@ -34,7 +34,7 @@ class ChannelWithoutCredit:
     def wake(self) -> None: ...
 
     def room(self) -> int:
-        return self.half.room
+        return max(self.half.limit - self.half.next, 0)
 
     is_memory_full = False
 
