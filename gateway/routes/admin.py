@@ -21,10 +21,10 @@ from typing import Any
 import orjson
 import yaml
 from holdfast_wire.errors import HoldfastError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from gateway.http.request_fields import Fields, body_chunks, read_json
+from gateway.http.request_fields import Fields, body_chunk, read_json
 from gateway.http.responses import json_response
 from gateway.placement.errors import RebuildingError
 from gateway.runtimes.base import Image, Images
@@ -151,10 +151,11 @@ async def import_image(request: Request) -> Response:
     folder = gateway.settings.data_dir / "uploads"
     folder.mkdir(mode=0o700, exist_ok=True)
     handle, path = tempfile.mkstemp(prefix="image-", suffix=".tar", dir=folder)
-    size = 0
+    size, more = 0, True
     try:
         with os.fdopen(handle, "wb") as file:
-            async for chunk in body_chunks(request):
+            while more:
+                chunk, more = await body_chunk(request)
                 size += len(chunk)
                 if size > limit:
                     raise HoldfastError("request_too_large", f"the archive is over {limit} bytes")
@@ -162,8 +163,6 @@ async def import_image(request: Request) -> Response:
         if not size:
             raise HoldfastError("image_invalid", "the body is empty, where an image archive was expected")
         image = await _images(gateway).load(Path(path), name)
-    except ClientDisconnect:
-        raise HoldfastError("cancelled", "the client closed the connection") from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
