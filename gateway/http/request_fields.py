@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from base64 import b64decode
 from collections.abc import Iterable
 from typing import Any
 
@@ -155,6 +156,13 @@ class Fields:
             raise HoldfastError("invalid_path", f"{name} must be a path of 1 to {PATH_BYTES} bytes without NUL")
         _encodable(name, value)
         return value
+
+    def base64(self, name: str) -> bytes:
+        text = self._values.get(name)
+        try:
+            return b64decode(text if isinstance(text, str) else "*", validate=True)
+        except ValueError:
+            raise _wrong(name, "base64") from None
 
     def user(self) -> str | int | None:
         """A name, a uid, or either with ``:group``. The agent checks that the user exists."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import signal
 from typing import Any
 
@@ -105,12 +104,7 @@ async def _take_input(websocket: WebSocket, call: AgentCall) -> None:
         fields = Fields(frame)
         match frame.get("type"):
             case "stdin":
-                text = frame.get("data")
-                try:
-                    data = base64.b64decode(text if isinstance(text, str) else "*", validate=True)
-                except (binascii.Error, ValueError):
-                    raise HoldfastError("invalid_argument", "data must be base64") from None
-                await call.write(data)
+                await call.write(fields.base64("data"))
             case "signal":
                 name = fields.text("sig", "TERM", most=20) or "TERM"
                 call.send(Signal(call.number, name.upper().removeprefix("SIG")))
