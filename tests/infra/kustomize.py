@@ -1,7 +1,7 @@
 """Renders our overlays without kubectl: it knows the part of kustomize that they use and raises an error for any other.
 
-Owns resources, components, images, replicas, patches (strategic merge by the keys below, or JSON 6902 add/replace/remove). A test
-compares it with `kubectl kustomize` where there is one. Called by the tests of the manifests.
+Owns resources, components, labels of objects, images, replicas, patches (strategic merge by the keys below, or JSON 6902
+add/replace/remove). A test compares it with `kubectl kustomize` where there is one. Called by the tests of the manifests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 
 Manifest = dict[str, Any]
 
-_KNOWN = {"apiVersion", "kind", "resources", "components", "images", "replicas", "patches"}
+_KNOWN = {"apiVersion", "kind", "resources", "components", "labels", "images", "replicas", "patches"}
 # List → the key that identifies its items, as Kubernetes' types declare it. Other lists are replaced completely.
 _MERGE_KEYS = {
     "containers": "name",
@@ -47,6 +47,9 @@ def _accumulate(folder: Path, resources: list[Manifest]) -> list[Manifest]:
         _accumulate(folder / name, resources)
     for patch in body.get("patches", ()):
         _patch(folder, resources, patch)
+    for label in body.get("labels", ()):
+        for resource in resources:
+            resource["metadata"].setdefault("labels", {}).update(label["pairs"])
     for replica in body.get("replicas", ()):
         for resource in _matching(resources, {"kind": "Deployment|StatefulSet", "name": replica["name"]}):
             resource["spec"]["replicas"] = replica["count"]
