@@ -26,7 +26,7 @@ from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
 from session_agent.node.launcher import Launcher
 from session_agent.node.namespaces import IdMap
-from session_agent.node.readiness import agent_epoch, prepared
+from session_agent.node.readiness import prepared, wait_ready
 from session_agent.node.request import CreateRequest
 from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
@@ -43,7 +43,6 @@ class Sandbox:
     socket_path: str
     created_at: float
     container: Container | None = None
-    agent_epoch: str = ""
     state: str = "creating"
     reason: str = ""
     fault: str = ""
@@ -67,7 +66,6 @@ class Sandbox:
             "reason": self.reason,
             "fault": self.fault,
             "message": self.message,
-            "agent_epoch": self.agent_epoch,
         }
 
 
@@ -170,7 +168,7 @@ class Sandboxes:
                 if isinstance(error, OSError):
                     raise HoldfastError("runtime_unavailable", f"cannot make a sandbox: {error}") from error
                 raise
-        return {"endpoint": f"unix://{box.socket_path}", "agent_epoch": box.agent_epoch, "created_at": box.created_at}
+        return {"endpoint": f"unix://{box.socket_path}", "created_at": box.created_at}
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         """True when there was one, of that incarnation where one is named. Returns when nothing of it is left."""
@@ -242,7 +240,7 @@ class Sandboxes:
 
     async def _settle(self, box: Sandbox, container: Container) -> None:
         await self._name(box, container)
-        box.agent_epoch = await agent_epoch(container, self._settings.ready_timeout_s)
+        await wait_ready(container, self._settings.ready_timeout_s)
 
     async def _name(self, box: Sandbox, container: Container) -> None:
         """Make the container this sandbox: socket, limits, and the configuration that starts the agent."""
@@ -275,7 +273,7 @@ class Sandboxes:
             config["pids"] = request.limits.pids + cgroups.RESERVE_PIDS
         if request.shm_bytes is not None:
             config["shm_bytes"] = request.shm_bytes
-        # A child that ended needs no network: `agent_epoch` reports why it ended.
+        # A child that ended needs no network: `wait_ready` reports why it ended.
         if request.network and await prepared(container, self._settings.ready_timeout_s):
             try:
                 container.network_helper = await network.start(container.pid)

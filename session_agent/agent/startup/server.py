@@ -11,7 +11,6 @@ import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use
 import contextlib
 import functools
 import gc
-import json
 import logging
 import os
 import signal
@@ -195,7 +194,7 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     if ready_fd is None:
         loop.call_later(SETTLE_S, _settle_in)
     else:
-        os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
+        os.write(ready_fd, b'{"ready": true}\n')
         os.close(ready_fd)
     await stopping.wait()
     await (server.leave() if ready_fd is None else server.stop())
@@ -239,7 +238,7 @@ def log_to_stderr() -> None:
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
     """Serve inside the sandbox the node has made around this process; returns after a signal to stop.
 
-    ``config`` is read by ``AgentSettings.from_config``. One JSON line with the agent's epoch goes to ``ready_fd`` once it serves.
+    ``config`` is read by ``AgentSettings.from_config``. The line ``{"ready": true}`` goes to ``ready_fd`` once it serves.
     """
     log_to_stderr()
     listener = socket.socket(fileno=listen_fd)
