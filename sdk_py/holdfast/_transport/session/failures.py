@@ -11,7 +11,7 @@ from holdfast_wire.errors import HoldfastError
 
 from holdfast._errors import error, typed
 
-GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
+GONE = frozenset({"sandbox_gone", "sandbox_failed", "sandbox_not_found"})
 OWN_REASONS = frozenset({"closed", "reset"})
 """Reasons of the caller's own: the session ended because of a request made here."""
 _PASSED_ON_CODES = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
