@@ -112,22 +112,14 @@ async def resources(request: Request) -> Response:
     gateway, _ = authenticated(request)
     stats = await gateway.runtime.stats()
     stats = {name: value for name, value in stats.items() if name not in ("id", "ok", "usage")}
-    if "cpu_requested" in stats:  # a cluster: it reports its nodes and the sums
-        cores, memory = stats.get("cpu_total") or 0.0, stats.get("memory_total") or 0
-        requested = {"cpu": stats["cpu_requested"], "memory_bytes": stats["memory_requested"]}
-    else:
-        present = await gateway.runtime.list_all()
-        cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        requested = {"cpu": sum(one.spec.cores for one in present), "memory_bytes": sum(one.spec.memory_bytes for one in present)}
+    cores, memory = stats["cpu_total"] or 0.0, stats["memory_total"] or 0
+    cores_requested, memory_requested = stats["cpu_requested"], stats["memory_requested"]
     return json_response(
         {
             "status": "ok",
-            "total_capacity": {"cpu": float(cores), "memory_bytes": memory},
-            "total_requested": requested,
-            "available": {
-                "cpu": max(cores - requested["cpu"], 0.0),
-                "memory_bytes": max(memory - int(requested["memory_bytes"]), 0),
-            },
+            "total_capacity": {"cpu": cores, "memory_bytes": memory},
+            "total_requested": {"cpu": cores_requested, "memory_bytes": memory_requested},
+            "available": {"cpu": max(cores - cores_requested, 0.0), "memory_bytes": max(memory - memory_requested, 0)},
             "defaults": {
                 "cpu": gateway.settings.rest.default_cpu,
                 "memory": gateway.settings.rest.default_memory,

@@ -192,7 +192,7 @@ class Runtime(Protocol):
         ...
 
     async def stats(self) -> dict[str, Any]:
-        """CPU and memory: total and requested."""
+        """At least ``cpu_total`` and ``memory_total`` (None where unknown), ``cpu_requested`` and ``memory_requested``."""
         ...
 
     async def spares(self) -> dict[str, int]:

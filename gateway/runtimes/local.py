@@ -148,7 +148,8 @@ class LocalRuntime:
         await self._node.call("images")  # answered from memory, while stats reads every sandbox's usage
 
     async def stats(self) -> dict[str, Any]:
-        return await self._node.call("stats")
+        cores, memory = self._size
+        return {**await self._node.call("stats"), "cpu_total": cores, "memory_total": memory}
 
     async def spares(self) -> dict[str, int]:
         counts = await self._node.call("spares", timeout_s=_CONNECT_S)

@@ -130,12 +130,15 @@ class Sandboxes:
 
     def stats(self) -> dict[str, Any]:
         boxes = {name: box.container.cgroup.usage() for name, box in self._live.items() if box.container}
+        requested = [box.request.limits for box in self._live.values()]
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
             **self.spares.stats(),
             "cpu_s": sum(usage.get("cpu_s", 0) for usage in boxes.values()),
             "memory_bytes": sum(usage.get("memory_bytes", 0) for usage in boxes.values()),
+            "cpu_requested": sum(limits.cpu for limits in requested),
+            "memory_requested": sum(limits.memory_bytes for limits in requested),
             "limits": sorted(self._hierarchies.controllers),
             "usage": boxes,
         }

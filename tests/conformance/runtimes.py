@@ -123,7 +123,11 @@ class RuntimeConformance:
 
     async def test_ping_stats_spares_and_doctor_answer(self, runtime: Runtime) -> None:
         await runtime.ping()
-        assert isinstance(await runtime.stats(), dict)
+        request = order("sb-1", image=self.image)
+        await runtime.create(request, CREATE_S)
+        stats = await runtime.stats()
+        assert {"cpu_total", "memory_total"} <= stats.keys()
+        assert (stats["cpu_requested"], stats["memory_requested"]) == (request.spec.cores, request.spec.memory_bytes)
         assert set(await runtime.spares()) <= {"ready", "wanted", "most"}
         checks = await runtime.doctor()
         assert checks

@@ -153,7 +153,14 @@ class MemoryRuntime:
         return None
 
     async def stats(self) -> dict[str, Any]:
-        return {"sandboxes": len(self.present)}
+        specs = [one.spec for one in self.present.values()]
+        return {
+            "sandboxes": len(specs),
+            "cpu_total": 4.0,
+            "memory_total": 8 << 30,
+            "cpu_requested": sum(spec.cores for spec in specs),
+            "memory_requested": sum(spec.memory_bytes for spec in specs),
+        }
 
     async def aclose(self) -> None:
         pass
