@@ -176,8 +176,7 @@ async def pull_image(request: Request) -> Response:
 async def remove_image(request: Request) -> Response:
     gateway, _ = authenticated(request)
     name = _image_name(request.path_params["name"])
-    if gateway.removing:
-        await asyncio.wait(gateway.removing, timeout=_REMOVALS_S)  # deleted sandboxes stop using the image
+    await gateway.removals.wait(_REMOVALS_S)  # deleted sandboxes stop using the image
     await _images(gateway).remove(name)
     return json_response({"status": "deleted", "name": name})
 
