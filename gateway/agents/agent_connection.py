@@ -8,16 +8,14 @@ twice. What a request does on its channel is ``agent_call``'s. ``kept_connection
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from holdfast_wire.client_session import ClientSession
-from holdfast_wire.codec import decode, encode
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.events import Lost, Silent, Writable
-from holdfast_wire.frames import AnyItem, Closed, Exited, Fact, Failed, Gap, Opened, Output, Ping, Pong, Started
+from holdfast_wire.events import Lost, Ponged, Silent, Writable
+from holdfast_wire.frames import AnyItem, Closed, Exited, Fact, Failed, Gap, Opened, Output, Started
 from holdfast_wire.limits import Timing
 
 from .agent_socket import AgentCallError, AgentSocket, ConnectionLostError
@@ -33,10 +31,6 @@ _LEAVING: Final = 16
 """Most channels whose end is awaited after their request was answered."""
 _FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
 _ENDS: Final = (Exited, Closed, Failed)
-_PONG_HEAD: Final = encode(Pong(0))[:2]
-"""The first bytes of every Pong."""
-_FIRST_PING: Final = 2**32
-"""Above every ping number of the core."""
 
 
 class Channel(Protocol):
@@ -73,7 +67,7 @@ class AgentConnection:
         """Channels of which too many facts wait."""
         self._resuming = asyncio.Lock()
         self._resumed = False
-        self._pinged = self._ponged = _FIRST_PING
+        self._ponged = 0
         self._heard_at = 0.0
         self.error: HoldfastError | None = None
         """Why it cannot be used, until it is resumed."""
@@ -210,11 +204,10 @@ class AgentConnection:
 
     def ping(self) -> int:
         """Send a Ping; its number is passed to ``ponged``."""
-        self._pinged += 1
-        if self.error is None and self._socket is not None:
-            self.flush()  # what the Pong comes after
-            self._socket.send([encode(Ping(self._pinged))])
-        return self._pinged
+        self.flush()  # what the Pong comes after
+        number = self._session.ping(self._clock())
+        self.flush()
+        return number
 
     def ponged(self, number: int) -> bool:
         return self._ponged >= number
@@ -237,8 +230,6 @@ class AgentConnection:
 
     def message_received(self, message: bytes) -> None:
         now = self._heard_at = self._clock()
-        if message.startswith(_PONG_HEAD):
-            self._take_pong(message)
         try:
             self._session.receive(message, now)
         except ProtocolError as error:
@@ -266,13 +257,6 @@ class AgentConnection:
         for channel in list(self._channels.values()):
             channel.wake()
 
-    def _take_pong(self, message: bytes) -> None:
-        with contextlib.suppress(ProtocolError):
-            frame, _ = decode(message)
-            if isinstance(frame, Pong) and self._ponged < frame.number <= self._pinged:
-                self._ponged = frame.number
-                self._wake_all()
-
     def _take_events(self) -> None:
         for event in self._session.events():
             if isinstance(event, _FACTS):
@@ -280,6 +264,9 @@ class AgentConnection:
             elif isinstance(event, Writable):
                 if event.channel in self._channels:
                     self._channels[event.channel].wake()
+            elif isinstance(event, Ponged):
+                self._ponged = event.number
+                self._wake_all()
             elif isinstance(event, Silent):
                 limit_s = self._session.timing.silence_limit_s
                 self._fail(ConnectionLostError("agent_unreachable", f"the session agent has been silent for {limit_s:g} s"))

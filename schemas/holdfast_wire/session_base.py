@@ -16,7 +16,7 @@ from .channels import State
 from .codec import MAX_CHANNEL, MAX_OFFSET, decode
 from .errors import HoldfastError, ProtocolError
 from .events import Delivered, Event, Silent, Writable
-from .frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Welcome
+from .frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Pong, Welcome
 from .halves import ByteCounter, ReceiveHalf, SendHalf
 from .limits import CHANNELS, WINDOW_BYTES, Timing
 
@@ -76,6 +76,8 @@ class Session:
                 self._events.append(Writable(frame.channel))
         elif isinstance(frame, Ping):
             self._owed.pong(frame.number)
+        elif isinstance(frame, Pong):
+            self._receive_pong(frame.number)
         elif isinstance(frame, GoAway):
             self._events.append(frame)
         elif isinstance(frame, Hello | Welcome):
@@ -138,9 +140,7 @@ class Session:
             self._events.append(Silent())
             self.disconnected()
         elif now >= max(self._heard, self._pinged) + self.timing.ping_interval_s:
-            self._pings += 1
-            self._pinged = now
-            self._owed.queue(Ping(self._pings))
+            self._queue_ping(now)
 
     # Actions ----------------------------------------------------------------------------------------------------
 
@@ -213,6 +213,14 @@ class Session:
     def _receive_ack(self, number: int, offset: int) -> list[str]:
         channel = self._channels.get(number)
         return channel.outbound.ack(offset) if channel is not None else []
+
+    def _queue_ping(self, now: float) -> None:
+        self._pings += 1
+        self._pinged = now
+        self._owed.queue(Ping(self._pings))
+
+    def _receive_pong(self, number: int) -> None:
+        """Any message shows that the peer lives, which is all that ``tick`` asks for."""
 
     def _begin(self, now: float) -> None:
         self.connected = True
