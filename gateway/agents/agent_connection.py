@@ -55,9 +55,9 @@ class AgentConnection:
         self._socket: AgentSocket | None = None
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.Handle | None = None
+        """Of the core's deadline, or of an acknowledgement that waits."""
         self._timer_due = 0.0
         self._soon: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._channels: dict[int, Channel] = {}
         self._leaving: set[int] = set()
@@ -134,10 +134,10 @@ class AgentConnection:
             if self.error is None:
                 self.flush()
             self._socket.close()
-        for handle in (self._timer, self._soon, self._later):
+        for handle in (self._timer, self._soon):
             if handle is not None:
                 handle.cancel()
-        self._timer = self._soon = self._later = None
+        self._timer = self._soon = None
         if self.error is None:
             self._ended(AgentCallError("agent_unreachable", "the gateway closed the connection to the sandbox's agent"))
 
@@ -170,10 +170,9 @@ class AgentConnection:
         if messages:
             socket.send(messages)
         due = self._session.deadline()
-        if due is not None and (self._timer is None or self._timer_due > due):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._tick_at(due)
+        if due is not None:
+            # While nothing is read the agent's silence means nothing.
+            self._tick_by(max(due, self._clock() + self._session.timing.ping_interval_s) if socket.reading_paused else due)
 
     def flush_queued(self) -> None:
         """Send at once what ``_flush_soon`` would send."""
@@ -199,8 +198,7 @@ class AgentConnection:
         """Everything of an ended channel arrived: the agent may discard the output, and after five minutes the record."""
         self._unacknowledged.discard(number)
         self._session.acknowledge_end(number)
-        if self._later is None:
-            self._later = asyncio.get_running_loop().call_later(_ACK_S, self._flush_later)
+        self._tick_by(self._clock() + _ACK_S)
 
     def ping(self) -> int:
         """Send a Ping; its number is passed to ``ponged``."""
@@ -298,10 +296,6 @@ class AgentConnection:
         if self._socket is not None:
             self._socket.fail(error)
 
-    def _flush_later(self) -> None:
-        self._later = None
-        self.flush()
-
     def _flush_soon(self) -> None:
         """Queue a flush: messages that are sent before the request waits share one write, and each write wakes the agent."""
         if self._soon is None:
@@ -309,15 +303,17 @@ class AgentConnection:
 
     def _tick(self) -> None:
         self._timer = None
-        if self._socket is not None and self._socket.reading_paused:  # while nothing is read the agent's silence means nothing
-            self._tick_at(self._clock() + self._session.timing.ping_interval_s)
-            return
-        self._session.tick(self._clock())
-        self._take_events()
+        if self._socket is not None and not self._socket.reading_paused:
+            self._session.tick(self._clock())
+            self._take_events()
         self.flush()
 
-    def _tick_at(self, due: float) -> None:
-        """The due time is stored, because uvloop's handle has none for a time in the past."""
+    def _tick_by(self, due: float) -> None:
+        """Have ``_tick`` called at ``due`` at the latest, which is stored, because uvloop's handle has none for a time in the past."""
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
         self._timer_due = due
         self._timer = asyncio.get_running_loop().call_at(due, self._tick)
 
