@@ -78,7 +78,8 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
         missing = ("placement_unavailable", "sandbox_not_found")
         return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, _REBUILD_S, tolerated=missing)
     if not isinstance(entry, Record) or entry.incarnation != spec.incarnation or entry.status != "ready":
-        await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)  # it was deleted or given up during its creation
+        # It was deleted or given up during its creation.
+        await gateway.removals.start(gateway.runtime, spec.sandbox_id, spec.incarnation)
         if entry is None:
             raise RebuildingError  # or another replica gave it up: either way the request can be repeated
         raise failure(live(await gateway.owned(entry, spec.owner, spec.sandbox_id)))

@@ -12,13 +12,14 @@ import httpx
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from gateway import background
 from gateway.controller.groups import Groups
 from gateway.controller.loop import Controller
 from gateway.controller.quota_counts import QuotaCounts
 from gateway.controller.reconciler import Reconciler
 from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.keys import group_key
-from gateway.runtimes.base import CreateRequest, SandboxStatus
+from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError, SandboxStatus
 from gateway.settings import AdmissionSettings, ControllerSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served, serve
@@ -63,6 +64,34 @@ async def test_a_sandbox_deleted_before_its_turn_is_not_created(redis_url: str, 
             hold.set()
             assert (await waiting).json()["code"] == "sandbox_gone"
         assert [order.spec.sandbox_id for order in served.runtime.orders] == ["before"]
+
+
+async def test_a_sandbox_deleted_during_its_creation_is_removed_once_the_runtime_is_back(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client learns at once that it was deleted."""
+    hold, tries = asyncio.Event(), 0
+    served.runtime.hold, remove = hold, served.runtime.delete
+
+    async def away(sandbox_id: str, incarnation: str | None = None) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise RuntimeUnavailableError
+        return await remove(sandbox_id, incarnation)
+
+    monkeypatch.setattr(background, "_REMOVAL_PAUSES_S", (0.001, 0.001))
+    async with served.client() as client:
+        waiting = asyncio.create_task(client.post("/sandboxes", json={**BODY, "wait": True}))
+        await ordered(served, 1)
+        await client.delete("/sandboxes/sb-1")
+        await until_async(lambda: not served.gateway.removals.running, deadline_s=60, what="the removal of nothing to end")
+        monkeypatch.setattr(served.runtime, "delete", away)
+        hold.set()
+        assert (await waiting).json()["code"] == "sandbox_gone"
+        await until_async(lambda: tries == 3, deadline_s=60, what="the third try")
+        await until_async(lambda: not served.gateway.background.repeated, deadline_s=60, what="the removal to end")
+    assert served.runtime.present == {}
 
 
 async def test_a_queued_create_gets_the_outcome_of_its_own_sandbox_only(redis_url: str, tmp_path: Path) -> None:
