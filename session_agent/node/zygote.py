@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from session_agent.agent.process.privileges import last_capability
 from session_agent.node import immortal, namespaces, network, rootfs, seccomp, syscalls, workload
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
@@ -74,7 +75,7 @@ class Zygote:
         self._entry = entry
         self._warm = warm_up
         self._filters = [seccomp.build(network=network, one_id=own_namespace) if seccomp.supported() else None for network in (False, True)]
-        self._last_capability = namespaces.last_capability()
+        self._last_capability = last_capability()
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._warm_shared_code()
