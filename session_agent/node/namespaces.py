@@ -231,9 +231,3 @@ def drop_own_capabilities(program: bytes | None) -> None:
     if program is not None:
         sys_.seccomp_install(program)  # needs a capability that is dropped now
     sys_.capset(AGENT_CAPABILITIES)
-
-
-def last_capability() -> int:
-    """The highest capability this kernel knows."""
-    with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
-        return int(file.read())
