@@ -147,10 +147,6 @@ class AgentContext:
         """Whether a command runs, one-off or in a shell."""
         return bool(self.commands) or any(shell.busy for shell in self.shells.values())
 
-    def busy(self) -> bool:
-        """Whether a command runs whose outcome a client may wait for."""
-        return bool(self.terminals) or self.runs()
-
     def idle_s(self) -> float:
         """Seconds since a command last ran or a client last sent a request (PROTOCOL §1.8)."""
         if self.runs() or any(terminal.works for terminal in self.terminals.values()):

@@ -234,9 +234,3 @@ def drop_own_capabilities(program: bytes | None) -> None:
     if program is not None:
         sys_.seccomp_install(program)  # needs a capability that goes now
     sys_.capset(AGENT_CAPABILITIES)
-
-
-def last_capability() -> int:
-    """The highest capability this kernel knows."""
-    with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
-        return int(file.read())

@@ -8,7 +8,6 @@ Started by ``zygote_main``.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import gc
 import importlib
@@ -23,6 +22,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from session_agent.agent.process.privileges import last_capability
 from session_agent.node import immortal, namespaces, network, rootfs, seccomp, syscalls, workload
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
@@ -59,7 +59,7 @@ class Zygote:
     """Answers the node's requests, one at a time, over a sequenced-packet socket."""
 
     def __init__(
-        self, control: socket.socket, entry: Entry, warm_up: Callable[[], object] | None, directory: str, *, own_namespace: bool
+        self, control: socket.socket, entry: Entry, warm_up: Callable[[], object], directory: str, *, own_namespace: bool
     ) -> None:
         """*directory* is any one that only the node uses. Afterwards no path leads to the machine's files any more, nor to modules."""
         if own_namespace:
@@ -72,9 +72,10 @@ class Zygote:
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)
         self._control = control
         self._entry = entry
-        self._warm = warm_up
+        self._warm_up = warm_up
+        """Goes through what every agent does first, so that a spare has its own copy of the memory this writes to."""
         self._filters = [seccomp.build(network=network, one_id=own_namespace) if seccomp.supported() else None for network in (False, True)]
-        self._last_capability = namespaces.last_capability()
+        self._last_capability = last_capability()
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._warm_shared_code()
@@ -137,12 +138,6 @@ class Zygote:
             traceback.print_exc()
         finally:
             syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 0)
-
-    def _warm_up(self) -> None:
-        """Go through what every agent does first, so that a spare has its own copy of the memory this writes to."""
-        asyncio.run(_first_steps())
-        if self._warm:
-            self._warm()
 
     def _child(self, request: dict[str, Any], root: Root, opened: DetachedMounts, ids: IdMap, mapped: int, fds: dict[str, int]) -> NoReturn:
         step = "ids"
@@ -214,20 +209,13 @@ class Zygote:
             os._exit(71)
 
 
-def load_warm_up(name: str) -> Callable[[], object] | None:
+def load_warm_up(name: str) -> Callable[[], object]:
     """What the agent's package offers for spares to do while they wait: ``warm_up`` of a module of that name beside the entry's."""
     module = f"{name.partition(':')[0].rpartition('.')[0]}.warmup"
     if importlib.util.find_spec(module) is None:
-        return None
+        return lambda: None
     warm_up: Callable[[], object] = importlib.import_module(module).warm_up
     return warm_up
-
-
-async def _first_steps() -> None:
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, loop.stop)
-    loop.remove_signal_handler(signal.SIGTERM)
-    await asyncio.sleep(0)
 
 
 def _take_name(name: str) -> None:

@@ -26,7 +26,6 @@ class NewFile:
     mode: int | None = None
     link: bool = False
     was: os.stat_result | None = None
-    changed: bool = False
 
 
 def replace_together(root: SafeRoot, where: str, files: dict[str, NewFile], owner: Owner) -> None:

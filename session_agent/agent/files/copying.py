@@ -229,19 +229,16 @@ class _Copying:
                     raise HoldfastError("invalid_path", wrong, hint="") from None
                 _clear(target, there)
                 os.symlink(link, target, dir_fd=there)
-            with contextlib.suppress(PermissionError):
-                os.chown(target, state.st_uid, state.st_gid, dir_fd=there, follow_symlinks=False)
-            os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=there, follow_symlinks=False)
         else:
-            self._special(target, there, state)
+            _replacing(target, there, lambda: os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there))
         self.counts["entries"] += 1
-
-    def _special(self, target: str, there: int, state: os.stat_result) -> None:
-        _replacing(target, there, lambda: os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there))
+        if stat.S_ISREG(state.st_mode):
+            return
         with contextlib.suppress(PermissionError):
             os.chown(target, state.st_uid, state.st_gid, dir_fd=there, follow_symlinks=False)
-        with opened(target, os.O_PATH | os.O_NOFOLLOW, directory=there) as made, contextlib.suppress(OSError):
-            os.chmod(f"/proc/self/fd/{made}", stat.S_IMODE(state.st_mode))  # bits that the umask has removed
+        if not stat.S_ISLNK(state.st_mode):
+            with opened(target, os.O_PATH | os.O_NOFOLLOW, directory=there) as made, contextlib.suppress(OSError):
+                os.chmod(f"/proc/self/fd/{made}", stat.S_IMODE(state.st_mode))  # bits that the umask has removed
         os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=there, follow_symlinks=False)
 
     def _regular(self, name: str, here: int, target: str, there: int) -> Iterator[None]:

@@ -75,7 +75,9 @@ class _Plan:
     def __init__(self, cwd: str, root: SafeRoot) -> None:
         self._cwd = cwd
         self._root = root
+        self._found: dict[str, NewFile] = {}
         self._files: dict[str, NewFile] = {}
+        """The files that change, by their paths."""
         self._bytes = 0
         # Of the current part of the diff: the files before it, the paths that it has created, and the paths that it removes.
         self._before: dict[str, NewFile] = {}
@@ -84,7 +86,7 @@ class _Plan:
 
     def changed(self) -> dict[str, NewFile]:
         """The changed files by their paths."""
-        return {path: self._files[path] for path in sorted(self._files) if self._files[path].changed}
+        return dict(sorted(self._files.items()))
 
     # From names to paths ----------------------------------------------------------------------------------------
 
@@ -113,7 +115,7 @@ class _Plan:
 
     def _blocked(self) -> list[str]:
         """Errors of paths below a path that the diff makes a file or a link: through a link they could leave the directory."""
-        kept = {path for path, file in self._files.items() if file.changed and file.content is not None}
+        kept = {path for path, file in self._files.items() if file.content is not None}
         found = []
         for path in sorted(kept):
             parts = path.split("/")
@@ -171,7 +173,8 @@ class _Plan:
         new = self._path(patch.new, patch, depth) if patch.new is not None else None
         source = None
         if old is not None:
-            source = self._original(old) if patch.change in ("rename", "copy") else self._load(old)
+            # git writes the sections of renames and copies in any order: they mean the files before this part of the diff
+            source = self._load(old, self._before if patch.change in ("rename", "copy") else self._files)
         link = patch.mode is not None and stat.S_ISLNK(patch.mode)
         target = new or old
         assert target is not None
@@ -183,7 +186,7 @@ class _Plan:
         elif patch.change != "create" and not _starts_empty(patch):
             raise PatchError(f"{shown(old or target)} does not exist")
         if new is not None and (new != old or source is None or source.content is None):
-            there = self._load(new)
+            there = self._load(new, self._files)
             if there.content is not None and (there.content or patch.change != "create") and new not in self._leaving - self._arrived:
                 raise PatchError(f"{shown(new)} exists already")
         try:
@@ -207,22 +210,12 @@ class _Plan:
         return [f"{verb.get(patch.change, 'patched')} {shown(new)}", *(f"  {note}" for note in notes)]
 
     def _set(self, path: str, content: bytes | None, mode: int | None, link: bool) -> None:
-        file = self._load(path)
-        self._files[path] = NewFile(content, mode if mode is not None else file.mode, link, file.was, changed=True)
+        file = self._load(path, self._files)
+        self._files[path] = NewFile(content, mode if mode is not None else file.mode, link, file.was)
 
-    def _original(self, path: str) -> NewFile:
-        """The file as it was before this part of the diff: git writes the sections of renames and copies in any order."""
-        if path in self._before:
-            return self._before[path]
-        changed = self._files.pop(path, None)
-        try:
-            return self._load(path)
-        finally:
-            if changed is not None:
-                self._files[path] = changed
-
-    def _load(self, path: str) -> NewFile:
-        known = self._files.get(path)
+    def _load(self, path: str, changed: dict[str, NewFile]) -> NewFile:
+        """The file with these changes: as it is in the sandbox, unless it is among them."""
+        known = changed.get(path) or self._found.get(path)
         if known is not None:
             return known
         try:
@@ -242,7 +235,7 @@ class _Plan:
             if error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL):
                 raise
             raise PatchError(f"{shown(path)}: {os.strerror(error.errno)}") from None
-        self._files[path] = file
+        self._found[path] = file
         return file
 
     def _read(self, parent: int, name: str, path: str) -> bytes:

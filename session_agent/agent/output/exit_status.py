@@ -42,18 +42,21 @@ class ExitStatus:
         out, err = streams[1], streams[2]
         if reported is not None:
             out[1], err[1] = reported[1], reported[2]
-        result: dict[str, Any] = {
+        result = self.to_map(streams, bool(out[1] or err[1]))
+        if self.shell is not None:
+            result["shell"] = self.shell
+        return result
+
+    def to_map(self, streams: dict[int, Any], truncated: bool) -> dict[str, Any]:
+        return {
             "exit_code": self.exit_code,
             "signal": self.signal,
             "timed_out": self.timed_out,
             "cause": self.cause,
             "duration_s": self.duration_s,
             "streams": streams,
-            "truncated": bool(out[1] or err[1]),
+            "truncated": truncated,
         }
-        if self.shell is not None:
-            result["shell"] = self.shell
-        return result
 
 
 def exit_status_of(
@@ -86,13 +89,4 @@ def workload_cause(reason: str, message: str) -> dict[str, str]:
 
 def refusal(error: HoldfastError) -> dict[str, Any]:
     """The map of ``Exited`` for a run that did not begin."""
-    return {
-        "exit_code": None,
-        "signal": None,
-        "timed_out": False,
-        "cause": None,
-        "duration_s": 0.0,
-        "streams": {},
-        "truncated": False,
-        "error": error.to_map(),
-    }
+    return ExitStatus(None, 0.0).to_map({}, False) | {"error": error.to_map()}

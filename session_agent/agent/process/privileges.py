@@ -60,10 +60,11 @@ def drop_calls() -> tuple[Call, ...]:
 
 def dropped_capabilities() -> list[int]:
     """The capabilities of this kernel that commands do not get."""
-    return [number for number in range(_last_capability() + 1) if number not in DOCKER_CAPABILITIES]
+    return [number for number in range(last_capability() + 1) if number not in DOCKER_CAPABILITIES]
 
 
-def _last_capability() -> int:
+def last_capability() -> int:
+    """The highest capability this kernel knows."""
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         return int(file.read())
 

@@ -13,6 +13,8 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, check_body, dialled_nonce, seal_token
 from holdfast_wire.records import dataclass
 
+from session_agent.agent.request.params import mapping, text
+
 from .http_request import RequestHead
 
 BODY_BYTES = 1024 * 1024
@@ -73,43 +75,29 @@ def read_adoption(body: bytes, token: str, nonce: str) -> Adoption:
         raise HoldfastError("invalid_json", "the body is not JSON") from None
     if not isinstance(given, dict):
         raise HoldfastError("invalid_json", "the body is not a JSON object")
-    sealed = _text(given, "token")
+    sealed = text(given, "token", "")
     if len(sealed) != 64 or not set(sealed) <= set("0123456789abcdef"):
         raise HoldfastError("invalid_argument", "token must be 64 hexadecimal digits, sealed")
-    env = _texts(given, "env")
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name + value:
+    env = mapping(given, "env")
+    for name in env:
+        if not name or "=" in name:
             raise HoldfastError("invalid_argument", f"env: {name!r:.80} cannot be set")
-    workdir = _text(given, "workdir") if given.get("workdir") is not None else None
-    if workdir and (not workdir.startswith("/") or "\0" in workdir):
+    workdir = text(given, "workdir", None)
+    if workdir and not workdir.startswith("/"):
         raise HoldfastError("invalid_argument", "workdir must be an absolute path")
     return Adoption(
         sandbox_id=_identifier(given, "sandbox_id"),
         incarnation=_identifier(given, "incarnation"),
         token=seal_token(token, nonce, sealed),
         env=env,
-        labels=_texts(given, "labels"),
+        labels=mapping(given, "labels"),
         workdir=workdir,
-        user=_text(given, "user") if given.get("user") is not None else None,
+        user=text(given, "user", None),
     )
 
 
-def _text(given: dict[str, Any], name: str) -> str:
-    value = given.get(name)
-    if not isinstance(value, str):
-        raise HoldfastError("invalid_argument", f"{name} must be a string")
-    return value
-
-
 def _identifier(given: dict[str, Any], name: str) -> str:
-    value = _text(given, name)
+    value = text(given, name, "")
     if not 0 < len(value) <= _ID_CHARACTERS or not (value.isascii() and value.isprintable()):
         raise HoldfastError("invalid_argument", f"{name} must be 1 to {_ID_CHARACTERS} printable ASCII characters")
-    return value
-
-
-def _texts(given: dict[str, Any], name: str) -> dict[str, str]:
-    value = given.get(name, {})
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise HoldfastError("invalid_argument", f"{name} must map strings to strings")
     return value

@@ -40,8 +40,6 @@ log = logging.getLogger("session_agent.agent.startup.server")
 
 CONNECTIONS = SESSIONS + 64
 """Most connections at once: one for each session, and some whose Hello has not arrived or that are about to be fenced."""
-DRAIN_S = 2.0
-"""How long a stopping agent waits for what is still on its way out."""
 SETTLE_S = 0.02
 """How long after it listens a container's agent begins to import the rest: connections that wait are answered first."""
 FINISH_SHARE = 0.5
@@ -143,19 +141,6 @@ class AgentServer:
     def _unfinished(self) -> bool:
         return self.context.runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
 
-    async def stop(self) -> None:
-        """Refuse new links, ask the live ones to resume elsewhere, flush their output, end every command."""
-        if self._server is not None:
-            self._server.close()
-        self.context.stop()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_S
-        while self.context.busy() and loop.time() < deadline:
-            await asyncio.sleep(0.02)
-        self.sessions.close()
-        for connection in list(self._connections):
-            connection.refuse(HoldfastError("sandbox_gone", "the sandbox is being stopped"))
-
 
 def listening_socket(address: str) -> socket.socket:
     """A bound, listening socket for ``tcp://host:port`` or ``unix:///path``. Raises ``HoldfastError`` for anything else."""
@@ -176,11 +161,9 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     loop = asyncio.get_running_loop()
     warm_allocator()
     stopping = asyncio.Event()
-    if ready_fd is None or os.getpid() != 1:
-        # A first process that handles SIGTERM can be sent it from inside. The node ends its agents with SIGKILL, which cannot.
-        signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(stopping.set))  # the reaper wakes the loop
-    if ready_fd is None:
-        signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(stopping.set))
+    if ready_fd is None:  # the node ends its agents with SIGKILL; a first process that handles SIGTERM can be sent it from inside
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stopping.set))  # the reaper wakes the loop
     server = AgentServer(settings, sole=True)
     await server.start(listener)
     if ready_fd is None:
@@ -195,7 +178,7 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
         os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
         os.close(ready_fd)
     await stopping.wait()
-    await (server.leave() if ready_fd is None else server.stop())
+    await server.leave()
 
 
 @functools.cache
@@ -234,7 +217,7 @@ def log_to_stderr() -> None:
 
 
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
-    """Serve inside the sandbox the node has made around this process; returns after a signal to stop.
+    """Serve inside the sandbox the node has made around this process, until it is killed.
 
     ``config`` is read by ``AgentSettings.from_config``. One JSON line with the agent's epoch goes to ``ready_fd`` once it serves.
     """
