@@ -186,7 +186,7 @@ class Shell:
         """The shell sent the report that was awaited: of a run, of a ping, or after loading its state."""
         if process is not self.process:
             return
-        state = self._state
+        state, run = self._state, self._run
         if state is State.CHECKING:
             self._settle()
             self._answered()
@@ -196,8 +196,7 @@ class Shell:
             return
         self._rebuilding.attempts = 0
         self.cwd = report.cwd
-        run = self.live_run
-        if run is None:
+        if run is None or state is State.LOADING:
             self._rebuilt(restored=True)
             return
         run.exit_code = report.status
