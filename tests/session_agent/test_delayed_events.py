@@ -15,9 +15,8 @@ from holdfast_wire.frames import Exited, Failed, Started
 
 from session_agent.agent.context import SandboxLimits
 from session_agent.agent.output.pipes import waiting_bytes
-from session_agent.agent.shell import abort as shell_abort
-from session_agent.agent.shell import monitor as shell_monitor
 from session_agent.agent.shell import rebuild as shell_rebuild
+from session_agent.agent.shell import retry as shell_retry
 from session_agent.agent.shell.process import ShellProcess
 from tests.support.process_channel import Client, client
 from tests.support.running import only_command, only_shell
@@ -118,7 +117,7 @@ async def test_a_terminal_that_ended_in_time_was_not_timed_out() -> None:
 
 @SHELLS
 async def test_a_shell_that_is_slow_to_open_new_pipes_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_monitor, "_CHECK_S", 0.1)
+    monkeypatch.setattr(shell_retry, "_OPEN_CHECK_S", 0.1)
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         pid = int((await shell.run("X=kept; echo $$")).stdout)
@@ -136,7 +135,7 @@ async def test_a_shell_that_is_slow_to_open_new_pipes_is_waited_for(kind: str, m
 
 @SHELLS
 async def test_a_shell_that_opened_new_pipes_while_the_agent_was_stopped_is_kept(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_monitor, "_CHECK_S", 0.1)
+    monkeypatch.setattr(shell_retry, "_OPEN_CHECK_S", 0.1)
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         await shell.run("X=kept")
@@ -150,8 +149,21 @@ async def test_a_shell_that_opened_new_pipes_while_the_agent_was_stopped_is_kept
 
 
 @SHELLS
+async def test_a_shell_that_never_opens_new_pipes_is_replaced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_retry, "_OPEN_CHECK_S", 0.01)
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        await shell.run("X=kept")
+        await ready_for_a_run(sandbox)
+        monkeypatch.setattr(type(process_of(sandbox).dialect), "rotate", lambda *_: b"")
+        await shell.run("sleep 30 &")
+        outcome = await shell.run("echo $X")
+        assert (outcome.stdout, outcome.result["shell"]["restarted"]) == (b"kept\n", True)
+
+
+@SHELLS
 async def test_a_shell_that_is_slow_to_answer_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_abort, "_PING_AGAIN_S", 0.002)
+    monkeypatch.setattr(shell_retry, "_PING_AGAIN_S", 0.002)
     monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: process.number > 1)  # so the shell is pinged before the second run
     checks = 0
 
@@ -172,7 +184,7 @@ async def test_a_shell_that_is_slow_to_answer_is_waited_for(kind: str, monkeypat
 
 
 async def test_a_shell_that_loaded_its_state_while_the_agent_was_stopped_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_rebuild, "_LOAD_CHECK_S", 0.001)
+    monkeypatch.setattr(shell_retry, "_LOAD_CHECK_S", 0.001)
     load = ShellProcess.load
     loading = asyncio.Event()
     monkeypatch.setattr(ShellProcess, "load", lambda process, dump, token: loading.set() or load(process, dump, token))  # type: ignore[func-returns-value]

@@ -6,8 +6,8 @@ import os
 import signal
 from typing import cast
 
-from session_agent.agent.shell.abort import interrupt
 from session_agent.agent.shell.process import ShellProcess
+from session_agent.agent.shell.retry import interrupt
 from tests.support.process_channel import Client, client
 from tests.support.running import only_shell
 from tests.support.until import until_async

@@ -8,12 +8,11 @@ closing its descriptors. Starting, aborting and replacing are done by ``shell``,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from .process import ShellProcess
-from .run import Run
-from .timers import NEVER, LazyTimer, Retry
+from .run import NEVER, Run
 
 _STARTED_DELAY_S = 0.002
 """Shortest delay before a run's start is reported by itself: most runs end earlier, and then one message reports both."""
@@ -22,8 +21,6 @@ _SHORT_RUN_S = 0.02
 _DECAY = 0.9
 _CHECK_S = 1.0
 _MAX_RESCUES = 2
-_MAX_PIPE_CHECKS = 10
-"""Checks before a shell that does not open its new pipes is replaced, if the kernel does not show whether it is idle."""
 
 
 class MonitoredShell(Protocol):
@@ -98,14 +95,40 @@ class Monitor:
                 process.rescue(run.number)
 
 
-def limit_opening(process: ShellProcess, give_up: Callable[[], None]) -> Retry:
-    """Call ``give_up`` if the shell is stuck and does not open its new pipes."""
-    return Retry(process, _opening_pauses(process), give_up)
+class LazyTimer:
+    """Calls ``then`` once, at the time of the last ``set``.
 
+    Another ``set`` only stores the new time: the timer of the event loop stays as it is, and is set again if it fires too early. A shell
+    moves its timer with every run, so most timers never fire.
+    """
 
-def _opening_pauses(process: ShellProcess) -> Iterator[float]:
-    yield _CHECK_S
-    for _ in range(_MAX_PIPE_CHECKS):
-        if process.idle():
-            return
-        yield _CHECK_S
+    __slots__ = ("_armed_at", "_due", "_handle", "_loop", "_then")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
+        self._loop = loop
+        self._then = then
+        self._due = self._armed_at = NEVER
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, due: float) -> None:
+        """Fire at ``due``, by the loop's clock."""
+        self._due = due
+        if due < self._armed_at:
+            if self._handle is not None:
+                self._handle.cancel()
+            self._armed_at = due
+            self._handle = self._loop.call_at(due, self._fire)
+
+    def cancel(self) -> None:
+        """Do not fire."""
+        self._armed_at = NEVER
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fire(self) -> None:
+        self._handle, self._armed_at = None, NEVER
+        if self._loop.time() < self._due:
+            self.set(self._due)
+        else:
+            self._then()

@@ -6,7 +6,6 @@ Owns how often that is tried, how long the new process may take to load the stat
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from collections.abc import Callable
@@ -16,13 +15,9 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.agent.process.fork import Launch
 
 from .process import ShellProcess
-from .timers import Retry
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
-_LOAD_CHECKS = 100
-_LOAD_CHECK_S = 0.1
-"""A new process is killed if it has not loaded the state after ``_LOAD_CHECKS`` timers of this length."""
 _MAX_ATTEMPTS = 4
 
 
@@ -69,8 +64,3 @@ class Rebuilding:
         if state is not None:
             process.load(*state)
         return process
-
-
-def limit_loading(process: ShellProcess) -> Retry:
-    """Kill ``process`` if its report that it has loaded the state does not arrive in time."""
-    return Retry(process, itertools.repeat(_LOAD_CHECK_S, _LOAD_CHECKS), process.kill)

@@ -16,7 +16,9 @@ from session_agent.agent.output.pipes import PipeWriter
 from session_agent.agent.output.records import Record
 
 from .output import make_fifo, remove_fifo
-from .timers import NEVER
+
+NEVER = float("inf")
+"""A time that does not come."""
 
 
 class RunningShell(Protocol):

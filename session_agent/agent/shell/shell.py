@@ -1,7 +1,7 @@
 """A living shell: runs one command after another in the same bash or sh, and gives each of them a result within bounded time.
 
 Owns the queue of runs, the state machine (``states``), and what happens to a run when it is aborted or its shell is lost. ``process``
-sends control lines and reads reports, ``abort`` interrupts, ``rebuild`` starts a new process, ``monitor`` has the timers,
+sends control lines and reads reports, ``retry`` interrupts and pings, ``rebuild`` starts a new process, ``monitor`` has the timers,
 ``run_processes`` finds a run's processes, ``channel`` serves clients. To abort a run the shell is interrupted as by Ctrl-C and the
 run's processes are killed; a shell that does not report within ``abort_patience_s`` is killed and rebuilt with its state.
 """
@@ -25,15 +25,14 @@ from session_agent.agent.process.process_tree import TreeKill, members, owned_by
 from session_agent.agent.process.processes import exit_outcome, signal_name, signal_number
 from session_agent.agent.request.paths import wire
 
-from .abort import interrupt, interrupt_until_report, ping
 from .driver import Report
-from .monitor import Monitor, limit_opening
+from .monitor import Monitor
 from .process import ShellProcess
-from .rebuild import Rebuilding, limit_loading
+from .rebuild import Rebuilding
+from .retry import Retry, interrupt, interrupt_until_report, limit_loading, limit_opening, ping
 from .run import Run
 from .run_processes import RunProcesses
 from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, check_transition
-from .timers import Retry
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
@@ -187,7 +186,7 @@ class Shell:
         """The shell sent the report that was awaited: of a run, of a ping, or after loading its state."""
         if process is not self.process:
             return
-        state = self._state
+        state, run = self._state, self._run
         if state is State.CHECKING:
             self._settle()
             self._answered()
@@ -197,8 +196,7 @@ class Shell:
             return
         self._rebuilding.attempts = 0
         self.cwd = report.cwd
-        run = self.live_run
-        if run is None:
+        if run is None or state is State.LOADING:
             self._rebuilt(restored=True)
             return
         run.exit_code = report.status
