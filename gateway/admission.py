@@ -1,8 +1,8 @@
 """Admission: how many sandboxes are created at a time, in which order, and how much an owner may have.
 
-Owns the queue of this replica (round-robin over owners, so that a thousand creates of one do not delay another) and its bounds; and the
-counts against quotas, which the store keeps for all replicas. Refusals are 429 for the caller's own limits and 503 for the service's, with
-a jittered Retry-After. Called by ``routes.sandboxes``.
+Owns the queue of this replica (round-robin over owners, so that a thousand creates of one owner do not delay another's) and its limits, and
+the check of quotas, which the store counts for all replicas. Refusals are 429 for the caller's own limits and 503 for the service's, with a
+jittered Retry-After. Called by ``routes.sandboxes``.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _SMOOTHING = 0.9
 
 
 class QueuePlace:
-    """A place in the queue, held from ``Admission.enter`` to ``leave``; ``async with`` waits for its turn."""
+    """A place in the queue, from ``Admission.enter`` to ``leave``. ``async with`` waits until the create may start."""
 
     def __init__(self, admission: Admission, owner: str) -> None:
         self.owner = owner
-        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._admission = admission
         self.entered_at = asyncio.get_running_loop().time()
         self.waited_s = 0.0
-        """How long the wait for the turn took, from when it entered the queue."""
+        """How long the create has waited in the queue."""
 
     async def __aenter__(self) -> None:
-        """Wait for the turn. Raises HoldfastError ``overloaded`` when it does not come in time."""
-        if self.turn.done():
+        """Wait until the create may start. Raises HoldfastError ``overloaded`` if that takes too long."""
+        if self.admitted.done():
             return
         try:
             async with asyncio.timeout(self._admission.settings.queue_wait_s):
-                await self.turn
+                await self.admitted
         except TimeoutError:
             self.waited_s = asyncio.get_running_loop().time() - self.entered_at
             self.leave()
-            message = f"the create waited {self.waited_s:.0f} s in the queue without its turn; {self._admission.waiting} others wait"
+            message = f"the create waited {self.waited_s:.0f} s in the queue without being started; {self._admission.waiting} others wait"
             raise self._admission.refused("overloaded", message, "queue") from None
         except asyncio.CancelledError:
             self.leave()
@@ -57,7 +57,7 @@ class QueuePlace:
         self.leave()
 
     def leave(self) -> None:
-        """Leave the queue, or end the turn; may be repeated."""
+        """Leave the queue, or report that the create has ended. May be repeated."""
         self._admission.left(self)
 
 
@@ -78,7 +78,8 @@ class Admission:
         return len(self._creating)
 
     def enter(self, owner: str) -> QueuePlace:
-        """A place for one create. Raises ``quota_exceeded`` when the owner's queue is full, ``overloaded`` when the whole queue is."""
+        """A place for one create. Raises ``quota_exceeded`` if the owner's part of the queue is full, ``overloaded`` if the whole queue
+        is."""
         settings = self.settings
         mine = self._waiting.get(owner)
         if self.waiting >= settings.queue:
@@ -105,14 +106,14 @@ class Admission:
         self._next()
 
     def refused(self, code: str, message: str, what: str) -> HoldfastError:
-        """The error of a create that is refused because of ``what``, counted, with advice when to repeat it."""
+        """Count a create that is refused because of ``what``; returns its error, with the time after which to retry."""
         self._metrics.count("creates_refused_total", code=code, what=what)
         ahead_s = self._took_s * self.waiting / self.settings.concurrent_creates
         after_s = min(math.ceil(max(ahead_s, 1.0) * random.uniform(1.0, 2.0)), _RETRY_MOST_S)  # noqa: S311  spreads retries
         return HoldfastError(code, message, detail={"retry_after_s": after_s})
 
     def _next(self) -> None:
-        """Assign free turns, round-robin over the queued owners."""
+        """Start queued creates while the limit permits it, round-robin over their owners."""
         for _ in range(len(self._waiting)):
             if len(self._creating) >= self.settings.concurrent_creates:
                 break
@@ -124,8 +125,8 @@ class Admission:
                 self._creating[place] = now = asyncio.get_running_loop().time()
                 place.waited_s = now - place.entered_at
                 self._creating_of[owner] += 1
-                if not place.turn.done():
-                    place.turn.set_result(None)
+                if not place.admitted.done():
+                    place.admitted.set_result(None)
 
     def _dropped(self, owner: str, mine: deque[QueuePlace]) -> None:
         self.waiting -= 1
@@ -134,7 +135,7 @@ class Admission:
 
 
 class Quotas:
-    """Quotas of owners and of the service. The store counts what exists. Does nothing where no quota is set."""
+    """Quotas of owners and of the service. The store counts the sandboxes. Does nothing if no quota is set."""
 
     def __init__(self, settings: AdmissionSettings, store: PlacementStore, admission: Admission) -> None:
         self._owner, self._all = settings.owner_quota, settings.quota
@@ -159,7 +160,7 @@ class Quotas:
         return counted
 
     async def release(self, owners: list[str], sandbox_id: str) -> None:
-        """Stop counting a sandbox for these owners. Never raises: the controller corrects what fails here."""
+        """Stop counting a sandbox for these owners. Never raises: the controller corrects the count if this fails."""
         try:
             for owner in owners:
                 await self._store.release(owner, sandbox_id)
@@ -167,7 +168,7 @@ class Quotas:
             pass
 
     async def ended(self, spec: SandboxSpec) -> None:
-        """Stop counting it."""
+        """Stop counting a sandbox that has ended."""
         await self.release([owner for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)) if quota], spec.sandbox_id)
 
     def _over(self, owner: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:

@@ -14,7 +14,7 @@ from typing import Final
 from holdfast_wire.errors import HoldfastError
 
 _SMALL_BYTES: Final = 64 * 1024
-"""Up to here nothing is counted: requests this small are bounded by the number of connections."""
+"""Requests up to this size are not counted: the number of connections limits them."""
 
 
 class MemoryReservations:
@@ -26,12 +26,12 @@ class MemoryReservations:
         self._owners: Counter[str] = Counter()
 
     def change(self, owner: str, size: int) -> None:
-        """Raises ``overloaded`` when the limit would be exceeded."""
+        """Change the number of reserved bytes. Raises ``overloaded`` if the limit would be exceeded."""
         if size > 0 and (self.reserved_bytes + size > self._limit or self._owners[owner] + size > self._limit * 3 // 4):
             raise HoldfastError(
                 "overloaded",
                 "too many large requests and answers are under way on this replica",
-                hint="retry after Retry-After, fewer at a time, or use a session, which streams",
+                hint="retry after the seconds in Retry-After with fewer requests at a time, or use a session, which streams",
             )
         self.reserved_bytes += size
         self._owners[owner] += size

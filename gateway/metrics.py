@@ -21,7 +21,7 @@ _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "creates_total": ("Sandboxes that became ready.", ()),
     "deletes_total": ("Deletions of sandboxes.", ()),
     "execs_total": ("One-off commands over REST.", ()),
-    "pool_claims_total": ("Creates that fit a warm pool: warm, empty or failed.", ("outcome",)),
+    "pool_claims_total": ("Creates that matched a warm pool, by outcome: warm, empty or failed.", ("outcome",)),
     "pool_discards_total": ("Spares that were removed.", ()),
     "pool_failures_total": ("Spares that could not be created.", ("code", "pool")),
     "pool_makes_total": ("Spares that were created.", ("pool",)),
@@ -35,20 +35,20 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "attached_sessions": ("Sessions attached to this replica.", ()),
     "creates_running": ("Creates that this replica's runtime is carrying out.", ()),
     "creates_waiting": ("Creates in this replica's queue.", ()),
-    "leading": ("1 where this controller holds the lease.", ()),
-    "node_spares": ("Sandboxes that the node of one machine has in advance: ready, wanted by recent creates, at most.", ("state",)),
+    "leading": ("1 if this controller is the leader, else 0.", ()),
+    "node_spares": ("Spares of the node of one machine, by state: ready, wanted (by recent creates) and most (the limit).", ("state",)),
     "pool_making": ("Spares that are being created.", ("pool",)),
-    "pool_spares": ("Spares that can be taken.", ("pool",)),
+    "pool_spares": ("Spares that are ready for adoption.", ("pool",)),
     "prepull_nodes_ready": ("Nodes that have a pre-pulled image.", ("image",)),
-    "prepull_nodes_wanted": ("Nodes that are to have a pre-pulled image.", ("image",)),
-    "tasks": ("Tasks of this process's event loop.", ()),
+    "prepull_nodes_wanted": ("Nodes that should have a pre-pulled image.", ("image",)),
+    "tasks": ("Tasks on this process's event loop.", ()),
 }
 _HISTOGRAMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "attach_seconds": ("From an upgrade to an attached session.", ()),
-    "create_queue_seconds": ("From a create's entry into the queue to its turn.", ()),
-    "create_seconds": ("From the end of the queue to a ready sandbox.", ()),
-    "reconcile_seconds": ("One pass of the controller's reconciliation.", ()),
-    "request_seconds": ("From a request's head to the end of its answer.", ("route",)),
+    "attach_seconds": ("Seconds from the request for an upgrade to an attached session.", ()),
+    "create_queue_seconds": ("Seconds that a create waited in the queue.", ()),
+    "create_seconds": ("Seconds from the end of the wait in the queue to a ready sandbox.", ()),
+    "reconcile_seconds": ("Seconds that a pass of the controller's reconciliation took.", ()),
+    "request_seconds": ("Seconds from a request's head to the end of its answer.", ("route",)),
 }
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _HISTOGRAM: Final = functools.partial(Histogram, buckets=_BUCKETS_S)
@@ -73,7 +73,7 @@ class Metrics:
         self._find(name, _HISTOGRAM, _HISTOGRAMS, labels).observe(seconds)
 
     def _find(self, name: str, kind: Callable[..., Any], table: Mapping[str, tuple[str, tuple[str, ...]]], labels: dict[str, str]) -> Any:
-        """The metric for these labels, which is found again by the labels as they were given."""
+        """The metric for these labels, cached by the labels in the given order."""
         key = (name, *labels.items())
         found = self._children.get(key)
         if found is None:
@@ -86,6 +86,6 @@ class Metrics:
 
     def render(self) -> str:
         """The exposition format, text version 0.0.4."""
-        with contextlib.suppress(RuntimeError):  # where no loop runs there are no tasks
+        with contextlib.suppress(RuntimeError):  # without a running event loop there are no tasks
             self.gauge("tasks", len(asyncio.all_tasks()))
         return generate_latest(self._registry).decode()

@@ -1,4 +1,4 @@
-"""Creates the runtime that the settings name. The Kubernetes one is imported only where it is chosen: its client takes 65 MB."""
+"""Creates the runtime that the settings name. The Kubernetes runtime is imported only if it is chosen, because its client takes 65 MB."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ on every route.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine
+import time
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from starlette.requests import HTTPConnection
 from gateway.admission import Admission, Quotas
 from gateway.agents.dial import Dialled, dial
 from gateway.agents.dial_queue import DialQueue
+from gateway.background import BackgroundTasks, Removals
 from gateway.model.records import Entry, Record, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import PlacementStore
@@ -30,34 +30,6 @@ from .auth import Keys, key_of
 from .memory_reservation import MemoryReservations, reserve_for
 from .metrics import Metrics
 from .settings import Settings
-
-log = logging.getLogger("gateway")
-
-
-class BackgroundTasks:
-    """Work that outlives its request: owned by the app, cancelled with it, its failures logged."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            if not isinstance(error, HoldfastError):
-                log.error("%s failed", task.get_name(), exc_info=error)
-
-    async def aclose(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class AgentCalls(Protocol):
@@ -89,21 +61,20 @@ class Gateway:
         self.agents: AgentCalls
         """Set by ``app.Application``: the relay shares this class and must not import the session core."""
         self.background = BackgroundTasks()
+        self.removals = Removals(self.background)
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
-        self.unready: dict[str, str] = {}
-        """What ``/readyz`` last reported as unavailable, and why."""
+        self.started_at = time.monotonic()
+        self.was_ready = False
+        """Whether ``/readyz`` ever answered that all parts are available."""
+        self.logged_readiness: tuple[set[str], bool] = (set(), False)
+        """What was last logged about readiness: the parts that are unavailable, and whether this gateway was still starting."""
         self.creations: dict[tuple[str, str], asyncio.Task[Record]] = {}
         """Creations in this replica by id and incarnation: an id may be created again while its previous incarnation still is."""
 
-        self.removing: set[asyncio.Task[None]] = set()
-        """Running removals of deleted sandboxes."""
-        self.removal_retries: set[asyncio.Task[None]] = set()
-        """Removals that wait because the runtime was down."""
-
     async def dial(self, placed: Record | Ticket) -> Dialled:
-        """Reach the sandbox's agent, in turn. Raises ``DialError``."""
+        """Dial the sandbox's agent, after waiting in the queue of dials. Raises ``DialError``."""
         async with self.dials.place(placed.owner):
             return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
 
@@ -122,7 +93,7 @@ class Gateway:
             raise HoldfastError("origin_refused", "pages of this origin may not open sessions")
 
     async def owned(self, entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
-        """The entry, when it is the owner's. Raises ``sandbox_not_found``, and ``placement_unavailable`` while that is unknown."""
+        """The entry, if it belongs to the owner. Raises ``sandbox_not_found``, or ``placement_unavailable`` while that is not known."""
         if entry is None and not await self.store.knows(sandbox_id):
             raise RebuildingError
         if entry is None or entry.owner != owner:
@@ -134,7 +105,7 @@ class Gateway:
         return live(await self.owned(await self.store.get(sandbox_id), owner, sandbox_id))
 
     async def ready(self, owner: str, sandbox_id: str) -> Record:
-        """The owner's sandbox, which has an endpoint. Raises also ``sandbox_not_ready`` or ``sandbox_failed``."""
+        """The owner's sandbox, if it has an endpoint. Also raises ``sandbox_not_ready`` or ``sandbox_failed``."""
         return reachable(await self.record(owner, sandbox_id))
 
 

@@ -1,1 +1,2 @@
-"""The session agent: the first process of every sandbox. See ``server`` for how it starts."""
+"""The agent that runs in a sandbox (``agent``), the privileged service of one machine (``node``), and the builder of the bundle
+(``bundle``)."""

@@ -4,7 +4,7 @@ import sys
 
 
 def run(arguments: list[str]) -> int:
-    """Do what the arguments say; the exit status."""
+    """Run the command that the arguments name; returns the exit status."""
     if arguments and arguments[0] == "copy" and len(arguments) == 2:
         from .agent.startup.install import install
 

@@ -1,7 +1,6 @@
-"""One request of REST to a session agent, without a session of the client.
-
-Owns one channel of an ``AgentConnection``: opening it, its input within the agent's credit, its facts in order. The end of the channel is
-acknowledged only on request, because the agent may discard a command's output after that. Called by ``oneoff`` and ``orchard.terminal``.
+"""One REST request to a session agent, for which the client has no session. Owns one channel of an ``AgentConnection``: opening it, its
+input within the agent's credit, its facts in order. The end of the channel is acknowledged only on request, because the agent may discard a
+command's output after that. Called by ``oneoff`` and ``orchard.terminal``.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from .agent_connection import AgentConnection
 _OPEN_BYTES: Final = MESSAGE_BYTES - 1024
 """Parameters up to this size fit a message."""
 _WAITING_FACTS: Final = 2 * CONTROL_SLACK
-"""Facts that may wait for the caller; of their bytes at most the channel's window waits (PROTOCOL §5)."""
+"""Most facts that may wait for the caller; their bytes are limited by the channel's window (PROTOCOL §5)."""
 
 
 class AgentCall:
-    """One channel: ``open``, then facts; ``leave`` in any case."""
+    """One channel: call ``open``, then read ``facts``, and call ``leave`` in any case."""
 
     def __init__(self, connection: AgentConnection) -> None:
         self._connection = connection
         self._facts: deque[Fact] = deque()
         self._changed = asyncio.Event()
-        """Set when something came that the caller may wait for: a fact, credit, a Pong, the end of the connection."""
+        """Set after an event that the caller may wait for: a fact, credit, a Pong, the end of the connection."""
         self._reads = False
-        """Whether a task takes facts."""
+        """Whether a task is reading facts."""
         self._end: Fact | None = None
         self._detached = False
         self.number = 0
-        """The channel's, once it was opened."""
+        """The channel's number, once it was opened."""
 
     @property
     def ended(self) -> bool:
@@ -50,7 +49,7 @@ class AgentCall:
         self.number = self._connection.open(self, kind, params)
 
     def begin(self, kind: str, params: dict[str, Any]) -> bytes:
-        """As ``open``, also for parameters that are larger than a message: then they are what to write first (PROTOCOL §7.8)."""
+        """As ``open``, also for parameters that are larger than a message: those are returned and must be written first (PROTOCOL §7.8)."""
         packed: bytes = msgpack.packb(params)
         items = max([len(value) for value in params.values() if isinstance(value, list | dict)], default=0)
         if len(packed) <= _OPEN_BYTES and items <= DECODE_ITEMS:
@@ -63,12 +62,13 @@ class AgentCall:
         return packed
 
     def send(self, item: AnyItem) -> None:
-        """Queue an imperative, unless the channel has ended. Bytes need credit. It is sent when the request waits, or soon."""
+        """Queue an imperative, unless the channel has ended. Bytes need credit. It is sent when the request waits for facts, or soon
+        after."""
         if self._end is None:
             self._connection.send(item)
 
     def detach(self) -> None:
-        """Stop reading; what runs continues."""
+        """Stop reading; the command continues to run."""
         self.send(Close(self.number, detach=True))
         self._detached = True
 
@@ -94,7 +94,8 @@ class AgentCall:
                 await self._wait()
 
     async def facts(self) -> AsyncIterator[Fact]:
-        """Every fact of the channel, up to and including its last; output is credited as it is taken. Raises ``AgentCallError``."""
+        """Every fact of the channel, up to and including its last; credit for output is returned when it is read. Raises
+        ``AgentCallError``."""
         self._reads = True
         while True:
             while self._facts:
@@ -106,28 +107,28 @@ class AgentCall:
             await self._wait()
 
     async def settled(self) -> list[Fact]:
-        """The facts that are there now: up to the channel's last, or all that the agent has to report so far.
-
-        A Pong may overtake facts that wait to be sent, but not those sent with the Pong before: so it takes two rounds.
+        """The facts so far: up to the channel's last, or all that the agent has to report at the moment. A Pong may overtake facts that the
+        agent has queued, but not facts that were sent with the previous Pong; therefore two pings are needed.
         """
         for _ in range(2):
             number = self._connection.ping()
             while self._end is None and not self._connection.ponged(number):
-                if len(self._facts) > _WAITING_FACTS:  # no more is read
+                if len(self._facts) > _WAITING_FACTS:  # no more facts are read
                     self._connection.broke_protocol("it sent too many messages that were not requested")
                 if await self._wait():
-                    number = self._connection.ping()  # the connection was resumed: Pongs of the one before do not come
+                    number = self._connection.ping()  # the connection was resumed: Pongs of the previous connection do not arrive
         facts = list(self._facts)
         self._facts.clear()
         return facts
 
     def acknowledge(self) -> None:
-        """Report that everything arrived: the agent may discard the output, and after five minutes the record."""
+        """Report that all facts have arrived: the agent may discard the output, and after five minutes the record."""
         if self._end is not None:
             self._connection.acknowledge(self.number)
 
     def leave(self) -> None:
-        """The request is over. What has not ended is left to itself, and what is neither queried nor kept again is acknowledged."""
+        """The request is over. A command that has not ended continues to run; a channel that has ended and will not be read again is
+        acknowledged."""
         if not self.number:
             return
         if isinstance(self._end, Closed | Failed):

@@ -1,23 +1,20 @@
-"""A session with an agent that carries REST's requests to one sandbox, each on a channel of its own.
-
-Owns the I/O around the pure session core (``holdfast_wire.client_session``), which checks everything the agent sends, and what happens when
-the connection breaks: the first request that waits for the agent dials again and resumes the session, once, so that nothing is requested
-twice. What a request does on its channel is ``agent_call``'s. ``kept_connections`` decides how long the session is used.
+"""A session with an agent that carries the REST requests to one sandbox, each on its own channel. Owns the I/O around the pure session core
+(``holdfast_wire.client_session``), which checks everything the agent sends, and the resume after a broken connection: the first request
+that waits for the agent dials again and resumes the session, once, so that nothing is requested twice. ``agent_call`` owns the requests on
+the channels. ``kept_connections`` decides how long the session is used.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from holdfast_wire.client_session import ClientSession
-from holdfast_wire.codec import decode, encode
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.events import Lost, Silent, Writable
-from holdfast_wire.frames import AnyItem, Closed, Exited, Fact, Failed, Gap, Opened, Output, Ping, Pong, Started
+from holdfast_wire.events import Lost, Ponged, Silent, Writable
+from holdfast_wire.frames import AnyItem, Closed, Exited, Fact, Failed, Gap, Opened, Output, Started
 from holdfast_wire.limits import Timing
 
 from .agent_socket import AgentCallError, AgentSocket, ConnectionLostError
@@ -28,22 +25,19 @@ _HEARD_S: Final = 0.25
 _PONG_S: Final = 1.0
 """How long an agent may take to answer before it is dialled again."""
 _ACK_S: Final = 0.05
-"""How long the acknowledgement of an end waits to leave with the next request: nothing waits for it, and each write wakes the agent."""
+"""How long the acknowledgement of an end is delayed, so that it is sent with the next request: it is not urgent, and each write wakes the
+agent."""
 _LEAVING: Final = 16
-"""Most channels whose end is awaited after their request was answered."""
+"""Most channels whose end is still to come after their request was answered."""
 _FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
 _ENDS: Final = (Exited, Closed, Failed)
-_PONG_HEAD: Final = encode(Pong(0))[:2]
-"""The first bytes of every Pong."""
-_FIRST_PING: Final = 2**32
-"""Above every ping number of the core."""
 
 
 class Channel(Protocol):
     """The request that a channel belongs to."""
 
     def take(self, fact: Fact) -> bool:
-        """A fact of the channel. True when so many wait that the agent must not send more."""
+        """A fact of the channel. True if so many facts wait that the agent must not send more."""
         ...
 
     def wake(self) -> None:
@@ -61,22 +55,22 @@ class AgentConnection:
         self._socket: AgentSocket | None = None
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.Handle | None = None
+        """Of the core's deadline, or of an acknowledgement that waits."""
         self._timer_due = 0.0
         self._soon: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._channels: dict[int, Channel] = {}
         self._leaving: set[int] = set()
         self._unacknowledged: set[int] = set()
-        """Channels that ended with what must not be acknowledged yet. A resume would acknowledge it."""
+        """Ended channels whose last fact must not be acknowledged yet. A resume would acknowledge it."""
         self._full: set[int] = set()
-        """Channels of which too many facts wait."""
+        """Channels with too many waiting facts."""
         self._resuming = asyncio.Lock()
         self._resumed = False
-        self._pinged = self._ponged = _FIRST_PING
+        self._ponged = 0
         self._heard_at = 0.0
         self.error: HoldfastError | None = None
-        """Why it cannot be used, until it is resumed."""
+        """Why the connection cannot be used until it is resumed."""
         self.retired = False
         """No further request may begin on it."""
 
@@ -104,7 +98,7 @@ class AgentConnection:
         error = self.error
         async with self._resuming:
             if error is None or self.error is not error:
-                return  # another request has resumed it
+                return  # another request has resumed the session
             if self._resumed or self._unacknowledged or not isinstance(error, ConnectionLostError):
                 raise error
             self.retired = True
@@ -113,7 +107,7 @@ class AgentConnection:
             except BaseException as failed:
                 self.error = error
                 if not isinstance(failed, HoldfastError):
-                    raise  # this request was cancelled: another may resume it
+                    raise  # this request was cancelled: another one may resume the session
                 self._resumed = True
                 raise error from None
             self._resumed = True
@@ -121,7 +115,7 @@ class AgentConnection:
                 channel.wake()
 
     async def answers(self) -> bool:
-        """Whether the agent is still there: it was heard a moment ago, or answers a Ping now."""
+        """Whether the agent still answers: it has sent something a moment ago, or answers a Ping now."""
         if self._clock() - self._heard_at < _HEARD_S:
             return self.error is None
         try:
@@ -134,16 +128,16 @@ class AgentConnection:
         return True
 
     def close(self) -> None:
-        """Close the connection; the agent drops the session unless something still runs on it. What waits gets an error."""
+        """Close the connection; the agent drops the session unless a channel of it is still open. Waiting requests get an error."""
         self.retired = True
         if self._socket is not None:
             if self.error is None:
                 self.flush()
             self._socket.close()
-        for handle in (self._timer, self._soon, self._later):
+        for handle in (self._timer, self._soon):
             if handle is not None:
                 handle.cancel()
-        self._timer = self._soon = self._later = None
+        self._timer = self._soon = None
         if self.error is None:
             self._ended(AgentCallError("agent_unreachable", "the gateway closed the connection to the sandbox's agent"))
 
@@ -159,7 +153,7 @@ class AgentConnection:
         return number
 
     def send(self, item: AnyItem) -> None:
-        """Send an imperative; without effect on a channel that is over, as all are when the session is."""
+        """Send an imperative. No effect on a channel that is over; when the session has ended, all channels are."""
         if self._session.is_open(item.channel):
             self._session.send(item)
             self._flush_soon()
@@ -176,13 +170,12 @@ class AgentConnection:
         if messages:
             socket.send(messages)
         due = self._session.deadline()
-        if due is not None and (self._timer is None or self._timer_due > due):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._tick_at(due)
+        if due is not None:
+            # While nothing is read the agent's silence means nothing.
+            self._tick_by(max(due, self._clock() + self._session.timing.ping_interval_s) if socket.reading_paused else due)
 
     def flush_queued(self) -> None:
-        """Send at once what ``_flush_soon`` would send."""
+        """Send the messages at once for which ``_flush_soon`` has scheduled a write."""
         if self._soon is not None:
             self.flush()
 
@@ -191,7 +184,7 @@ class AgentConnection:
         return self._session.room(number)
 
     def taken(self, number: int, size_bytes: int, waiting: int) -> None:
-        """The request has used so many bytes, and so many facts still wait for it."""
+        """The request has consumed this number of bytes; ``waiting`` facts are not read yet."""
         if size_bytes:
             self._session.consume(number, size_bytes)
             if self._session.has_outgoing:
@@ -205,22 +198,20 @@ class AgentConnection:
         """Everything of an ended channel arrived: the agent may discard the output, and after five minutes the record."""
         self._unacknowledged.discard(number)
         self._session.acknowledge_end(number)
-        if self._later is None:
-            self._later = asyncio.get_running_loop().call_later(_ACK_S, self._flush_later)
+        self._tick_by(self._clock() + _ACK_S)
 
     def ping(self) -> int:
         """Send a Ping; its number is passed to ``ponged``."""
-        self._pinged += 1
-        if self.error is None and self._socket is not None:
-            self.flush()  # what the Pong comes after
-            self._socket.send([encode(Ping(self._pinged))])
-        return self._pinged
+        self.flush()  # what the Pong comes after
+        number = self._session.ping(self._clock())
+        self.flush()
+        return number
 
     def ponged(self, number: int) -> bool:
         return self._ponged >= number
 
     def leave(self, number: int, *, detached: bool) -> None:
-        """The request is over. ``detached``: it has requested the end of its channel, which is awaited here."""
+        """The request is over. ``detached``: it has requested the end of its channel, for which this connection waits."""
         del self._channels[number]
         self.taken(number, 0, 0)
         if number in self._unacknowledged:
@@ -237,8 +228,6 @@ class AgentConnection:
 
     def message_received(self, message: bytes) -> None:
         now = self._heard_at = self._clock()
-        if message.startswith(_PONG_HEAD):
-            self._take_pong(message)
         try:
             self._session.receive(message, now)
         except ProtocolError as error:
@@ -266,13 +255,6 @@ class AgentConnection:
         for channel in list(self._channels.values()):
             channel.wake()
 
-    def _take_pong(self, message: bytes) -> None:
-        with contextlib.suppress(ProtocolError):
-            frame, _ = decode(message)
-            if isinstance(frame, Pong) and self._ponged < frame.number <= self._pinged:
-                self._ponged = frame.number
-                self._wake_all()
-
     def _take_events(self) -> None:
         for event in self._session.events():
             if isinstance(event, _FACTS):
@@ -280,6 +262,9 @@ class AgentConnection:
             elif isinstance(event, Writable):
                 if event.channel in self._channels:
                     self._channels[event.channel].wake()
+            elif isinstance(event, Ponged):
+                self._ponged = event.number
+                self._wake_all()
             elif isinstance(event, Silent):
                 limit_s = self._session.timing.silence_limit_s
                 self._fail(ConnectionLostError("agent_unreachable", f"the session agent has been silent for {limit_s:g} s"))
@@ -311,10 +296,6 @@ class AgentConnection:
         if self._socket is not None:
             self._socket.fail(error)
 
-    def _flush_later(self) -> None:
-        self._later = None
-        self.flush()
-
     def _flush_soon(self) -> None:
         """Queue a flush: messages that are sent before the request waits share one write, and each write wakes the agent."""
         if self._soon is None:
@@ -322,15 +303,17 @@ class AgentConnection:
 
     def _tick(self) -> None:
         self._timer = None
-        if self._socket is not None and self._socket.reading_paused:  # while nothing is read the agent's silence means nothing
-            self._tick_at(self._clock() + self._session.timing.ping_interval_s)
-            return
-        self._session.tick(self._clock())
-        self._take_events()
+        if self._socket is not None and not self._socket.reading_paused:
+            self._session.tick(self._clock())
+            self._take_events()
         self.flush()
 
-    def _tick_at(self, due: float) -> None:
-        """The due time is stored, because uvloop's handle has none for a time in the past."""
+    def _tick_by(self, due: float) -> None:
+        """Have ``_tick`` called at ``due`` at the latest, which is stored, because uvloop's handle has none for a time in the past."""
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
         self._timer_due = due
         self._timer = asyncio.get_running_loop().call_at(due, self._tick)
 

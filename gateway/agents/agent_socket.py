@@ -4,8 +4,8 @@ Owns the framing, the checks of what an agent sends, and the closing of the conn
 drives one over it.
 
     HoldfastError
-    └── AgentCallError           the agent broke the protocol: what was requested may have happened
-        └── ConnectionLostError  the connection broke, or is silent; the agent may still be there
+    └── AgentCallError           the agent violated the protocol: the request may have taken effect
+        └── ConnectionLostError  the connection broke or is silent; the agent may still run
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class AgentSocket(asyncio.Protocol):
             self._receiver.all_received()
 
     def _write(self, frames: list[bytes]) -> None:
-        if frames and not self._transport.is_closing():  # of one that is closing its end has yet to be reported
+        if frames and not self._transport.is_closing():  # for a closing socket, the end has yet to be reported
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
 

@@ -1,4 +1,4 @@
-"""The requests that reach a session agent: the upgrade to a session, and the adoption of a spare's agent (PROTOCOL §1.7).
+"""The HTTP requests to a session agent: the upgrade to a session, and the adoption of a spare's agent (PROTOCOL §1.7).
 
 Owns both HTTP requests and the mutual proof: an address that was reassigned to another sandbox's agent learns nothing and is refused. The
 upgraded connection is then used by ``sessions.relay`` or ``agent_call``; the runtime decides which agent is adopted, and when.
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import httptools
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import (
     BODY_HEADER,
@@ -32,13 +33,10 @@ from holdfast_wire.websocket_frames import accept_key
 
 from gateway.model.records import Record
 
-_HEAD_BYTES: Final = 16 * 1024
-_BODY_BYTES: Final = 64 * 1024
-"""Longest head and body of an answer: an agent may be hostile."""
-_HEAD_END: Final = b"\r\n\r\n"
-_SWITCHING: Final = 101
+_ANSWER_BYTES: Final = 80 * 1024
+"""Longest answer, its body included: an agent may be hostile."""
 _IDLE_S: Final = 2.0
-"""Time limit of a query for the idle time."""
+"""Time limit of a request for the idle time."""
 _PATIENCE_S: Final = 60.0
 """How long the end of a sandbox is delayed for an agent that does not answer: the work that keeps it busy may be a reason to wait."""
 
@@ -57,11 +55,11 @@ class Dialled:
     transport: asyncio.Transport
     early: bytes
     idle_s: float | None = None
-    """For how long the sandbox has not been used (PROTOCOL §1.8); None where its agent does not report it."""
+    """For how long the sandbox has not been used (PROTOCOL §1.8); None if its agent does not report it."""
 
 
 async def dial(endpoint: str, secrets_: tuple[str, ...], sandbox_id: str, incarnation: str, timeout_s: float) -> Dialled:
-    """Reach the agent of one incarnation, with whichever of the deployment's secrets it was created. Raises ``DialError``."""
+    """Reach the agent of one incarnation, which was created with any one of the deployment's secrets. Raises ``DialError``."""
     return await dial_any(endpoint, [agent_token(secret, sandbox_id, incarnation) for secret in secrets_], timeout_s)
 
 
@@ -76,7 +74,7 @@ async def dial_any(endpoint: str, tokens: Sequence[str], timeout_s: float) -> Di
             first = first or error
             if error.code != "agent_identity":
                 break
-    raise first or DialError("agent_identity", "the gateway knows no token of the sandbox's agent")
+    raise first or DialError("agent_identity", "the gateway has no token for the sandbox's agent")
 
 
 async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
@@ -100,9 +98,8 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
 
 
 async def idle_time(secrets_: tuple[str, ...], record: Record) -> float | None:
-    """For how many seconds a sandbox has been idle: only its agent sees what runs there.
-
-    None where its agent will not answer any more. Raises ``DialError`` while it may.
+    """For how many seconds a sandbox has been idle, which only its agent knows. None if its agent will never answer again; raises
+    ``DialError`` if it may answer later.
     """
     try:
         dialled = await dial(record.endpoint, secrets_, record.sandbox_id, record.incarnation, _IDLE_S)
@@ -117,9 +114,9 @@ async def idle_time(secrets_: tuple[str, ...], record: Record) -> float | None:
 async def adopt_agent(endpoint: str, token: str, new_token: str, identity: Mapping[str, Any], timeout_s: float) -> None:
     """Give the agent that knows ``token`` the identity of ``new_token``. The agent proves that it took it, and which pod it is in.
 
-    ``identity`` has ``sandbox_id``, ``incarnation``, ``env`` and ``labels``, and ``workdir`` and ``user`` where they are to change.
-    ``endpoint`` is as ``dial_agent`` takes it. Raises ``DialError``, or the ``HoldfastError`` that the agent answers; after either the
-    agent's identity is unknown, and it should be discarded.
+    ``identity`` has ``sandbox_id``, ``incarnation``, ``env`` and ``labels``, and ``workdir`` and ``user`` if they change. ``endpoint`` is
+    as ``dial_agent`` takes it. Raises ``DialError``, or the ``HoldfastError`` that the agent answers; after either the agent's identity is
+    unknown, and it should be discarded.
     """
     nonce = secrets.token_hex(16)
     body = json.dumps({**identity, "token": seal_token(token, nonce, new_token)}).encode()
@@ -147,7 +144,7 @@ def _refusal(status: int, answer: bytes) -> HoldfastError:
 
 
 _Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers with names in lower case, and what followed them: the body as long as it is declared, or more."""
+"""Status, headers with names in lower case, and what followed them: the body or, after an upgrade, the first bytes of the session."""
 
 
 async def _ask(endpoint: str, request: bytes, timeout_s: float) -> tuple[asyncio.Transport, _Answer]:
@@ -189,69 +186,56 @@ def _seconds(text: str) -> float | None:
 
 
 class _AnswerReader(asyncio.Protocol):
-    """Reads an answer, then stops reading. The head is parsed once, however the agent divides what it sends."""
+    """Reads an answer, then stops reading."""
 
     def __init__(self, answer: asyncio.Future[_Answer]) -> None:
         self.answer = answer
-        self._buffer = bytearray()
-        self._head: tuple[int, dict[str, str]] | None = None
-        self._body_at = self._body_bytes = 0
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._received = 0
+        self._complete = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
 
     def data_received(self, data: bytes) -> None:
-        searched = max(0, len(self._buffer) - len(_HEAD_END) + 1)
-        self._buffer += data
         if self.answer.done():
             return
+        self._received += len(data)
         try:
-            if self._head is None:
-                self._read_head(searched)
-        except ValueError as error:
-            self._fail(f"the agent's answer is not HTTP: {error}")
-            return
-        if self._head is not None and len(self._buffer) - self._body_at >= self._body_bytes:
-            assert self._transport is not None
-            self._transport.pause_reading()
-            self.answer.set_result((*self._head, bytes(self._buffer[self._body_at :])))
-
-    def _read_head(self, searched: int) -> None:
-        """Parse the head once it is whole. Raises ``ValueError``."""
-        end = self._buffer.find(_HEAD_END, searched)
-        if max(end, len(self._buffer) if end < 0 else 0) > _HEAD_BYTES:
-            raise ValueError("its head is too long")
-        if end < 0:
-            return
-        status, headers = _parsed(bytes(self._buffer[:end]))
-        self._body_at = end + len(_HEAD_END)
-        if status != _SWITCHING:  # after that the session follows, and no body
-            self._body_bytes = int(headers.get("content-length", 0))
-        if self._body_bytes > _BODY_BYTES:
-            raise ValueError("its body is too long")
-        self._head = status, headers
-
-    def _fail(self, why: str) -> None:
-        assert self._transport is not None
-        self._transport.pause_reading()
-        self.answer.set_exception(OSError(why))
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._body += data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            if not self._complete:  # what follows an answer is nobody's
+                self._end(OSError(f"the agent's answer is not HTTP: {error}"))
+                return
+        if self._complete:
+            self._end()
+        elif self._received > _ANSWER_BYTES:
+            self._end(OSError("the agent's answer is too long"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answer.done():
             self.answer.set_exception(exc if isinstance(exc, OSError) else OSError("the agent closed the connection"))
 
+    def _end(self, error: OSError | None = None) -> None:
+        assert self._transport is not None
+        self._transport.pause_reading()
+        if error is not None:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result((self._parser.get_status_code(), self._headers, bytes(self._body)))
 
-def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
-    """Status and headers. Raises ``ValueError``."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    version, _, rest = first.partition(" ")
-    if not version.startswith("HTTP/1."):
-        raise ValueError("it has no status line")
-    headers = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise ValueError("one of its headers has no colon")
-        headers[name.strip().lower()] = value.strip()
-    return int(rest[:3]), headers
+    # What the parser reports ----------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self._complete = True

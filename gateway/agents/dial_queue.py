@@ -1,7 +1,7 @@
 """How many agents one replica dials at the same time; the others wait in order.
 
 A thousand agents that are asked at once on one machine share its processors, so each answers when nearly all have, and all exceed the time
-limit of a dial together. Asked in turn, each answers quickly.
+limit of a dial together. If fewer are asked at the same time, each answers quickly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 AT_ONCE = 64
 OF_ONE_OWNER = 16
-"""Fewer than all places, so that one owner whose agents do not answer does not delay the others."""
+"""Most dials of one owner at a time. Fewer than all, so that an owner whose agents do not answer does not delay the others."""
 PLACE_S = 0.1
 """For how long a dial counts. Agents that do not answer, such as those of a lost machine, delay the others by no more than that."""
 
@@ -25,7 +25,7 @@ class DialQueue:
         self._places = asyncio.Semaphore(at_once)
         self._place_s = place_s
         self._of_owner: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(of_one_owner))
-        """As many as the keys file has owners."""
+        """One entry for each owner; their number is limited by the keys file."""
 
     @asynccontextmanager
     async def place(self, owner: str) -> AsyncIterator[None]:

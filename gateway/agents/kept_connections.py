@@ -1,8 +1,8 @@
 """Connections to agents that stay open for a moment after a REST request, so that later requests need not dial.
 
-Owns how many are kept and for how long, and which may be used again. To dial an agent, prove both identities and greet takes three round
-trips, which is most of the time of a small request. Requests to one sandbox at the same time share a connection. Nothing is lost with
-them: any request can dial instead. Called by ``oneoff``.
+Owns how many are kept and for how long, and which may be used again. Dialling an agent, proving both identities and exchanging Hello and
+Welcome take three round trips, which is most of the time of a small request. Concurrent requests to one sandbox share a connection. Losing
+a connection loses nothing: any request can dial again. Called by ``oneoff``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .dial import Dialled
 KEEP_S: Final = 10.0
 """How long an unused connection is kept."""
 _MOST: Final = 512
-"""Most connections kept; of more, the one unused longest is closed."""
+"""Most connections kept; beyond that, the one that was unused longest is closed."""
 _CALLS: Final = 64
 """Most requests that share a connection at a time; a further one has its own."""
 
@@ -45,7 +45,7 @@ class _Kept:
 class KeptConnections:
     """One per replica. ``dial`` reaches a sandbox's agent; it and the agent's greeting may take ``timeout_s`` each.
 
-    Where that fails, ``check``, called with the owner and the id, may raise what is known of the sandbox instead.
+    If that fails, ``check`` is called with the owner and the id, and may raise a more specific error about the sandbox.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class KeptConnections:
         self._kept.pop(key).connection.close()
 
     def _make_room(self) -> bool:
-        """Whether one more may be kept; an unused one is closed for it."""
+        """Whether one more connection may be kept; an unused one is closed to make room."""
         if self._closed:
             return False
         if len(self._kept) >= _MOST:
@@ -141,7 +141,7 @@ class KeptConnections:
         self._drop(key)
 
     def close(self) -> None:
-        """Close those that no request uses, and each of the others after its last."""
+        """Close the connections that no request uses, and each of the others after its last request."""
         self._closed = True
         for key in [key for key, kept in self._kept.items() if kept.expiry is not None]:
             self._expire_now(key)

@@ -19,7 +19,7 @@ log = logging.getLogger("gateway.controller")
 
 LAPSED = Cause("group-lease", "caller", "the lease of the sandbox's group expired: no heartbeat came")
 UNMADE_S = 60.0
-"""A member, or a counted sandbox, that has no record is being created, or never will be: after this long it is the latter."""
+"""After this time a group member or counted sandbox without a record will never be created; before that, it may be in creation."""
 
 Remove = Callable[[list[tuple[str, str]], int], Awaitable[None]]
 
@@ -78,7 +78,7 @@ class Groups:
             await self._store.group_leave(group.key, sandbox_id, joined_at, term=term)
 
     async def _over(self, unknown: Mapping[str, float]) -> list[tuple[str, float]]:
-        """Of members without a record: those that ended after they joined, and those whose creation has failed."""
+        """The members without a record that have ended since they joined, or whose creation has failed."""
         tombstones = await self._store.tombstones(unknown)
         ended = {id_ for id_, tombstone in tombstones.items() if tombstone.ended_at >= unknown[id_]}
         return [(id_, at) for id_, at in unknown.items() if id_ in ended or time.time() - at > self._unmade_s]

@@ -40,9 +40,8 @@ class Leadership:
 
     @property
     def settled(self) -> bool:
-        """Whether the store has been available again for as long as it was down.
-
-        Until then users of sandboxes and holders of groups may not have been able to report, and nothing may end because they did not.
+        """Whether the store has been available again for as long as it was down. Until then, heartbeats and activity may be missing because
+        of the outage, so no sandbox or group may be ended for that.
         """
         return self._away_since is None and asyncio.get_running_loop().time() >= self._patient_until
 
@@ -70,10 +69,10 @@ class Leadership:
             self._back(asked)
             if term is not None and term != self.term:
                 await self._store.fence(term)
-                log.info("leading, term %d", term)
+                log.info("this controller is the leader now (term %d)", term)
                 self.changed.set()
             if term is None and self.term is not None:
-                log.info("another controller leads")
+                log.info("another controller is the leader now")
             self.term = term
             if term is not None:
                 self._leading.set()
@@ -90,7 +89,7 @@ class Leadership:
             self._good_until = asked + self._settings.lease_ttl_s
 
     def _back(self, asked: float) -> None:
-        """The store answers."""
+        """The store has answered."""
         self._answered_at = asked
         if self._away_since is not None:
             now = asyncio.get_running_loop().time()
@@ -103,5 +102,5 @@ class Leadership:
 
     async def resign(self) -> None:
         self.term = None
-        with contextlib.suppress(PlacementUnavailableError):  # then the lease expires by itself
+        with contextlib.suppress(PlacementUnavailableError):  # then the lease expires
             await self._store.resign(self._holder)

@@ -33,6 +33,8 @@ log = logging.getLogger("gateway.controller")
 _UNRECORDED = 10_000
 """Events kept while they cannot be recorded; of more the oldest are dropped, and the reconciler finds their sandboxes missing."""
 _UNRECORDED_S = 60.0
+_START_S = 10.0
+"""How long after the start a step that must be repeated is no reason for a warning: the processes of one machine start together."""
 _FAILED_PAUSE_S = 10.0
 """Longest pause after a step that failed: creates wait for the first verdict of a probe."""
 
@@ -53,6 +55,7 @@ class Controller:
         ask_idle: AskIdle | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
+        self._started_at = time.monotonic()
         self._store = store
         self._runtime = runtime
         self._settings = settings
@@ -66,7 +69,7 @@ class Controller:
         self._unrecorded: deque[tuple[float, Event]] = deque(maxlen=_UNRECORDED)
 
     async def run(self) -> None:
-        """Until cancelled; releases the lease at the end."""
+        """Run until cancelled; the lease is released at the end."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.leadership.run(), name="leadership")
@@ -78,7 +81,7 @@ class Controller:
             await self.leadership.resign()
 
     def _periodic(self, group: asyncio.TaskGroup) -> Iterator[tuple[str, float, Callable[[int], Awaitable[None]]]]:
-        """What is done at intervals; ``group`` owns the tasks that create spares."""
+        """The periodic steps; ``group`` owns the tasks that create spares."""
         settings = self._settings
         yield "expiry", settings.expiry_interval_s, self._expire
         yield "freeing groups", settings.expiry_interval_s, self._free_groups
@@ -107,7 +110,8 @@ class Controller:
                 self._unrecorded.append((time.monotonic(), event))
 
     async def _replay(self, term: int) -> None:
-        """Record events that came while no controller led or the store was down: a cause is sent once, and a list may no longer show it."""
+        """Record the events that came while no controller was the leader or the store was down: a cause is sent only once, and later lists
+        may not show it."""
         while self._unrecorded:
             at, event = self._unrecorded[0]
             if time.monotonic() - at < _UNRECORDED_S:
@@ -126,7 +130,7 @@ class Controller:
                 await self._store.mark_leaving(sandbox_id, incarnation, PlannedEnd(cause, deadline), term=term)
 
     async def _repeat(self, what: str, every_s: float, step: Callable[[int], Awaitable[None]]) -> None:
-        """Take the step with the term, again and again while this controller leads. A step that fails is repeated, soon if it is rare."""
+        """Repeat the step while this controller is the leader. A step that failed is repeated sooner if it is rare."""
         while True:
             await self.leadership.until_leading()
             term, pause_s = self.leadership.term, min(every_s, _FAILED_PAUSE_S)
@@ -149,7 +153,7 @@ class Controller:
             await self._groups.free(term)
 
     async def _collect(self, term: int) -> None:
-        """A runtime also probes what it is declared to enforce, and creates depend on that."""
+        """Remove unused objects. The runtime also probes what it is declared to enforce; creates depend on the result."""
         await self._runtime.collect()
 
     async def _reconcile(self) -> None:
@@ -177,6 +181,9 @@ class Controller:
         except FencedError:
             self.leadership.lost()
         except HoldfastError as error:
-            log.warning("%s is postponed: %s", what, error.code)
+            if error.retryable and time.monotonic() < self._started_at + _START_S:
+                log.info("starting; %s waits: %s", what, error.message)
+            else:
+                log.warning("%s failed and will be repeated: %s", what, error.message)
         except Exception:
             log.exception("%s failed", what)

@@ -1,9 +1,9 @@
 """Keeps the warm pools at the size that the pools file sets, and the images that it lists on every node.
 
-Owns the creating tasks (in the controller's task group), their number and rate, and when a spare is offered, withdrawn and removed. What
-exists is what the runtime lists, so that the next controller finds whatever a killed one left; the store has only the ids that gateways may
-try. A spare has no owner, so it is removed without the evidence that a sandbox requires; one that is being adopted in this moment is not
-removed by the runtime. Called by ``loop`` and ``reconciler``.
+Owns the creating tasks (in the controller's task group), their number and rate, and when a spare is offered, withdrawn and removed. The
+existing spares are those that the runtime lists, so that the next controller finds what a killed one left; the store only has the ids that
+gateways may try to adopt. A spare has no owner, so it is removed without the checks that a sandbox requires; the runtime does not remove a
+spare that is being adopted. Called by ``loop`` and ``reconciler``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SparePlan:
 def plan_spares(
     pool: Pool | None, offered: Collection[str], spares: Sequence[SandboxStatus], *, now: float, ours: Collection[str]
 ) -> SparePlan:
-    """The plan for one pool, None where it is not defined any more. ``ours`` are in creation by this controller.
+    """The plan for one pool; None if the pool is no longer defined. ``ours`` are in creation by this controller.
 
     ``offered`` was read before ``spares``.
     """
@@ -153,7 +153,7 @@ class PoolRefill:
                 spawn(self._create(pool, id_, incarnation, term, pace), name=f"creation of {id_}")
 
     async def read_offers(self) -> dict[str, dict[str, float] | None]:
-        """What the store offers, by pool; None where it is being rebuilt."""
+        """The spares that the store offers, by pool; None if the store is being rebuilt."""
         return {key: await self._store.spares(key) for key in self._pools()}
 
     async def reconcile(self, offers: Mapping[str, Mapping[str, float] | None], spares: Sequence[SandboxStatus], term: int) -> None:

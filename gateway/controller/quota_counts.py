@@ -17,7 +17,7 @@ from .groups import UNMADE_S
 
 
 class QuotaCounts:
-    """Does nothing where no quota is set."""
+    """Does nothing if no quota is set."""
 
     def __init__(self, store: PlacementStore, settings: AdmissionSettings | None, unmade_s: float = UNMADE_S) -> None:
         self._store = store

@@ -102,11 +102,11 @@ class Reconciler:
         if before is None:
             self._passes = 0  # groups and quotas are compared in the next pass
             await self._store.set_marker(secrets.token_hex(8), term=term)
-            log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
+            log.info("the placement store was empty: its records were rebuilt from the %d running sandboxes", len(everything))
         return result.actions
 
     async def _look_again(self, sandboxes: list[SandboxStatus], ids: Collection[str]) -> list[SandboxStatus]:
-        """The sandboxes, those of the ids as the runtime has them now."""
+        """The sandboxes; those with one of the ids are requested from the runtime again."""
         if len(ids) > _LOOKS:
             return [sandbox for sandbox in await self._runtime.list_all() if not is_spare(sandbox)]
         found = [sandbox for sandbox in sandboxes if sandbox.sandbox_id not in ids]
@@ -167,8 +167,8 @@ def _sandbox_id(action: Action) -> str:
 class RecordCache:
     """The records of all sandboxes, kept from pass to pass and brought up to date from the store's changes.
 
-    Everything is read again at first, after a wipe of the store, where its changes are incomplete, and now and then, for what was changed
-    by other means than a step of this version. One that raised is read again from the start.
+    All records are read at first, after a wipe of the store, if the list of changes is incomplete, and from time to time, for changes by
+    another version. A read that raised is repeated from the start.
     """
 
     def __init__(self, store: PlacementStore) -> None:

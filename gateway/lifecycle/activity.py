@@ -46,5 +46,5 @@ def _in_use(gateway: Gateway, sandbox_id: str, idle_s: float) -> Iterator[None]:
 
 
 async def _touch(gateway: Gateway, sandbox_id: str) -> None:
-    with contextlib.suppress(PlacementUnavailableError):  # after an outage nothing ends for idleness at first (``controller.leadership``)
+    with contextlib.suppress(PlacementUnavailableError):  # after an outage idle sandboxes continue at first (``controller.leadership``)
         await gateway.store.touch([sandbox_id])

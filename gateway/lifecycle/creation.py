@@ -1,13 +1,15 @@
 """Creation of a sandbox: from a reserved record to a ready one.
 
-Owns the steps, the adoption of a spare included, and what a failure in each of them leaves: another replica or the controller completes
-what this one cannot. Called by ``routes.sandboxes``, which reads the request.
+Owns the steps, including the adoption of a spare, and the cleanup after a failure in each of them: another replica or the controller
+completes what this one cannot. Called by ``routes.sandboxes``, which reads the request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import logging
 import time
 from collections.abc import Collection
@@ -31,7 +33,7 @@ _POLL_LEAST_S = 0.02
 _POLL_MOST_S = 0.5
 _EXISTS_MOST_S = 5.0
 _TRIES = 3
-"""Spares tried before the pool is given up: a lost spare is detected by adopting it."""
+"""How many spares are tried before a new sandbox is created instead: a lost spare is only noticed when it is adopted."""
 _ADOPT_S = 10.0
 _TOUCH_S = 5.0
 """How often the record of a sandbox in creation is renewed: more often than the controller looks for abandoned ones."""
@@ -40,15 +42,14 @@ _REBUILD_S = 30.0
 
 
 async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: QueuePlace, *, queued: bool, forget: bool) -> Record:
-    """Create the sandbox of a pending record. A failure is recorded, and raised for a waiting caller.
-
-    With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key. ``queued``: the record does not
-    state yet that the creation has begun. ``place`` is left at the end.
+    """Create the sandbox of a pending record. A failure is recorded, and raised for a waiting caller. With ``forget``, a temporary failure
+    leaves no record, so that the request can be repeated under the same key. ``queued``: the record does not state yet that the creation
+    has begun. ``place`` is released at the end.
     """
     request = _request(gateway, spec, env)
     deadline = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
     try:
-        queued = queued or not place.turn.done()  # after a wait it may have been deleted
+        queued = queued or not place.admitted.done()  # after a wait it may have been deleted
         async with place:
             gateway.metrics.observe("create_queue_seconds", place.waited_s)
             if queued:
@@ -62,15 +63,16 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
         if error.code == "sandbox_exists":  # another replica is creating it
             return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
         nothing = isinstance(error, RuntimeUnavailableError) and error.made_nothing
-        if nothing or error.code != "runtime_unavailable":  # otherwise it may exist: the controller finds out
+        if nothing or error.code != "runtime_unavailable":  # otherwise the sandbox may exist: the controller checks that
             ready = await _fail(gateway, spec, error, forget=forget and error.retryable, created=not nothing)
             if ready is not None:
                 return ready
         raise
+    mark_ready = functools.partial(gateway.store.mark_ready, spec.sandbox_id, spec.incarnation, endpoint)
     try:
-        entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint)
+        entry = await mark_ready()
     except PlacementUnavailableError:  # the caller may retry; only this replica can report that an adopted sandbox is ready
-        gateway.background.start(_mark_ready_later(gateway, spec, endpoint, deadline), f"record of {spec.sandbox_id}")
+        gateway.background.repeat(mark_ready, itertools.repeat(_POLL_MOST_S), f"record of {spec.sandbox_id}", until=deadline)
         raise
     if entry is None and not await gateway.store.knows(spec.sandbox_id):  # the store was wiped: the controller rebuilds the record
         missing = ("placement_unavailable", "sandbox_not_found")
@@ -143,14 +145,14 @@ def _request(gateway: Gateway, spec: SandboxSpec, env: dict[str, str]) -> Create
 
 
 def _own_time(ready_timeout_s: float) -> float:
-    """A little less than the record's own timeout: this replica can report why the sandbox is late, the controller only that it is."""
+    """A little less than the record's own timeout: this replica can report why the sandbox is late, the controller only that it is late."""
     return ready_timeout_s - min(_MARGIN_S, _MARGIN_SHARE * ready_timeout_s)
 
 
 async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, deadline: float) -> str:
-    """Adopt a spare where one fits, else create. ``deadline`` is on the loop's clock; queueing has used part of the time.
+    """Adopt a spare if one fits, else create a sandbox. ``deadline`` is on the loop's clock; queueing has used part of the time.
 
-    Creating is repeated while another incarnation has the id, or another replica is creating this one: that replica may be gone.
+    Creating is repeated while another incarnation has the id, or another replica is creating this one: that replica may have ended.
     """
     clock = asyncio.get_running_loop().time
     pools = gateway.pools.read()
@@ -174,11 +176,9 @@ async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, d
 
 
 async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> str | None:
-    """A spare as the requested sandbox, or None for a cold start.
-
-    Several replicas may create one sandbox, so its record states once what it is created from. Who gets a spare is decided by the runtime
-    when it is adopted; what the store offers is a hint. Raises ``sandbox_exists`` when another replica is creating the sandbox, and what
-    the store raises.
+    """Adopt a spare as the requested sandbox; None if one has to be created. Several replicas may create the same sandbox, so its record
+    stores, once, what it is created from. The runtime decides which request gets a spare; the store's offers are only hints. Raises
+    ``sandbox_exists`` when another replica is creating the sandbox, and what the store raises.
     """
     store, failed = gateway.store, ""
     for number in range(_TRIES):
@@ -198,7 +198,7 @@ async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, po
             if error.code != "sandbox_not_found":
                 await _discard(gateway, source, spec)
             elif any(one.incarnation == spec.incarnation for one in await gateway.runtime.get(spec.sandbox_id)):
-                # The spare is not lost: another replica, which saw it in the record, has adopted it.
+                # The spare is not lost: another replica has found it in the record and adopted it.
                 raise HoldfastError("sandbox_exists", "another replica is already creating this sandbox") from None
             failed = source
             continue
@@ -211,7 +211,7 @@ async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, po
 
 
 async def _discard(gateway: Gateway, spare: str, spec: SandboxSpec) -> None:
-    """Remove a spare whose adoption failed half-way, under its own id and under the new one."""
+    """Remove a spare whose adoption failed before its end, under its own id and under the new one."""
     for sandbox_id, incarnation in ((spare, None), (spec.sandbox_id, spec.incarnation)):
         with contextlib.suppress(HoldfastError):  # the controller removes what remains
             await gateway.runtime.delete(sandbox_id, incarnation)
@@ -230,17 +230,8 @@ async def _begin(gateway: Gateway, spec: SandboxSpec) -> None:
             raise HoldfastError("sandbox_exists", "the sandbox has been created already, or has ended")
 
 
-async def _mark_ready_later(gateway: Gateway, spec: SandboxSpec, endpoint: str, deadline: float) -> None:
-    """Repeat until the store has recorded it. The controller handles whatever else happens to the sandbox in between."""
-    while asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_POLL_MOST_S)
-        with contextlib.suppress(PlacementUnavailableError):
-            await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint)
-            return
-
-
 async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool, created: bool) -> Record | None:
-    """Record the failure, then remove what was ``created``. Answers the record where another replica has created the sandbox."""
+    """Record the failure, then remove what was ``created``. Returns the record if another replica has created the sandbox."""
     cause = Cause(error.reason or error.code.replace("_", "-"), error.fault, error.message)
     entry = await gateway.store.mark_failed(spec.sandbox_id, spec.incarnation, cause, was="pending")
     if not isinstance(entry, Record) or entry.incarnation != spec.incarnation:

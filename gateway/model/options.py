@@ -1,7 +1,6 @@
-"""What a sandbox may request of a cluster beyond image, CPU and memory, and what it may reach over the network.
-
-Plain frozen data that runtimes translate. How requests write it is in ``option_fields``; a runtime that does not support a field refuses
-with ``unsupported``, naming it.
+"""The options that a request may set for a cluster besides image, CPU and memory, and the network access of a sandbox. Plain frozen data
+that runtimes translate. ``option_fields`` has the form of these in requests; a runtime refuses a field that it does not support with
+``unsupported`` and the field's name.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Options:
     group: int | None = None
     architecture: Literal["", "amd64", "arm64"] = ""
     entrypoint: bool | tuple[str, ...] = False
-    """What the agent starts at once: these words, or with True the image's own entry point."""
+    """The command that the agent starts first: these words, or with True the image's own entrypoint."""
     ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Soft and hard limit of each resource for all processes, -1 for none."""
     shm_bytes: int | None = None

@@ -71,15 +71,15 @@ class Record:
     endpoint: str = ""
     ready_at: float | None = None
     active_at: float | None = None
-    """When it was last known to be in use or, while pending, in creation. May be in the future."""
+    """When it was last in use, as far as is known, or, while it is pending, in creation. May be in the future."""
     ended_at: float | None = None
     lifetime_s: float | None = None
-    """From creation on; as changed since it was requested."""
+    """In seconds after the creation; as changed since it was requested."""
     expires_at: float | None = None
-    """The earliest time one of its limits runs out as things stand; moves with activity and heartbeats."""
+    """The earliest time at which one of its limits is reached if nothing changes; it moves with activity and heartbeats."""
     cause: Cause | None = None
     leaving: PlannedEnd | None = None
-    """Set once it is known that it will end soon."""
+    """Set once it is known that the sandbox will end soon."""
     begun_at: float | None = None
     """When its creation began; None while that is queued."""
 
@@ -105,7 +105,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What is kept of an ended sandbox for an hour."""
+    """The record of an ended sandbox, which is kept for an hour."""
 
     sandbox_id: str
     owner: str
@@ -115,7 +115,7 @@ class Tombstone:
 
 
 Entry = Record | Tombstone | None
-"""What is known about an id: a sandbox, a tombstone, or nothing."""
+"""The entry of an id: a sandbox, a tombstone, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Whose records have been created, changed state or ended since a ``cursor``: one position for each shard."""
+    """The ids whose records were created, changed state or ended since a ``cursor``, which has one position for each shard."""
 
     cursor: Sequence[str]
     ids: set[str]
@@ -146,7 +146,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A sandbox whose time ran out; it is now to be removed from the runtime."""
+    """A sandbox that has reached a limit; it must now be removed from the runtime."""
 
     sandbox_id: str
     incarnation: str
@@ -163,11 +163,11 @@ class Group:
     owner: str
     name: str
     lease: str
-    """Known to the client that began the lease; "" before there is one."""
+    """A value that the client which began the lease knows; "" before there is a lease."""
     ttl_s: float | None
     expires_at: float | None
     members: dict[str, float]
-    """Some ids and when they joined. They may be gone, or not yet created: see their records."""
+    """Some ids and when they joined. These sandboxes may have ended, or may not be created yet: see their records."""
     count: int
     cause: Cause | None = None
     """Why it has ended."""
@@ -179,7 +179,7 @@ GroupStatus = Literal["ok", "lapsed", "freeing"]
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Most that an owner, or all owners together, may have at a time. None: no limit."""
+    """The limits of an owner, or of all owners together. None: no limit."""
 
     sandboxes: int | None = None
     cores: float | None = None

@@ -1,6 +1,6 @@
 """One-off operations in a sandbox: a command, a file, a listing, a patch.
 
-Owns the channel of each and its result. Keeps nothing: a job is a command of the agent, ``<sandbox id>.<command id>``, and any replica can
+Owns the channel of each and its result. Stores nothing: a job is a command of the agent, ``<sandbox id>.<command id>``, so any replica can
 query it. Uses ``agent_call`` for the connection; the routes are in ``routes.commands`` and ``routes.files``.
 """
 
@@ -44,22 +44,22 @@ class Outcome:
     output: dict[int, bytearray] = field(default_factory=lambda: {STDOUT: bytearray(), STDERR: bytearray()})
     truncated: bool = False
     started_at: float | None = None
-    """Seconds since the epoch by the sandbox's clock, where its agent reports it."""
+    """Seconds since the epoch by the sandbox's clock; None if its agent does not report it."""
 
 
 async def run(gateway: Gateway, record: Record, params: dict[str, Any], wait_s: float | None, wanted: Callable[[], bool]) -> Outcome:
     """Start the command of ``params``, or join it when its id is known; wait for its end for at most ``wait_s``.
 
-    With None it returns as soon as the command has begun. The output is acknowledged, so that the agent may discard it, only while
-    ``wanted`` says that the caller still waits: otherwise it can be queried later. Raises what the agent answers, ``sandbox_gone`` when
-    the sandbox ended meanwhile, and ``outcome_unknown`` when the agent was lost after the command may have begun.
+    With None it returns as soon as the command has begun. The output is acknowledged, so that the agent may discard it, only if ``wanted``
+    returns that the caller still waits; otherwise it can be queried later. Raises what the agent answers, ``sandbox_gone`` when the sandbox
+    ended meanwhile, and ``outcome_unknown`` when the agent was lost after the command may have begun.
     """
     outcome = Outcome()
     opened = False
     try:
         async with gateway.agents.call(record) as call:
             opened = True
-            rest = call.begin("command", {**params, "keep": True})  # if this answer is lost, the output is queried again
+            rest = call.begin("command", {**params, "keep": True})  # if this answer is lost, the output can be queried again
             if rest:
                 async with _limit(_CALL_S):
                     await call.write(rest)
@@ -92,7 +92,7 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
         try:
             await gateway.ready(record.owner, record.sandbox_id)
         except PlacementUnavailableError:
-            break  # raised as it is, this error would mean that nothing was done
+            break  # unchanged, this error would mean that the command did not run
         except HoldfastError as gone:
             return HoldfastError(gone.code, gone.message, fault=gone.fault, reason=gone.reason, detail={**gone.detail, **known})
         if clock() > end or await _answers(gateway, record):
@@ -112,9 +112,8 @@ async def _answers(gateway: Gateway, record: Record) -> bool:
 
 
 async def peek(gateway: Gateway, record: Record, command_id: str, wait_s: float | None) -> Outcome:
-    """What is known of a command, without acknowledging it: its output can be queried again.
-
-    While it runs only its state is reported. With ``wait_s`` its end is awaited for that long.
+    """The state of a command, without acknowledging its output, which can be queried again. While it runs only its state is reported. With
+    ``wait_s``, wait for its end for that long.
     """
     outcome, whole = Outcome("running"), Outcome("running")
     with in_use(gateway, record):

@@ -63,12 +63,12 @@ def _plain(detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_truncated(reported: object, kept_bytes: int) -> bool:
-    """Whether a stream's account in a result counts more bytes than were received."""
+    """Whether a result counts more bytes of a stream than were received."""
     return isinstance(reported, list) and bool(reported) and isinstance(reported[0], int) and reported[0] > kept_bytes
 
 
 def streams(reported: object) -> dict[str, dict[str, Any]] | None:
-    """The accounts of both streams: bytes seen, bytes dropped, SHA-256 of all seen bytes. None where they are missing or malformed."""
+    """The counts of both streams: bytes seen, bytes dropped, SHA-256 of all seen bytes. None if they are missing or malformed."""
     if not isinstance(reported, dict):
         return None
     account: dict[str, dict[str, Any]] = {}
@@ -93,7 +93,7 @@ def exit_code(reported: object) -> int | None:
 
 
 def cause(reported: object) -> dict[str, str] | None:
-    """Why a command did not end by itself. An agent can blame only its own sandbox."""
+    """Why a command was ended from outside. An agent can only report a fault of its own sandbox."""
     if not isinstance(reported, dict):
         return None
     return {"fault": "workload", **{name: str(reported.get(name) or "")[:_TEXT_CHARACTERS] for name in ("reason", "message")}}

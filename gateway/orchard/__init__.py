@@ -1,4 +1,4 @@
-"""What only clients of Orchard Env use: a JSON terminal, a login shell, and the detection of repeated exec requests.
+"""What only clients of Orchard Env use: a JSON terminal, and the detection of repeated exec requests.
 
-Used by the table of routes in ``gateway.app`` and by ``routes.commands``, and removable with these uses.
+``installation`` adds it to a gateway. Removable with its call in ``gateway.__main__``: nothing else imports this folder.
 """

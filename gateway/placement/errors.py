@@ -1,9 +1,7 @@
 """What a step of the placement store raises.
 
-HoldfastError
-├── PlacementUnavailableError   the store did not answer; nothing is known to have happened
-│   ├── UnreadableError         a key holds what no replica wrote
-│   └── RebuildingError         the store does not know all sandboxes yet
+HoldfastError ├── PlacementUnavailableError   the store did not answer; whether the step was carried out is not known │   ├──
+UnreadableError         a key has a value that no replica wrote │   └── RebuildingError         the store does not know all sandboxes yet
 └── FencedError                 a newer controller leads: this write was refused
 """
 

@@ -37,7 +37,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from gateway.settings import PlacementSettings
 
-from .errors import PlacementUnavailableError, UnreadableError
+from .errors import FencedError, PlacementUnavailableError, UnreadableError
 
 Argument = str | bytes | int | float
 
@@ -137,9 +137,9 @@ class RedisConnection:
             if self._cluster is not None:
                 async with TurnLimit(self._settings.step_timeout_s):
                     return [await self._cluster.execute_command(*parts) for parts in commands]
-            await self._turn()
+            await self._wait_for_connection()
             try:
-                if clock() < self._retry_at:  # a step that had the connection before found the store down
+                if clock() < self._retry_at:  # the step that used the connection before has found that the store is down
                     raise PlacementUnavailableError
                 connection = self._idle.pop() if self._idle else self._pool.make_connection()
                 try:
@@ -153,6 +153,8 @@ class RedisConnection:
             raise
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
             if isinstance(error, ResponseError) and not isinstance(error, AskError):  # a redirection that led nowhere is an outage
+                if "FENCED" in str(error):
+                    raise FencedError from error
                 if "WRONGTYPE" in str(error):
                     raise UnreadableError from error
                 refusal = _refusal(error)
@@ -162,8 +164,8 @@ class RedisConnection:
             self._retry_at = clock() + self._settings.rest_after_failure_s
             raise PlacementUnavailableError from error
 
-    async def _turn(self) -> None:
-        """Wait until a connection is free. Raises ``PlacementUnavailableError`` when others have had all of them for too long."""
+    async def _wait_for_connection(self) -> None:
+        """Wait until a connection is free. Raises ``PlacementUnavailableError`` if all of them are in use for too long."""
         if not self._free.locked():
             await self._free.acquire()
             return
@@ -191,7 +193,7 @@ async def _exchange(connection: Any, packed: bytes, count: int) -> list[Any]:
                 except ResponseError as error:
                     failed = failed or error
         except BaseException as error:
-            await connection.disconnect(nowait=True)  # an answer may still come over it
+            await connection.disconnect(nowait=True)  # an answer may still arrive on it
             if not may_be_stale or not isinstance(error, BrokenConnectionError | OSError):
                 raise
         else:
@@ -230,10 +232,11 @@ def _client(settings: PlacementSettings) -> tuple[Any, Any]:
 
 
 class TurnLimit:
-    """As ``asyncio.timeout(limit_s)``, counted in eight parts, each of which ends on another turn of the event loop.
+    """As ``asyncio.timeout(limit_s)``, counted in eight parts, each of which ends in another iteration of the event loop.
 
-    A turn of any length uses up one part at most, and each turn reads what has arrived: a thousand requests that arrive together keep the
-    loop from reading for longer than a step may take, and must not be reported as an outage. Raises ``TimeoutError``.
+    An iteration of any length uses up one part at most, and each iteration reads the bytes that have arrived. Otherwise a thousand requests
+    that arrive together, which keep the loop busy for longer than a step may take, would be reported as an outage of the store. Raises
+    ``TimeoutError``.
     """
 
     __slots__ = ("_left", "_limit", "_loop", "_part_s", "_timer")

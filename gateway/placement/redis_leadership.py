@@ -19,7 +19,7 @@ class RedisLeadership(RedisSteps):
         return int(await self._run("lead", [keys.lease(), keys.last_term()], [holder, ms(ttl_s), least_term])) or None
 
     async def lease_left_s(self) -> float:
-        """How long the lease is still valid if it is not renewed; 0 when there is none."""
+        """How long the lease is still valid if it is not renewed; 0 if no lease exists."""
         return max(int(await self._redis.command("PTTL", keys.lease())), 0) / 1000
 
     async def resign(self, holder: str) -> None:
@@ -44,12 +44,10 @@ class RedisLeadership(RedisSteps):
         await self._fence_all(term, marker)
 
     async def _fence_all(self, term: int, marker: str) -> None:
-        answers = await self._redis.run_many(
+        await self._redis.run_many(
             script("fence"),
             [([keys.term(shard), keys.marker(shard)], [term, marker]) for shard in range(SHARDS)],
         )
-        if not all(answers):
-            raise FencedError
 
     async def check_term(self, term: int) -> None:
         """Raises ``FencedError`` when another holds the lease, or none does: checked before actions that the store cannot refuse."""

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import tempfile
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from typing import Any
 import orjson
 import yaml
 from holdfast_wire.errors import HoldfastError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from gateway.http.request_fields import Fields, body_chunks, read_json
+from gateway.http.request_fields import Fields, body_chunk, read_json
 from gateway.http.responses import json_response
 from gateway.placement.errors import RebuildingError
 from gateway.runtimes.base import Image, Images
@@ -33,6 +34,8 @@ from gateway.service import Gateway, authenticated, gateway_of
 log = logging.getLogger("gateway")
 
 _READY_S = 1.0
+_START_S = 10.0
+"""How long after its start a gateway that is not ready yet is no reason for a warning: the processes of one machine start together."""
 _REMOVALS_S = 10.0
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _CHUNK = 1024 * 1024
@@ -55,14 +58,22 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when creates would work; 503 names what is unavailable."""
+    """200 if all parts that creates need are available; otherwise 503, with the names of the parts that are not."""
     gateway = gateway_of(request)
     away = {name: text for name, text in (await _parts(gateway)).items() if text}
     if gateway.attached.draining:
         away["gateway"] = "shutting down"
-    if away.keys() != gateway.unready.keys():  # probes come every second: only changes are logged
-        log.warning("not ready: %s", "; ".join(f"{name}: {text}" for name, text in away.items())) if away else log.info("ready")
-        gateway.unready = away
+    starting = bool(away) and not gateway.was_ready and time.monotonic() < gateway.started_at + _START_S
+    if (set(away), starting) != gateway.logged_readiness:  # probes come every second: only changes are logged
+        gateway.logged_readiness = (set(away), starting)
+        parts = "; ".join(f"{name}: {text}" for name, text in away.items())
+        if starting:
+            log.info("starting; still missing: %s", parts)
+        elif away:
+            log.warning("not ready: %s", parts)
+        else:
+            log.info("ready")
+    gateway.was_ready |= not away
     body = {"status": "unavailable" if away else "ready", "unavailable": away}
     return json_response(body, 503 if away else 200, {"Retry-After": "1"} if away else None)
 
@@ -72,7 +83,7 @@ async def metrics(request: Request) -> Response:
     gateway.metrics.gauge("attached_sessions", len(gateway.attached))
     gateway.metrics.gauge("creates_waiting", gateway.admission.waiting)
     gateway.metrics.gauge("creates_running", gateway.admission.running)
-    with contextlib.suppress(HoldfastError):  # what else there is to report does not wait for a runtime that is away
+    with contextlib.suppress(HoldfastError):  # the other metrics are reported even if the runtime does not answer
         for state, count in (await gateway.runtime.spares()).items():
             gateway.metrics.gauge("node_spares", count, state=state)
     return PlainTextResponse(gateway.metrics.render(), media_type="text/plain; version=0.0.4")
@@ -112,22 +123,14 @@ async def resources(request: Request) -> Response:
     gateway, _ = authenticated(request)
     stats = await gateway.runtime.stats()
     stats = {name: value for name, value in stats.items() if name not in ("id", "ok", "usage")}
-    if "cpu_requested" in stats:  # a cluster: it reports its nodes and the sums
-        cores, memory = stats.get("cpu_total") or 0.0, stats.get("memory_total") or 0
-        requested = {"cpu": stats["cpu_requested"], "memory_bytes": stats["memory_requested"]}
-    else:
-        present = await gateway.runtime.list_all()
-        cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        requested = {"cpu": sum(one.spec.cores for one in present), "memory_bytes": sum(one.spec.memory_bytes for one in present)}
+    cores, memory = stats["cpu_total"] or 0.0, stats["memory_total"] or 0
+    cores_requested, memory_requested = stats["cpu_requested"], stats["memory_requested"]
     return json_response(
         {
             "status": "ok",
-            "total_capacity": {"cpu": float(cores), "memory_bytes": memory},
-            "total_requested": requested,
-            "available": {
-                "cpu": max(cores - requested["cpu"], 0.0),
-                "memory_bytes": max(memory - int(requested["memory_bytes"]), 0),
-            },
+            "total_capacity": {"cpu": cores, "memory_bytes": memory},
+            "total_requested": {"cpu": cores_requested, "memory_bytes": memory_requested},
+            "available": {"cpu": max(cores - cores_requested, 0.0), "memory_bytes": max(memory - memory_requested, 0)},
             "defaults": {
                 "cpu": gateway.settings.rest.default_cpu,
                 "memory": gateway.settings.rest.default_memory,
@@ -151,10 +154,11 @@ async def import_image(request: Request) -> Response:
     folder = gateway.settings.data_dir / "uploads"
     folder.mkdir(mode=0o700, exist_ok=True)
     handle, path = tempfile.mkstemp(prefix="image-", suffix=".tar", dir=folder)
-    size = 0
+    size, more = 0, True
     try:
         with os.fdopen(handle, "wb") as file:
-            async for chunk in body_chunks(request):
+            while more:
+                chunk, more = await body_chunk(request)
                 size += len(chunk)
                 if size > limit:
                     raise HoldfastError("request_too_large", f"the archive is over {limit} bytes")
@@ -162,8 +166,6 @@ async def import_image(request: Request) -> Response:
         if not size:
             raise HoldfastError("image_invalid", "the body is empty, where an image archive was expected")
         image = await _images(gateway).load(Path(path), name)
-    except ClientDisconnect:
-        raise HoldfastError("cancelled", "the client closed the connection") from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -185,8 +187,7 @@ async def pull_image(request: Request) -> Response:
 async def remove_image(request: Request) -> Response:
     gateway, _ = authenticated(request)
     name = _image_name(request.path_params["name"])
-    if gateway.removing:
-        await asyncio.wait(gateway.removing, timeout=_REMOVALS_S)  # deleted sandboxes stop using the image
+    await gateway.removals.wait(_REMOVALS_S)  # deleted sandboxes stop using the image
     await _images(gateway).remove(name)
     return json_response({"status": "deleted", "name": name})
 
@@ -198,7 +199,7 @@ _FIXES = {
 
 
 async def _parts(gateway: Gateway) -> dict[str, str]:
-    """Each part the gateway needs, with its problem, if any."""
+    """Each part that the gateway needs, with its problem or an empty text."""
 
     async def answers(part: Any) -> str:
         try:

@@ -28,7 +28,7 @@ async def lifetime(request: Request) -> Response:
     entry = await gateway.store.change_lifetime(sandbox_id, owner, from_now_s=from_now_s, longer_s=longer_s or 0.0)
     record = live(await gateway.owned(entry, owner, sandbox_id))
     if record.status == "failed":
-        reachable(record)  # raises why
+        reachable(record)  # raises the reason
     return json_response(describe(gateway, record))
 
 

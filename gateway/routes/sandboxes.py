@@ -7,7 +7,6 @@ routes and answers. The controller ends sandboxes whose time runs out.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import math
 import secrets
@@ -29,7 +28,6 @@ from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, o
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import derived_id
-from gateway.runtimes.base import RuntimeUnavailableError
 from gateway.service import Gateway, authenticated, live, reachable, sandbox_request
 
 from .groups import group_name, raise_if_refused
@@ -37,12 +35,6 @@ from .groups import group_name, raise_if_refused
 _PAGE_LOOKS = 10
 """Most store pages that one filtered listing reads."""
 _KEY_CHARACTERS = 255
-_REMOVING = 32
-"""Removals that may run behind answered requests."""
-_RETRY_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""The pauses between tries while the runtime is down."""
-_RETRIES = 1000
-"""Removals that are retried at a time; more are left to the controller."""
 
 
 async def create(request: Request) -> Response:
@@ -60,7 +52,7 @@ async def create(request: Request) -> Response:
     place, started = gateway.admission.enter(owner), False
     try:
         lease = fields.text("group_lease", "", most=64) or ""
-        chosen, queued = fields.get("sandbox_id") is not None, not place.turn.done()
+        chosen, queued = fields.get("sandbox_id") is not None, not place.admitted.done()
         record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=chosen, shared=shared, queued=queued)
         made = (record.sandbox_id, record.incarnation)
         creation = gateway.creations.get(made)
@@ -117,7 +109,8 @@ def _creation_ended(gateway: Gateway, made: tuple[str, str], place: QueuePlace) 
 async def _reserve(
     gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool, queued: bool
 ) -> Record:
-    """Count it, add it to its group, write its record: in this order, so that each of them includes every sandbox that is created."""
+    """Count the sandbox, add it to its group, and write its record, in this order: then counts and groups include every sandbox with a
+    record."""
     counted = await gateway.quotas.reserve(spec)
     try:
         if spec.group:
@@ -184,7 +177,7 @@ async def heartbeat(request: Request) -> Response:
     used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
     record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
     if record.status == "failed":
-        reachable(record)  # raises why
+        reachable(record)  # raises the reason
     return json_response({"status": "ok", "sandbox_id": sandbox_id})
 
 
@@ -202,38 +195,13 @@ async def delete(request: Request) -> Response:
     if isinstance(entry, Record):
         await gateway.quotas.ended(entry.spec)
     if not isinstance(entry, Tombstone) or entry.cause.reason == "deleted":
-        removal = gateway.background.start(_remove(gateway, sandbox_id, entry.incarnation), f"removal of {sandbox_id}")
-        gateway.removing.add(removal)
-        removal.add_done_callback(gateway.removing.discard)
-        if len(gateway.removing) > _REMOVING:
-            await asyncio.shield(removal)  # back-pressure on clients that delete faster than the runtime removes
+        await gateway.removals.start(gateway.runtime, sandbox_id, entry.incarnation)
     gateway.metrics.count("deletes_total")
     return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": isinstance(entry, Record)})
 
 
-async def _remove(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
-    try:
-        await gateway.runtime.delete(sandbox_id, incarnation)
-    except RuntimeUnavailableError:
-        if len(gateway.removal_retries) < _RETRIES:
-            retry = gateway.background.start(_retry_removal(gateway, sandbox_id, incarnation), f"another removal of {sandbox_id}")
-            gateway.removal_retries.add(retry)
-            retry.add_done_callback(gateway.removal_retries.discard)
-    except HoldfastError:
-        pass  # the tombstone remains: the controller removes what is left
-
-
-async def _retry_removal(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
-    """Not left to the controller alone: should the store lose the tombstone first, the remains would be taken for a live sandbox."""
-    for pause_s in _RETRY_PAUSES_S:
-        await asyncio.sleep(pause_s)
-        with contextlib.suppress(RuntimeUnavailableError):
-            await gateway.runtime.delete(sandbox_id, incarnation)
-            return
-
-
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
-    """A record as REST shows it: Orchard's fields and Holdfast's. The owner is omitted."""
+    """A record in REST's form, with the fields of Orchard Env and of Holdfast, without the owner."""
     spec, cause, leaving = record.spec, record.cause, record.leaving
     message, queued_s = "", round(record.queued_s(time.time()), 3)
     if cause is not None:

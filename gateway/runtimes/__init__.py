@@ -1,1 +1,1 @@
-"""Runtimes: what creates sandboxes. ``base`` is the interface, ``local`` is one machine's node, ``kubernetes`` a cluster."""
+"""Runtimes, which create sandboxes. ``base`` is the interface, ``local`` uses the node of one machine, ``kubernetes`` a cluster."""

@@ -3,8 +3,7 @@
 Owns the records and the protocol; one conformance suite (``tests/conformance/runtimes.py``) tests every implementation.
 Called by the gateway's lifecycle routes and by the controller.
 
-    HoldfastError
-    └── RuntimeUnavailableError   the runtime does not answer; nothing is known to have happened
+    HoldfastError └── RuntimeUnavailableError   the runtime does not answer; whether the request was carried out is not known
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from gateway.model.records import Cause, SandboxSpec
 
 
 class RuntimeUnavailableError(HoldfastError):
-    """The runtime does not answer. A create may or may not have happened: the controller finds out.
-
-    ``made_nothing``: it has certainly not happened, so the request leaves nothing behind and can be repeated under the same key.
+    """The runtime does not answer. A create may or may not have been carried out, which the controller checks. ``made_nothing``: it was
+    certainly not carried out, so it leaves nothing behind and can be repeated under the same key.
     """
 
     def __init__(
@@ -36,7 +34,7 @@ class RuntimeUnavailableError(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """A sandbox to create. ``token`` is what its agent proves itself with; ``spec`` is returned in ``list_all``.
+    """A sandbox to create. ``token`` is the secret with which the agent proves its identity; ``spec`` is returned in ``list_all``.
 
     ``other_tokens``: those of an agent that another replica started for the same incarnation while the deployment's secret is rotated.
     """
@@ -56,7 +54,7 @@ class SandboxStatus:
     endpoint: str
     created_at: float
     state: Literal["starting", "ready", "failed"] = "ready"
-    """``starting``: it is being created, even if its creator is gone, or it runs and its agent is not known to listen yet."""
+    """``starting``: it is being created (even if its creator has ended), or it runs and its agent may not listen yet."""
     cause: Cause | None = None
     """Why it failed."""
     adopted: bool = False
@@ -73,9 +71,8 @@ class SandboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """First event of a watch, and again after any break: every sandbox."""
+    """First event of a watch, and again after any break: what ended before is not reported, and ``list_watched`` does not have it."""
 
-    sandboxes: list[SandboxStatus]
     began_at: float | None = None
     """When the runtime last started (seconds since the epoch), if a restart ends all its sandboxes; else None."""
 
@@ -159,7 +156,7 @@ class Runtime(Protocol):
     async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         """Change what a running sandbox may reach, only if it is that incarnation.
 
-        Raises ``unsupported`` where that cannot be enforced, ``sandbox_not_found``.
+        Raises ``unsupported`` if that cannot be enforced, or ``sandbox_not_found``.
         """
         ...
 
@@ -170,9 +167,8 @@ class Runtime(Protocol):
     async def list_all(self) -> list[SandboxStatus]: ...
 
     async def list_watched(self) -> list[SandboxStatus]:
-        """As ``list_all``, from what a running ``watch`` has seen where the runtime keeps that: cheap, and possibly late.
-
-        Nothing is ended because of it without a look at ``get``.
+        """As ``list_all``, but from the events of a running ``watch`` if the runtime stores them: cheap, and possibly out of date. No
+        sandbox is ended because of it without a call of ``get``.
         """
         ...
 
@@ -193,15 +189,15 @@ class Runtime(Protocol):
         ...
 
     async def stats(self) -> dict[str, Any]:
-        """CPU and memory: total and requested."""
+        """At least ``cpu_total`` and ``memory_total`` (None where unknown), ``cpu_requested`` and ``memory_requested``."""
         ...
 
     async def spares(self) -> dict[str, int]:
-        """Sandboxes that this runtime makes in advance: how many are ``ready``, how many are ``wanted``, and the limit ``most``."""
+        """The spares of this runtime: how many are ``ready``, how many are ``wanted``, and the limit ``most``."""
         ...
 
     async def largest(self) -> tuple[float, int] | None:
-        """Cores and bytes of memory of the largest machine that a sandbox can be placed on; None where that is unknown."""
+        """Cores and bytes of memory of the largest machine that a sandbox can be placed on; None if that is not known."""
         ...
 
     async def aclose(self) -> None: ...

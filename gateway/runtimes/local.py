@@ -49,7 +49,7 @@ class LocalRuntime:
         self._path = path
         self._node = NodeClient(path)
         self._images = NodeImages(self._node)
-        # Asked once: glibc's sysconf has the kernel walk through all block devices, and each sandbox has one.
+        # Requested once: glibc's sysconf makes the kernel walk through all block devices, and each sandbox has one.
         self._size = float(os.cpu_count() or 1), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property
@@ -132,7 +132,7 @@ class LocalRuntime:
                     writer.close()
             except (OSError, RuntimeUnavailableError):
                 pass
-            except (HoldfastError, AttributeError, LookupError, TypeError, ValueError) as error:  # a refusal, or what no node sends
+            except (HoldfastError, AttributeError, LookupError, TypeError, ValueError) as error:  # a refusal, or an unknown message
                 log.warning("the watch of the node broke: %s: %s", type(error).__name__, error)
                 pause_s = _REFUSED_S
             await asyncio.sleep(pause_s)
@@ -148,7 +148,8 @@ class LocalRuntime:
         await self._node.call("images")  # answered from memory, while stats reads every sandbox's usage
 
     async def stats(self) -> dict[str, Any]:
-        return await self._node.call("stats")
+        cores, memory = self._size
+        return {**await self._node.call("stats"), "cpu_total": cores, "memory_total": memory}
 
     async def spares(self) -> dict[str, int]:
         counts = await self._node.call("spares", timeout_s=_CONNECT_S)
@@ -205,7 +206,7 @@ def _statuses(body: dict[str, Any]) -> list[SandboxStatus]:
 
 
 def _spec(body: dict[str, Any]) -> SandboxSpec:
-    """The specification that was written when it was created; without it, what the node itself knows."""
+    """The specification that was stored when the sandbox was created; without it, a specification from the node's own data."""
     labels = dict(body.get("labels") or {})
     with contextlib.suppress(TypeError, ValueError):
         return read_spec(labels.pop(SPEC_LABEL, ""))
@@ -228,7 +229,7 @@ def _event(body: dict[str, Any]) -> Event | None:
     match event.get("type"):
         case "sync":
             began = event.get("began_at")
-            return Synced(_statuses(event), float(began) if isinstance(began, int | float) and began > 0 else None)
+            return Synced(float(began) if isinstance(began, int | float) and began > 0 else None)
         case "gone" | "failed":
             return SandboxEnded(_text(event, "sandbox_id"), _text(event, "incarnation"), _cause(event))
     return None
@@ -256,7 +257,7 @@ def _image(body: Any) -> Image:
 
 
 class NodeClient:
-    """Requests and answers on one connection, made when needed and again when it broke."""
+    """Requests and answers on one connection, which is opened when needed and again after it broke."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -302,11 +303,11 @@ class _Connection(asyncio.Protocol):
         self.pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._parts: list[bytes] = []
-        """Of the line that has begun."""
+        """The received part of the current line."""
         self._size = 0
 
     def ask(self, number: int, line: bytes) -> asyncio.Future[dict[str, Any]]:
-        """The answer to come."""
+        """Send a request; returns the future of its answer."""
         answer = self.pending[number] = asyncio.get_running_loop().create_future()
         self.transport.write(line + b"\n")
         return answer

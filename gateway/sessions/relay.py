@@ -18,7 +18,7 @@ from holdfast_wire.frames import GoAway
 from holdfast_wire.websocket_frames import BINARY, FrameHeaders, close_frame, server_frame
 
 _QUIET_S = 0.5
-"""A client that was sent Close and is silent for this long has nothing in flight to the gateway."""
+"""If a client that was sent Close is silent for this long, no more of its bytes are on the way."""
 
 
 class Relay:
@@ -135,7 +135,7 @@ class Relay:
         self._leave()
 
     def client_lost(self) -> None:
-        """The client's side ended. Its buffered bytes are delivered first; the agent keeps the session."""
+        """The client's side has ended. Its buffered bytes are delivered first; the agent keeps the session."""
         self._client_gone = True
         self._agent.close()
         self._leave()
@@ -159,7 +159,7 @@ class Relay:
         if self._up.close_seen or not client.can_write_eof():
             client.close()  # after its own Close a client sends nothing
             return
-        # a copy: what the client sends from here on answers our Close, and does not end the session by itself
+        # a copy: bytes that the client sends from here on answer our Close, and do not end the session by themselves
         client.set_protocol(_ClosingClient(client, client.get_protocol(), copy.copy(self._up)))
         _set_reading(client, True)
         if not self._down.close_seen:

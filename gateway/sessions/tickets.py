@@ -1,7 +1,6 @@
-"""Signed placement tickets: an attach issues one, a resume presents it, and Redis is not needed.
-
-Owns the ticket's format and signature. A ticket names one incarnation, so after the sandbox's end it is useless: the agent at that address
-cannot prove that identity. It does not replace the API key.
+"""Signed placement tickets: an attach returns one, and a resume sends it back, so that it does not need Redis. Owns the ticket's format and
+signature. A ticket names one incarnation, so after the sandbox's end it has no effect: an agent at that address cannot prove that identity.
+It does not replace the API key.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def sign(secret: str, ticket: Ticket) -> str:
 
 
 def read(secrets: tuple[str, ...], text: str, now: float) -> Ticket | None:
-    """The ticket, when it was signed with one of ``secrets``, has not expired, and its format is known."""
+    """The ticket, if it was signed with one of ``secrets``, has not expired, and its format is known; else None."""
     body, _, mac = text.partition(".")
     if len(text) > _TICKET_BYTES or not text.isascii() or not any(hmac.compare_digest(mac, _mac(secret, body)) for secret in secrets):
         return None

@@ -17,7 +17,7 @@ _TOP = Path(__file__).resolve().parents[2]
 _MOST = 5
 """With more failures than this the change is at fault, or the machine."""
 _SOME_FAILED = 1
-"""Exit status of pytest. ``tests/conftest.py`` records it, because that of ``make`` does not tell a failed test from an aborted run."""
+"""Exit status of pytest. ``tests/conftest.py`` records it, because ``make`` gives a failed test and an aborted run the same one."""
 
 
 def main(top: Path = _TOP, python: str = sys.executable) -> int:

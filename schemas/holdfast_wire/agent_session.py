@@ -25,19 +25,19 @@ class AgentSession(Session):
     def __init__(
         self, session_id: str, secret: bytes, agent_epoch: str, timing: Timing | None = None, whole: ByteCounter | None = None
     ) -> None:
-        """``whole``: counts what all sessions of the agent hold."""
+        """``whole``: counts the unacknowledged bytes of all sessions of the agent."""
         super().__init__(session_id, secret, timing)
         self.agent_epoch = agent_epoch
         self.info: dict[str, Any] = {}
-        """What Welcome contains about the agent."""
+        """The field ``info`` of Welcome, which describes the agent."""
         self.counter = ByteCounter(whole)
-        """What was sent, or waits to be, and is not acknowledged."""
+        """The bytes that were sent or are queued, and are not acknowledged."""
         self._attempt = 0
         self._owned_since = 0
         self._highest = 0
 
     def attach(self, hello: Hello, now: float) -> None:
-        """Serve the connection that sent ``hello``; the one before is fenced. Raises ``HoldfastError`` to refuse it."""
+        """Serve the connection that sent ``hello``; the previous connection is fenced. Raises ``HoldfastError`` to refuse it."""
         check_hello(hello)
         if not hmac.compare_digest(hello.secret, self.secret):
             raise HoldfastError("session_forbidden", "the secret is not the one this session began with")
@@ -53,12 +53,12 @@ class AgentSession(Session):
                 self._events.append(Dropped(number))
             self._channels.clear()
             self.counter.clear()
-            self._highest = 0  # another client counts anew
+            self._highest = 0  # another client starts to count again
         resumed = self.generation > 0
         self.generation += 1
         self._attempt = hello.attempt
         for number in [n for n in self._channels if n < hello.next_channel and n not in hello.received]:
-            self._retire(number, self._channels[number].outbound.next)  # the client has its end: its last Ack was lost
+            self._retire(number, self._channels[number].outbound.next)  # the client has the end of the channel: its last Ack was lost
         welcome = Welcome(PROTOCOL_VERSION, self.agent_epoch, self.generation, resumed, self._offsets(), self.info)
         self._owed.queue(welcome)
         self._events.append(Attached(self.generation, resumed, {}))
@@ -87,7 +87,7 @@ class AgentSession(Session):
 
     def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
         if item.SENDER != "client":
-            raise ProtocolError(f"{type(item).__name__} is for clients")
+            raise ProtocolError(f"{type(item).__name__} is sent only to clients")
         number = item.channel
         channel = self._channels.get(number)
         if channel is None:

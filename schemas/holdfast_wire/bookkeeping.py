@@ -2,7 +2,7 @@
 
 Owns when an acknowledgement is due, and combines messages: of a channel's acknowledgements and credits, and of Pongs, only the newest is
 kept until it can be sent, so a peer that sends and never reads cannot fill a queue. Nothing is kept after the connection. Called by
-``session`` alone.
+``session_base`` and its two ends.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Bookkeeping:
         self.pending = True
 
     def received(self, number: int, offset: int, size_bytes: int, now: float) -> None:
-        """Everything of the channel below ``offset`` was received: acknowledge it soon, or at once when it is much."""
+        """Everything of the channel below ``offset`` was received: acknowledge it soon, or at once if it is much."""
         self._unacked[number] = offset
         self._unacked_bytes += size_bytes
         if self._unacked_bytes >= self._worth_bytes:
@@ -71,11 +71,11 @@ class Bookkeeping:
 
     @property
     def waiting(self) -> int:
-        """Channels of which something was received that is not yet acknowledged."""
+        """Channels with received items that are not acknowledged yet."""
         return len(self._unacked)
 
     def acknowledge(self) -> None:
-        """Let what was received be acknowledged with the next messages."""
+        """Acknowledge the received items with the next messages."""
         self._acks.update(self._unacked)
         self.pending = True
         self._unacked.clear()

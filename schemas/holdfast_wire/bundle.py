@@ -23,5 +23,5 @@ def agent_command(mount: str = MOUNT) -> list[str]:
 
 
 def copy_command(target: str, mount: str = MOUNT) -> list[str]:
-    """An init container's command: copy the bundle it was started from into ``target``, where no image volume can be had."""
+    """An init container's command: copy the bundle it was started from into ``target``, for clusters without image volumes."""
     return [*agent_command(mount), "copy", target]

@@ -1,7 +1,7 @@
 """What may happen on a channel, as tables (PROTOCOL §7).
 
 Owns the kinds of channels, the imperatives each takes and the order of its facts. Both ends check against the same table: the
-agent checks a client's requests, the client checks an agent's facts (code in the sandbox may have replaced it). Called by ``session``.
+agent checks a client's requests, the client checks an agent's facts (code in the sandbox may have replaced it). Called by both ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHELL: _Table = {
     (_B, Exited): _R,
     (_R, Output): _B,  # any fact of a Run shows that it started
     (_R, Gap): _B,
-    (_R, Exited): _R,  # or was refused before it did
+    (_R, Exited): _R,  # or it was refused before it started
     (_R, Closed): _E,
     (_B, Closed): _E,
     (_O, Failed): _E,
@@ -64,10 +64,10 @@ FACTS: dict[str, _Table] = {
     "shell": _SHELL,
     **dict.fromkeys(("read", "write", "fs", "watch", "download", "upload", "patch", "tunnel"), _TRANSFER),
 }
-"""For each kind of channel: (state, fact) → next state. What is not in the table is illegal."""
+"""For each kind of channel: (state, fact) → next state. A transition that is not in the table is illegal."""
 
 NO_FACTS: _Table = {}
-"""For a kind that is not there: ``next_state`` decides."""
+"""For an unknown kind, for which ``next_state`` decides."""
 
 IMPERATIVES: dict[str, frozenset[type[Item]]] = {
     **dict.fromkeys(("command", "follow"), frozenset({Write, Signal, Close})),
@@ -76,10 +76,10 @@ IMPERATIVES: dict[str, frozenset[type[Item]]] = {
     **dict.fromkeys(("write", "upload", "patch", "tunnel"), frozenset({Write, Close})),
     **dict.fromkeys(("read", "fs", "watch", "download"), frozenset({Close})),
 }
-"""For each kind of channel: what the client may send after Open."""
+"""For each kind of channel: the items that the client may send after Open."""
 
 UNKNOWN_KIND = frozenset({Run, Write, Resize, Signal, Close})
-"""What a client may have sent on a channel of a kind this agent does not know, before it reads the refusal."""
+"""The items that a client may have sent on a channel of an unknown kind before it reads the refusal."""
 
 
 def next_state(kind: str, state: State, fact: Item) -> State:

@@ -11,7 +11,7 @@ from typing import Any
 from . import PROTOCOL_VERSION
 from .channels import FACTS, IMPERATIVES, NO_FACTS, UNKNOWN_KIND, State, check_imperative, next_state
 from .errors import HoldfastError, ProtocolError
-from .events import Attached, Lost
+from .events import Attached, Lost, Ponged
 from .frames import AnyItem, Hello, Open, Welcome
 from .limits import CHANNELS, Timing
 from .session_base import Channel, Session, check_offsets
@@ -23,13 +23,14 @@ class ClientSession(Session):
     def __init__(
         self, session_id: str, secret: bytes, timing: Timing | None = None, *, take_over: bool = False, acknowledge_ends: bool = True
     ) -> None:
-        """With ``acknowledge_ends`` False the last fact of a channel is acknowledged by ``acknowledge_end`` alone."""
+        """With ``acknowledge_ends`` False, the last fact of a channel is acknowledged only by ``acknowledge_end``."""
         super().__init__(session_id, secret, timing)
         self._next_channel = 1
         self._attempt = 0
         self._take_over = take_over
         self._acknowledge_ends = acknowledge_ends
         self._ends: dict[int, int] = {}
+        self._requested_ping = self._answered_ping = 0
 
     def connect(self, now: float) -> None:
         """Send Hello on a new connection. Items are sent once the Welcome was received."""
@@ -52,13 +53,13 @@ class ClientSession(Session):
         self._owed.queue(hello)
 
     def open(self, kind: str, params: dict[str, Any]) -> int:
-        """Open a channel; returns its number. Raises ``HoldfastError`` when too many are open or the params are too large."""
+        """Open a channel; returns its number. Raises ``HoldfastError`` if too many are open or the params are too large."""
         if self.lost is not None:
             raise self.lost
         if len(self._channels) >= CHANNELS:
             raise HoldfastError("session_limit", f"a session has at most {CHANNELS} open channels")
         if len(self._channels) + self._owed.waiting >= CHANNELS:
-            self._owed.acknowledge()  # to the agent a channel is there until its end is acknowledged: that goes ahead of the Open
+            self._owed.acknowledge()  # the agent counts a channel until its end is acknowledged: send that before the Open
         number = self._next_channel
         channel = Channel(kind)
         channel.outbound.push(Open(number, kind, params))
@@ -68,11 +69,22 @@ class ClientSession(Session):
         return number
 
     def acknowledge_end(self, number: int) -> None:
-        """Acknowledge the end of a channel now; no effect before its end or when it was acknowledged."""
+        """Acknowledge the end of a channel now. No effect before its end, or if it was acknowledged already."""
         offset = self._ends.pop(number, None)
         if offset is not None:
             self._owed.received(number, offset, 0, 0.0)
             self._owed.acknowledge()
+
+    def ping(self, now: float) -> int:
+        """Send a Ping with the next messages of this connection; ``Ponged`` with this number or a higher one reports the answer."""
+        self._queue_ping(now)
+        self._requested_ping = self._pings
+        return self._pings
+
+    def _receive_pong(self, number: int) -> None:
+        if self._answered_ping < number <= self._requested_ping:
+            self._answered_ping = number
+            self._events.append(Ponged(number))
 
     def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
         if type(item) not in IMPERATIVES.get(channel.kind, UNKNOWN_KIND):
@@ -105,7 +117,7 @@ class ClientSession(Session):
 
     def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
         if item.SENDER != "agent":
-            raise ProtocolError(f"{type(item).__name__} is for agents")
+            raise ProtocolError(f"{type(item).__name__} is sent only to agents")
         number = item.channel
         channel = self._channels.get(number)
         if channel is None:

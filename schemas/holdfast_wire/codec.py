@@ -1,8 +1,6 @@
-"""Frames to bytes and back (PROTOCOL §2).
-
-Owns the msgpack encoding, the hard caps of decoding, and the check of every field's type. For any bytes ``decode`` returns a frame
-or raises ``ProtocolError``, and nothing else. Called by both ends of a session and by the gateway's
-one-off requests; the relay never calls it.
+"""Encoding and decoding of frames (PROTOCOL §2). Owns the msgpack encoding, the limits of decoding, and the check of every field's type.
+For any bytes ``decode`` returns a frame or raises ``ProtocolError``, and nothing else. Called by both ends of a session and by the
+gateway's one-off requests; the relay never calls it.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _Number = (int, float)
 _TYPES: Final[dict[str, Any]] = {
     "int": int, "float": _Number, "bool": bool, "str": str, "bytes": bytes, "dict[str, Any]": dict, "dict[int, int]": dict,
 }  # fmt: skip
-"""What a field may be, by its annotation in ``frames``."""
+"""The types that a field may have, by its annotation in ``frames``."""
 
 
 def _frames(union: Any) -> dict[int, tuple[type[Any], tuple[Any, ...]]]:
@@ -52,7 +50,7 @@ _BOOKKEEPING: Final = _frames(Bookkeeping)
 
 
 def _reader(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads the fields of a frame that follow kind, or kind, channel and offset."""
+    """The function that reads the fields of a frame after kind, or after kind, channel and offset."""
     names = [name for name in cls.__match_args__ if not (issubclass(cls, Item) and name == "channel")]
     read = attrgetter(*names)
     return read if len(names) > 1 else lambda frame: (read(frame),)
@@ -60,7 +58,7 @@ def _reader(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
 
 _READERS: Final = {cls: _reader(cls) for cls, _ in (*_ITEMS.values(), *_BOOKKEEPING.values())}
 _NOT_CONTAINERS: Final = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
-"""The bytes that begin neither a map nor an array."""
+"""The bytes that do not begin a map or an array."""
 _SHORT_BYTES: Final = 4096
 
 _pack: Callable[[Any], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -79,7 +77,7 @@ _unpack: Callable[..., Any] = partial(
 def encode_item(item: AnyItem, offset: int) -> bytes:
     """``item`` at absolute ``offset`` of its channel, as one message. Raises ``ProtocolError`` when it is too large."""
     cls = type(item)
-    if isinstance(item, Output):  # the one frame that is sent by the gigabyte
+    if isinstance(item, Output):  # the only frame that is sent in large amounts
         return _pack((Output.KIND, item.channel, offset, item.stream, item.data))
     message = _pack((item.KIND, item.channel, offset, *_READERS[cls](item)))
     if len(message) > MESSAGE_BYTES:
@@ -101,7 +99,7 @@ def decode(message: bytes) -> tuple[Frame, int]:
     if size > MESSAGE_BYTES:
         raise ProtocolError(f"a message of {size} bytes is over the limit of {MESSAGE_BYTES}")
     try:
-        if size <= DECODE_CONTAINERS:  # too short to hold so many: they need no counting
+        if size <= DECODE_CONTAINERS:  # too short to contain too many arrays and maps, which are therefore not counted
             body = _unpack(message)
         else:
             counter = _Containers()
@@ -137,7 +135,7 @@ def decode(message: bytes) -> tuple[Frame, int]:
 
 
 def decode_params(packed: bytes) -> dict[str, Any]:
-    """The map of parameters that were sent after their Open. Raises ``HoldfastError`` for anything else, or beyond the limits."""
+    """The map of parameters that were sent after their Open. Raises ``HoldfastError`` if they are not a map or exceed the limits."""
     counter = _Containers(PARAMS_CONTAINERS)
     try:
         params = msgpack.unpackb(
@@ -168,13 +166,13 @@ def _check(cls: type[Any], values: list[Any], types: tuple[Any, ...], message: b
         if kind is str:
             continue
         if kind is dict:
-            # a message with few bytes that could begin a container cannot be nested too deeply: true of nearly all
+            # a message with few bytes that could begin a container cannot be nested too deeply; this holds for nearly all
             if len(message) > _SHORT_BYTES or len(message.translate(None, _NOT_CONTAINERS)) > DECODE_DEPTH:
                 _check_map(value, 1)
         elif kind is bytes:
             if len(value) > DATA_BYTES:
                 raise ProtocolError(f"{cls.__name__} carries more than {DATA_BYTES} bytes")
-        elif kind is not bool and not 0 <= value <= MAX_OFFSET:  # also refuses NaN
+        elif kind is not bool and not 0 <= value <= MAX_OFFSET:  # refuses NaN too
             raise ProtocolError(f"{cls.__name__} has a number out of range")
 
 
@@ -187,7 +185,7 @@ def _check_map(value: Any, depth: int) -> None:
 
 
 class _Containers:
-    """Counts arrays and maps while they are built: each costs 60 bytes and more for a single byte on the wire."""
+    """Counts arrays and maps while they are built: each takes 60 bytes of memory or more for a single byte on the wire."""
 
     __slots__ = ("left",)
 

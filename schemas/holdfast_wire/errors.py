@@ -33,7 +33,7 @@ class ErrorKind:
     retryable: bool
     fault: Fault
     hint: str
-    """What to do about it, unless the place that raises it gives a better hint."""
+    """What to do about the error, unless the code that raises it gives a more specific hint."""
 
 
 def _table(*rows: ErrorKind) -> dict[str, ErrorKind]:
@@ -56,7 +56,7 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("unsupported", 501, 0, "UnsupportedError", False, "caller",
        "`holdfast doctor` shows what this service supports"),
     _K("in_use", 409, 0, "ConflictError", True, "caller", "end what uses the resource, or choose another"),
-    # who is asking
+    # the caller's key and rights
     _K("key_missing", 401, 4401, "AuthenticationError", False, "caller", "set HOLDFAST_API_KEY, or send the header X-API-Key"),
     _K("key_invalid", 403, 4403, "AuthenticationError", False, "caller",
        "check HOLDFAST_API_KEY; `holdfast up` writes the current one to .holdfast/env ($HOLDFAST_DATA/env)"),
@@ -71,18 +71,16 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("sandbox_not_ready", 409, 4409, "SandboxNotReadyError", True, "infrastructure", "wait until it is ready: GET /sandboxes/{id}/wait"),
     _K("sandbox_failed", 409, 4410, "SandboxLostError", False, "infrastructure",
        "the reason states why; create a new sandbox once that is fixed"),
-    _K("sandbox_lost", 410, 4410, "SandboxLostError", False, "infrastructure",
-       "create a new sandbox; the reason states what happened to this one"),
     _K("image_not_found", 404, 0, "ImageNotFoundError", False, "caller",
        "check the name; fetch it with `holdfast image pull NAME`, or bring it with `holdfast image import FILE NAME`"),
     _K("image_in_use", 409, 0, "ConflictError", True, "caller", "delete the sandboxes that use it first"),
     _K("image_invalid", 422, 0, "InvalidArgumentError", False, "caller",
        "give an OCI layout, a docker or OCI archive, a root file system tar, or a root directory"),
     _K("image_pull_failed", 502, 0, "ImagePullError", True, "infrastructure",
-       "the message is the registry's; retry, or import the image with `holdfast image import`"),
+       "the message comes from the registry: retry, or import the image with `holdfast image import`"),
     _K("quota_exceeded", 429, 0, "QuotaError", True, "caller", "delete sandboxes you no longer need, or wait"),
     _K("overloaded", 503, 0, "ServiceUnavailableError", True, "infrastructure",
-       "too many sandboxes are being made: retry after Retry-After"),
+       "too many sandboxes are being created: retry after the seconds in Retry-After"),
     _K("group_not_found", 404, 0, "NotFoundError", False, "caller",
        "create a sandbox with that group, or send its first heartbeat, to begin it"),
     _K("group_lapsed", 410, 0, "SandboxLostError", False, "caller",
@@ -97,16 +95,16 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("wait_timeout", 408, 0, "WaitTimeoutError", True, "caller", "repeat the request, or wait longer"),
     # the service
     _K("placement_unavailable", 503, 4503, "ServiceUnavailableError", True, "infrastructure",
-       "retry after the seconds in Retry-After; live sessions go on"),
+       "retry after the seconds in Retry-After; open sessions continue"),
     _K("runtime_unavailable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry after the seconds in Retry-After"),
     _K("service_unreachable", 503, 0, "ServiceUnavailableError", True, "infrastructure",
        "check that `holdfast up` runs, and that HOLDFAST_URL is its address"),
     _K("agent_unreachable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry; the sandbox may be starting or gone"),
     _K("agent_identity", 502, 4502, "ServiceUnavailableError", True, "infrastructure",
-       "another sandbox's agent answered at this address: retry"),
+       "the agent of another sandbox answered at this address: retry"),
     _K("draining", 503, 1012, "ServiceUnavailableError", True, "infrastructure", "connect again; another replica will serve you"),
     _K("internal", 500, 1011, "ServiceError", True, "infrastructure",
-       "this is a bug of Holdfast; the gateway's log has more under this request's id"),
+       "this is a bug in Holdfast: look for the request's id (header X-Request-Id) in the gateway's log, and report it"),
     # the session
     _K("protocol_error", 400, 4400, "ProtocolError", False, "caller",
        "use the SDK, or follow the clause of PROTOCOL.md that the message names"),
@@ -130,26 +128,26 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("shell_unavailable", 422, 0, "UnsupportedError", False, "caller",
        "the image has neither bash nor sh: use exec with an argument list"),
     _K("input_closed", 409, 0, "InputClosedError", False, "workload",
-       "write before close_stdin and before the command ends; wait() returns how it ended"),
+       "write before close_stdin() and before the command ends; wait() returns its result"),
     _K("spawn_failed", 409, 0, "SpawnError", True, "workload", "wait for processes to end, or create the sandbox with more memory or pids"),
     _K("arguments_too_long", 413, 0, "ArgumentsTooLongError", False, "caller",
        "one argument or variable may have 128 KiB, all together 2 MiB: pass the rest as input or in a file"),
     _K("user_not_found", 422, 0, "UserNotFoundError", False, "caller", "name a user of the image's /etc/passwd, or a numeric uid"),
     _K("cwd_not_found", 422, 0, "WorkingDirectoryError", False, "caller",
-       "give a cwd that is a directory in the sandbox, or make it first"),
+       "give a cwd that is a directory in the sandbox, or create it first"),
     _K("cwd_forbidden", 403, 0, "WorkingDirectoryError", False, "caller", "give a cwd that the user may enter"),
     # files, archives, patches, tunnels
     _K("file_not_found", 404, 0, "RemoteFileNotFoundError", False, "caller", "list the directory to see what is there"),
     _K("file_exists", 409, 0, "RemoteFileExistsError", False, "caller", "choose another name, or ask for it to be replaced"),
     _K("permission_denied", 403, 0, "RemotePermissionError", False, "caller", "look at the owner and mode of the path"),
     _K("is_a_directory", 409, 0, "RemoteIsADirectoryError", False, "caller", "name a file in the directory"),
-    _K("not_a_directory", 409, 0, "RemoteNotADirectoryError", False, "caller", "a part of the path is a file: find which with stat"),
+    _K("not_a_directory", 409, 0, "RemoteNotADirectoryError", False, "caller", "a parent in the path is a file, not a directory: stat() shows which"),
     _K("directory_not_empty", 409, 0, "RemoteFileExistsError", False, "caller", "remove the directory recursively"),
     _K("not_a_file", 409, 0, "InvalidPathError", False, "caller", "only regular files can be transferred"),
     _K("no_space", 507, 0, "NoSpaceError", False, "workload", "free space in the sandbox, or create it with more disk"),
     _K("read_only", 403, 0, "RemotePermissionError", False, "caller", "write below /tmp or the working directory"),
     _K("io_error", 500, 0, "RemoteFileError", True, "infrastructure",
-       "the message is the system's; retry, or look at the disk of the sandbox"),
+       "the message comes from the operating system: retry, or check the disk of the sandbox"),
     _K("checksum_mismatch", 422, 0, "ChecksumError", True, "infrastructure", "send the data again; the target is unchanged"),
     _K("archive_invalid", 422, 0, "ArchiveError", False, "caller", "give a tar archive, whole and with names inside its own tree"),
     _K("archive_limit", 413, 0, "ArchiveError", False, "caller", "split the tree into several archives"),
@@ -160,7 +158,7 @@ TABLE: dict[str, ErrorKind] = _table(
 
 
 class HoldfastError(Exception):
-    """An error with a code of the table, a message for people, and what to do about it.
+    """An error with a code of the table, a message, and a hint that states what to do about it.
 
     ``fault`` is where the cause is: ``infrastructure`` (the service or its machines; ``is_infrastructure``), ``workload`` (the code in the
     sandbox) or ``caller`` (the request). A trainer masks a rollout that ended in an infrastructure error and scores all others::

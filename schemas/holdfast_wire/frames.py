@@ -32,7 +32,7 @@ class Item:
 
     @property
     def length(self) -> int:
-        """How far this item moves the channel's offset: its bytes, or 1 where it has none (PROTOCOL §4.2)."""
+        """How far this item moves the channel's offset: its number of bytes, or 1 if it has none (PROTOCOL §4.2)."""
         return 1
 
 
@@ -94,7 +94,7 @@ class Resize(Item):
 
 @dataclass(frozen=True, slots=True)
 class Signal(Item):
-    """Send a signal, named without ``SIG``, to what runs on the channel."""
+    """Send a signal, named without ``SIG``, to the command or program of the channel."""
 
     KIND: ClassVar[int] = 5
     SENDER: ClassVar[Side] = "client"
@@ -103,7 +103,7 @@ class Signal(Item):
 
 @dataclass(frozen=True, slots=True)
 class Close(Item):
-    """End the channel: stop what runs on it, or with ``detach`` leave it running and only stop reading."""
+    """End the channel and its command; with ``detach`` the command continues to run."""
 
     KIND: ClassVar[int] = 6
     SENDER: ClassVar[Side] = "client"
@@ -217,7 +217,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The agent's answer to Hello: who it is and how far it has received each live channel."""
+    """The agent's answer to Hello: its identity, and how far it has received each live channel."""
 
     KIND: ClassVar[int] = 33
     version: int
@@ -230,7 +230,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Everything of ``channel`` below ``offset`` has been received: the sender may forget it."""
+    """Everything of ``channel`` below ``offset`` has been received: the sender may free it."""
 
     KIND: ClassVar[int] = 34
     channel: int
@@ -264,7 +264,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class GoAway:
-    """This connection will end: within ``jitter_s`` leave for another, at the latest in ``deadline_s`` seconds."""
+    """This connection will end in ``deadline_s`` seconds: move to another one within ``jitter_s`` seconds."""
 
     KIND: ClassVar[int] = 38
     deadline_s: float

@@ -2,7 +2,7 @@
 
 Owns offsets, storage for replay, acknowledgement and credit (PROTOCOL §4, §5). Knows nothing of frames' meaning, sessions or
 time. The send half stores before it sends and trims on ack; the receive half drops duplicates and refuses holes. Called by
-``session`` alone.
+``session_base`` and its two ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .limits import CONTROL_SLACK, ITEM_BYTES, WINDOW_BYTES
 
 
 class ByteCounter:
-    """The bytes that send halves hold together until they are acknowledged; ``whole`` counts them with those of other sessions."""
+    """Counts the unacknowledged bytes of several send halves; ``whole`` counts them together with those of other sessions."""
 
     __slots__ = ("held", "whole")
 
@@ -25,7 +25,7 @@ class ByteCounter:
         self.whole = whole
 
     def add(self, size_bytes: int) -> None:
-        """Count ``size_bytes`` more, or fewer where it is negative."""
+        """Add ``size_bytes``, which may be negative."""
         self.held += size_bytes
         if self.whole is not None:
             self.whole.held += size_bytes
@@ -51,12 +51,7 @@ class SendHalf:
         self.limit = WINDOW_BYTES
         self._stored: deque[_Stored] = deque()
         self.unsent: deque[_Stored] = deque()
-        """What the current connection has not been given yet."""
-
-    @property
-    def room(self) -> int:
-        """Bytes that may be pushed now."""
-        return max(0, self.limit - self.next)
+        """The items that were not sent on the current connection yet."""
 
     @property
     def settled(self) -> bool:
@@ -64,7 +59,8 @@ class SendHalf:
         return not self._stored
 
     def push(self, item: AnyItem) -> None:
-        """Number ``item`` and store it. Raises ``HoldfastError`` when bytes exceed the credit or items the slack."""
+        """Number ``item`` and store it. Raises ``HoldfastError`` if its bytes exceed the credit, or if too many items without bytes are
+        ahead of it."""
         size = len(item.data) if isinstance(item, (Output, Write)) else 0
         end = self.next + (size or 1)
         if end > self.limit + (0 if size > 1 else CONTROL_SLACK):
@@ -83,7 +79,7 @@ class SendHalf:
         return self.unsent.popleft()[2]
 
     def ack(self, offset: int) -> list[str]:
-        """Forget what the peer has below ``offset``; returns the commands whose end is now known to have arrived."""
+        """Free the items below ``offset``, which the peer has received; returns the commands whose end is now acknowledged."""
         if offset > self.next:
             raise ProtocolError(f"offset {offset} is acknowledged, {self.next} was reached")
         delivered: list[str] = []
@@ -106,7 +102,7 @@ class SendHalf:
         return True
 
     def check(self, received: int) -> None:
-        """Raise ``ProtocolError`` when the peer cannot have received up to ``received``, and no further."""
+        """Raise ``ProtocolError`` if ``received`` cannot be the offset up to which the peer has received."""
         if received < self.acked:
             raise ProtocolError(f"the peer lost what it had acknowledged: {received} < {self.acked}")
         if received > self.next:
@@ -115,7 +111,7 @@ class SendHalf:
             raise ProtocolError(f"offset {received} is inside an item")
 
     def rewind(self, received: int) -> list[str]:
-        """On a new connection: the peer has everything below ``received``, send the rest again. Returns as ``ack``."""
+        """On a new connection: the peer has everything below ``received``; send all other items again. Returns the same as ``ack``."""
         self.check(received)
         delivered = self.ack(received)
         self.unsent = deque(self._stored)
@@ -134,7 +130,8 @@ class ReceiveHalf:
         self.granted = WINDOW_BYTES
 
     def accept(self, item: AnyItem, offset: int) -> bool:
-        """Whether ``item`` is new. False: a duplicate. Raises ``ProtocolError`` for a hole, an overlap or too many bytes."""
+        """Whether ``item`` is new; False for a duplicate. Raises ``ProtocolError`` for a missing item before it, an overlap or too many
+        bytes."""
         size = len(item.data) if isinstance(item, (Output, Write)) else 0
         end = offset + (size or 1)
         if end <= self.received:
@@ -149,7 +146,7 @@ class ReceiveHalf:
         return True
 
     def consume(self, size_bytes: int) -> None:
-        """The application has used ``size_bytes`` of what was received."""
+        """The application has consumed ``size_bytes`` of the received bytes."""
         if self.consumed + size_bytes > self.received:
             raise ValueError(f"{size_bytes} bytes consumed, only {self.received - self.consumed} were received")
         self.consumed += size_bytes

@@ -21,19 +21,20 @@ WINDOW_BYTES = 1 * MIB
 """Credit each side starts with on each direction of a channel, bytes (PROTOCOL §5.1)."""
 
 UNACKED_SESSION_BYTES = 256 * KIB
-"""What an agent sends on one session before any of it is acknowledged, whatever its other sessions hold."""
+"""Unacknowledged bytes that each session of an agent may always have, whatever its other sessions use."""
 
 UNACKED_SANDBOX_BYTES = 64 * MIB
-"""Most that an agent holds for all sessions beyond that: the unread windows of a thousand channels would take its memory."""
+"""Limit of unacknowledged bytes of all sessions of an agent beyond that: the unread windows of a thousand channels would use up its
+memory."""
 
 UNACKED_MEMORY_SHARE = 8
-"""In a sandbox with less memory, one part in so many."""
+"""In a sandbox with less memory the limit is its memory divided by this."""
 
 ITEM_BYTES = 256
-"""What keeping an item that was not acknowledged takes besides its message."""
+"""Memory that an unacknowledged item takes besides its message."""
 
 CONTROL_SLACK = 4096
-"""How far items without bytes may run ahead of the credit: a signal must get through while a write waits (PROTOCOL §5.3)."""
+"""How far items without bytes may be ahead of the credit, so that a signal can be sent while a write waits (PROTOCOL §5.3)."""
 
 CHANNELS = 1024
 """Most channels that may be open on one session."""
@@ -57,16 +58,16 @@ PARAMS_BYTES = 4 * MIB
 """Most bytes of parameters that follow their Open (PROTOCOL §7.8): twice what the kernel takes as arguments and environment."""
 
 PARAMS_ITEMS = 128 * KIB
-"""Most elements in one array or map of them."""
+"""Most elements in one array or map of such parameters."""
 
 PARAMS_CONTAINERS = 64
-"""Most arrays and maps in them."""
+"""Most arrays and maps in such parameters."""
 
 PARAMS_SANDBOX_BYTES = 16 * MIB
-"""Most of them that an agent gathers at once."""
+"""Most bytes of such parameters that an agent collects at the same time."""
 
 ENTRYPOINT_ID = "entrypoint"
-"""The command id of what a sandbox starts by itself."""
+"""The command id of the entrypoint, which a sandbox starts by itself."""
 ID_BYTES = 128
 """Longest session, command, shell or terminal name, bytes."""
 
@@ -79,7 +80,7 @@ class Timing:
     """The clocks of a session, in seconds. Both ends use the same values unless a test shrinks them."""
 
     ping_interval_s: float = 5.0
-    """A silent connection is probed this often."""
+    """Interval of pings on a silent connection."""
     silence_limit_s: float = 20.0
     """Silence after which the connection counts as dead, provided our own loop ran in time (PROTOCOL §6.2)."""
     ack_delay_s: float = 0.25
@@ -89,9 +90,9 @@ class Timing:
     detached_ttl_s: float = 15 * 60
     """How long an agent keeps a detached session."""
     detached_least_s: float = 2 * 60
-    """How long it keeps one whatever the need for room: a client tries to resume for this long (PROTOCOL §3.9)."""
+    """How long an agent keeps a detached session even if its table is full: a client tries to resume for this long (PROTOCOL §3.10)."""
     record_ttl_s: float = 5 * 60
-    """How long an acknowledged exit record can still be asked for."""
+    """How long an acknowledged exit record can still be requested."""
     record_max_age_s: float = 24 * 3600
     """How long an unacknowledged exit record is kept."""
 
@@ -106,13 +107,15 @@ SPOOL_SANDBOX_BYTES = 256 * MIB
 """Most output all commands of one sandbox may hold back together."""
 
 KEPT_COMMAND_BYTES = 128 * KIB
-"""Output up to this size stays with a record whose exit was delivered: an answer may be lost further on, and is asked for again."""
+"""Output up to this size stays with a record whose exit was delivered, because an answer may be lost later on its way and be requested
+again."""
 
 KEPT_SANDBOX_BYTES = 1 * MIB
-"""Most such output of one sandbox; the oldest goes first."""
+"""Most such output of one sandbox; the oldest is removed first."""
 
 SPOOL_MEMORY_SHARE = 4
-"""In a sandbox with less memory, one part in so many: unread output must not take memory from what runs (PROTOCOL §8)."""
+"""In a sandbox with less memory the limit is its memory divided by this, so that unread output leaves memory for the commands (PROTOCOL
+§8)."""
 
 SPOOL_SANDBOX_LEAST_BYTES = 8 * MIB
-"""The least of it, however little memory there is."""
+"""The lower bound of that limit."""

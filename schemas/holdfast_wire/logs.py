@@ -25,7 +25,7 @@ class LineFormatter(logging.Formatter):
 
 
 def escape(text: str) -> str:
-    """``text`` with control characters shown, so that it stays one line and cannot control a terminal."""
+    """``text`` with control characters escaped, so that it stays one line and cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -27,7 +27,7 @@ def agent_token(secret: str, sandbox_id: str, incarnation: str) -> str:
 
 
 def dial_header(token: str, nonce: str) -> str:
-    """What the dialler sends as ``X-Holdfast-Dial``; ``nonce`` is fresh, 32 hex digits."""
+    """The value of ``X-Holdfast-Dial``; ``nonce`` is fresh, 32 hex digits."""
     return f"{nonce}.{_mac(token, 'dial:' + nonce)}"
 
 
@@ -40,7 +40,7 @@ def dialled_nonce(token: str, header: str) -> str | None:
 
 
 def proof_of(token: str, nonce: str, identity: str = "") -> str:
-    """The agent's ``X-Holdfast-Proof``. ``identity`` is what it sends as ``X-Holdfast-Identity``, empty where it sends none."""
+    """The agent's ``X-Holdfast-Proof``. ``identity`` is the value of its ``X-Holdfast-Identity``, empty if it sends none."""
     return _mac(token, f"proof:{nonce}:{identity}" if identity else f"proof:{nonce}")
 
 
@@ -56,7 +56,7 @@ def check_proof(token: str, nonce: str, proof: str, identity: str = "") -> bool:
 
 
 def body_mac(token: str, nonce: str, body: bytes) -> str:
-    """What goes with the body of a request to an agent as ``X-Holdfast-Body``: it cannot be changed on its way (PROTOCOL §1.7)."""
+    """The value of ``X-Holdfast-Body``, which protects the body of a request to an agent from changes on its way (PROTOCOL §1.7)."""
     return _mac(token, f"body:{nonce}:{hashlib.sha256(body).hexdigest()}")
 
 
@@ -66,6 +66,6 @@ def check_body(token: str, nonce: str, body: bytes, mac: str) -> bool:
 
 
 def seal_token(token: str, nonce: str, new_token: str) -> str:
-    """A new token (64 hexadecimal digits) as it travels to an agent that knows ``token``. Applied again, it gives the new token back."""
+    """Encrypt a new token (64 hexadecimal digits) for an agent that knows ``token``. Applying the function again decrypts it."""
     pad = hmac.digest(token.encode(), f"seal:{nonce}".encode(), hashlib.sha256)
     return bytes(a ^ b for a, b in zip(pad, bytes.fromhex(new_token), strict=True)).hex()

@@ -1,4 +1,4 @@
-"""``dataclass``, ``field`` and ``replace`` as of the standard library, for what has to be imported quickly.
+"""``dataclass``, ``field`` and ``replace`` as in the standard library, for modules that have to be imported quickly.
 
 Owns a decorator that makes the same classes without compiling six functions for each: ``__init__`` is compiled when the first object is
 made, and comparing, hashing and printing are shared functions. Type checkers see the standard library's. Only what this project uses is
@@ -18,10 +18,10 @@ else:
     _MISSING = type("_Missing", (), {"__repr__": lambda self: "<factory>"})()
     _set = object.__setattr__
     _waiting: dict[type, bool] = {}
-    """The classes whose ``__init__`` is not compiled yet → whether they are frozen."""
+    """The classes whose ``__init__`` is not compiled yet, and whether each is frozen."""
 
     class _Field:
-        """What is known of one field."""
+        """The options of one field."""
 
         __slots__ = ("default", "factory", "hash", "name", "repr", "type")
 
@@ -34,7 +34,7 @@ else:
             self.hash = hash
 
     class _Params:
-        """What the standard library asks of a base class."""
+        """The parameters that the standard library reads from a base class."""
 
         init = True
         order = unsafe_hash = match_args = kw_only = weakref_slot = False
@@ -43,7 +43,7 @@ else:
             self.frozen, self.slots, self.repr, self.eq = frozen, slots, repr, eq
 
     class _StandardFields:
-        """``__dataclass_fields__``, made when something asks for it."""
+        """``__dataclass_fields__``, created when it is first read."""
 
         def __init__(self) -> None:
             self._made: dict[type, dict[str, Any]] = {}
@@ -141,7 +141,7 @@ else:
                 body[name] = refuse
 
     def _first_init(cls: type, *, frozen: bool) -> Any:
-        """An ``__init__`` that makes the real one when it is first called."""
+        """An ``__init__`` that compiles the real one when it is first called."""
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             _compile(cls)
@@ -152,13 +152,13 @@ else:
         return __init__
 
     def compile_all() -> None:
-        """Compile every ``__init__`` that still waits for a first object: a process that forks does it once for all its children."""
+        """Compile every ``__init__`` that is not compiled yet: a process that forks does this once for all its children."""
         for cls in list(_waiting):
             _compile(cls)
 
     def _compile(cls: type) -> None:
         frozen = _waiting.get(cls)
-        if frozen is not None:  # else another thread was first
+        if frozen is not None:  # otherwise another thread has compiled it
             cls.__init__ = _compiled(cls, frozen=frozen)  # type: ignore[misc]
             _waiting.pop(cls, None)  # after the other line: a thread that finds nothing here calls what was made
 
@@ -208,7 +208,7 @@ else:
 
     def _frozen_set(self: Any, name: str, value: object) -> None:
         if type(self).__dict__.get("__record_fields__") is None and name not in self.__record_fields__:
-            _set(self, name, value)  # a subclass that is no dataclass may have attributes of its own
+            _set(self, name, value)  # a subclass that is not a dataclass may have further attributes
             return
         raise _frozen_error(f"cannot assign to field {name!r}")
 

@@ -1,4 +1,4 @@
-"""The records that travel over REST, and the quantities in them.
+"""The records that REST sends and receives, and the quantities in them.
 
 Owns the shape of a sandbox's specification and record as JSON maps, and how ``"500m"`` or ``"4Gi"`` are read. Called by the gateway
 (which validates) and the SDK (which renders); neither keeps a second copy of these names.
@@ -23,7 +23,7 @@ _UNITS = {
 """Kubernetes' units, and docker's small letters, which are powers of 1024."""
 
 
-def parse_cpu(value: object) -> float:
+def parse_cpu(value: object, name: str = "cpu") -> float:
     """Cores from ``2``, ``0.5``, ``"2"`` or ``"500m"``. Raises ``HoldfastError`` ``invalid_quantity``."""
     cores: float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -32,7 +32,8 @@ def parse_cpu(value: object) -> float:
         text, scale = (value[:-1], 0.001) if value.endswith("m") else (value, 1.0)
         cores = _decimal(text, scale)
     if cores is None or not 0 < cores <= _CPU_MAX:
-        raise HoldfastError("invalid_quantity", f"cpu must be a number of cores above 0 and up to {_CPU_MAX:g}, not {_shown(value)}")
+        message = f"{name} must be a number of cores above 0 and up to {_CPU_MAX:g}, not {_shown(value)}"
+        raise HoldfastError("invalid_quantity", message, hint="write it as 2, 0.5 or '500m' (half a core)")
     return cores
 
 
@@ -47,10 +48,9 @@ def parse_bytes(value: object, name: str = "memory") -> int:
         size = None if unit is None else _decimal(digits, unit)
     if size is None or not 1 <= size <= _BYTES_MAX:
         units = ", ".join(filter(None, _UNITS))
-        raise HoldfastError(
-            "invalid_quantity",
-            f"{name} must be a size in bytes above 0 and up to {_BYTES_MAX // 2**40}Ti, with one of {units} or none, not {_shown(value)}",
-        )
+        most = f"{_BYTES_MAX // 2**40}Ti"
+        message = f"{name} must be a size in bytes above 0 and up to {most}, with one of the units {units} or none, not {_shown(value)}"
+        raise HoldfastError("invalid_quantity", message, hint="write it as '512Mi', '4Gi' or a number of bytes")
     return int(size)
 
 
@@ -67,66 +67,67 @@ def _decimal(text: str, scale: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class SandboxRecord:
-    """What the service knows of one sandbox. Times are seconds since the epoch, sizes bytes as the caller wrote them.
+    """The service's record of one sandbox. Times are seconds since the epoch; sizes are in the form in which the caller wrote them.
 
     ``status_message``, ``reason`` and ``fault``: why a failed sandbox failed and whose fault it is. ``leaving`` is set once it is known
-    that it will end soon whatever it does: a map of ``reason``, ``fault``, ``message`` and ``deadline`` (seconds since the epoch).
+    that the sandbox will end soon for a reason outside of it: a map of ``reason``, ``fault``, ``message`` and ``deadline`` (seconds since
+    the epoch).
     """
 
     sandbox_id: str
     """Its id."""
     namespace: str
-    """Where the service makes sandboxes."""
+    """The namespace in which the service creates sandboxes."""
     image: str
-    """The image it was made from."""
+    """The image it was created from."""
     block_network: bool
-    """Whether it reaches no network."""
+    """Whether it has no network access."""
     cpu: str
-    """Cores, as they were asked for."""
+    """Cores, as they were requested."""
     memory: str
-    """Memory, as it was asked for."""
+    """Memory, as it was requested."""
     timeout: float
-    """How long it might take to become ready, in seconds."""
+    """How long it may take to become ready, in seconds."""
     status: Status
     """``pending``, ``ready`` or ``failed``."""
     ready: bool
     """Whether it can be used."""
     status_message: str = ""
-    """Why it failed, or how long its creation has been queued; for people."""
+    """Why it failed, or how long its creation has been queued, as text."""
     labels: dict[str, str] = field(default_factory=dict)
-    """The labels it was made with."""
+    """The labels it was created with."""
     incarnation: str = ""
     """Distinguishes it from others that had the same id."""
     created_at: float = 0.0
-    """When it was made."""
+    """When it was created."""
     ready_at: float | None = None
     """When it became ready."""
     queued_s: float = 0.0
-    """How many seconds its creation waited for its turn, or has waited so far."""
+    """How many seconds its creation waited in the queue, or has waited so far."""
     lifetime_s: float | None = None
-    """How long it may live from when it was made, whatever happens in it; None: until it is deleted."""
+    """How many seconds after its creation it is deleted, whatever happens in it; None: it has no such limit."""
     expires_at: float | None = None
-    """When it ends as things stand, by the first of its clocks."""
+    """When it will be deleted, by the first of its limits that is reached, if nothing changes."""
     reason: str | None = None
-    """Why it failed or ended, in a word."""
+    """The reason why it failed or ended, as one word."""
     fault: str | None = None
-    """Whose fault that was: ``workload``, ``infrastructure`` or ``caller``."""
+    """Which side caused that: ``workload``, ``infrastructure`` or ``caller``."""
     group: str | None = None
-    """The group it ends with."""
+    """The group to which it belongs."""
     leaving: dict[str, Any] | None = None
-    """Why and when it will end, where that is known."""
+    """Why and when it will end, if that is known."""
     network: dict[str, Any] = field(default_factory=dict)
-    """What it may reach: ``mode`` and what is listed."""
+    """What it may reach over the network: ``mode`` and the lists."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What was asked of a cluster beyond image and size."""
+    """The further options that were requested of a cluster."""
 
     def to_map(self) -> dict[str, Any]:
-        """The record as it stands in JSON."""
+        """The record as a JSON map."""
         return {name: getattr(self, name) for name in self.__match_args__}
 
     @classmethod
     def from_map(cls, body: dict[str, Any]) -> SandboxRecord:
-        """Read a record, ignoring fields of newer services. Raises ``HoldfastError`` when a needed one is missing."""
+        """Read a record; fields of newer services are ignored. Raises ``HoldfastError`` if a required one is missing."""
         known = {name: body[name] for name in cls.__match_args__ if name in body}
         try:
             return cls(**known)

@@ -1,7 +1,9 @@
-"""What both ends of a session have in common (PROTOCOL §3–§6).
+"""The session state machine: what both of its ends have in common (PROTOCOL §3–§6).
 
-Owns channels, acknowledgement, credit, liveness and what is sent again on resume. Hello and Welcome, and which items an end may receive,
-are in ``client_session`` and ``agent_session``; no other module uses this one.
+It has no sockets, tasks or clocks: five verbs drive it (``receive``, ``events``, ``outgoing``, ``deadline``, ``tick``), ``now`` is any
+monotonic clock in seconds, and events report what the caller has to do. Owns channels, acknowledgement, credit, liveness and what is sent
+again on resume. Hello and Welcome, and which items an end may receive, are in ``client_session`` and ``agent_session``, which alone use
+this module.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from .channels import State
 from .codec import MAX_CHANNEL, MAX_OFFSET, decode
 from .errors import HoldfastError, ProtocolError
 from .events import Delivered, Event, Silent, Writable
-from .frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Welcome
+from .frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Pong, Welcome
 from .halves import ByteCounter, ReceiveHalf, SendHalf
 from .limits import CHANNELS, WINDOW_BYTES, Timing
 
@@ -33,7 +35,7 @@ class Channel:
 
 
 class Session:
-    """What both ends share. A subclass defines which facts and greetings it accepts."""
+    """The common base of both ends. A subclass defines which items, Hello or Welcome it accepts."""
 
     def __init__(self, session_id: str, secret: bytes, timing: Timing | None = None) -> None:
         self.session_id = session_id
@@ -42,9 +44,9 @@ class Session:
         self.agent_epoch = ""
         self.timing = timing or Timing()
         self.attached = False
-        """Whether a connection carries the session: items flow."""
+        """Whether the session is attached, so that items may be sent."""
         self.connected = False
-        """Whether there is a connection, also before its greeting is complete."""
+        """Whether there is a connection, even before Hello and Welcome were exchanged."""
         self.lost: HoldfastError | None = None
         self._channels: dict[int, Channel] = {}
         self._events: list[Event] = []
@@ -74,13 +76,15 @@ class Session:
                 self._events.append(Writable(frame.channel))
         elif isinstance(frame, Ping):
             self._owed.pong(frame.number)
+        elif isinstance(frame, Pong):
+            self._receive_pong(frame.number)
         elif isinstance(frame, GoAway):
             self._events.append(frame)
         elif isinstance(frame, Hello | Welcome):
             self._greeted(frame, now)
 
     def events(self) -> list[Event]:
-        """What happened since the last call, in order."""
+        """The events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
@@ -114,7 +118,7 @@ class Session:
         return self._owed.pending or (self.attached and bool(self._ready))
 
     def deadline(self) -> float | None:
-        """When ``tick`` wants to be called at the latest."""
+        """The latest time at which ``tick`` must be called."""
         if not self.connected:
             return None
         heard, timing, owed = self._heard, self.timing, self._owed.due
@@ -123,7 +127,7 @@ class Session:
         return owed if owed is not None and owed < due else due
 
     def tick(self, now: float) -> None:
-        """Let time pass: acknowledge, probe, or declare the connection dead."""
+        """Handle the deadlines that have passed: acknowledge, send a Ping, or treat the connection as lost."""
         if not self.connected:
             return
         due = self.deadline()
@@ -136,14 +140,12 @@ class Session:
             self._events.append(Silent())
             self.disconnected()
         elif now >= max(self._heard, self._pinged) + self.timing.ping_interval_s:
-            self._pings += 1
-            self._pinged = now
-            self._owed.queue(Ping(self._pings))
+            self._queue_ping(now)
 
     # Actions ----------------------------------------------------------------------------------------------------
 
     def send(self, item: AnyItem) -> None:
-        """Queue ``item`` on its channel. Raises ``HoldfastError`` when the channel is over, or has no credit for it."""
+        """Queue ``item`` on its channel. Raises ``HoldfastError`` if the channel is over or has no credit for it."""
         channel = self._channels.get(item.channel)
         if channel is None:
             raise HoldfastError("not_found", f"channel {item.channel} is over")
@@ -155,7 +157,7 @@ class Session:
             self._ready.append(item.channel)
 
     def room(self, number: int) -> int:
-        """Bytes that ``send`` takes on the channel now; 0 when it is over."""
+        """Bytes that ``send`` accepts on the channel now; 0 if it is over."""
         channel = self._channels.get(number)
         if channel is None:
             return 0
@@ -163,7 +165,7 @@ class Session:
         return half.limit - half.next if half.limit > half.next else 0
 
     def is_open(self, number: int) -> bool:
-        """Whether the channel is there and has not ended."""
+        """Whether the channel exists and has not ended."""
         channel = self._channels.get(number)
         return channel is not None and channel.state is not State.ENDED
 
@@ -212,13 +214,21 @@ class Session:
         channel = self._channels.get(number)
         return channel.outbound.ack(offset) if channel is not None else []
 
+    def _queue_ping(self, now: float) -> None:
+        self._pings += 1
+        self._pinged = now
+        self._owed.queue(Ping(self._pings))
+
+    def _receive_pong(self, number: int) -> None:
+        """Any message shows that the peer lives, which is all that ``tick`` asks for."""
+
     def _begin(self, now: float) -> None:
         self.connected = True
         self._heard = self._pinged = now
         self._owed.forget()
 
     def _resume(self, received: dict[int, int]) -> None:
-        """Send again what the peer does not have, and repeat the credit it may have missed."""
+        """Send the items again that the peer does not have, and repeat credit that it may have missed."""
         self.attached = True
         self._ready.clear()
         for number, channel in self._channels.items():

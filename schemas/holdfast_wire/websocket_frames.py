@@ -2,8 +2,8 @@
 
 ``FrameHeaders`` follows where frames begin and end, for the gateway's relay: payloads are neither unmasked nor read, because a client's
 masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts one side's bytes into frames, for the
-agent and the SDK. Both check the size limit. Neither reads messages or the handshake, of
-which only the accepted key is here.
+agent and the SDK. Both check the size limit. Neither reads messages or the handshake; of the handshake only the calculation of the accepted
+key is here.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class FrameHeaders:
         self.mid_frame = False
         """Whether the bytes so far end inside a frame: nothing may be inserted there."""
         self.boundary = 0
-        """Where in the last chunk its last frame began or ended, -1 when the whole chunk was inside one frame."""
+        """The position in the last chunk at which its last frame began or ended; -1 if the whole chunk was inside one frame."""
         self.close_seen = False
 
     def feed(self, data: bytes) -> None:
-        """Follow the next bytes. Raises ``ProtocolError`` for anything a session may not carry."""
+        """Follow the next bytes. Raises ``ProtocolError`` for frames that a session may not carry."""
         size = len(data)
         position = self._left
         if position >= size:
@@ -110,7 +110,7 @@ class FrameHeaders:
 
 
 class MessageReader:
-    """Cuts the bytes of one side into whole frames and unmasks them. What a frame may be is for its reader to check."""
+    """Splits the bytes of one side into complete frames and unmasks them. The caller checks which frames are legal."""
 
     __slots__ = ("_buffer", "_mask", "_needed", "_unmask", "breach")
 
@@ -121,10 +121,10 @@ class MessageReader:
         self._buffer = bytearray()
         self._needed = 0
         self.breach = 0
-        """The close code for what cannot be read; no frame comes after it."""
+        """The close code if the bytes cannot be read; then no frame follows."""
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The frames that are whole now: the first byte and the payload of each."""
+        """The frames that are complete now, as pairs of first byte and payload."""
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._needed:
@@ -176,7 +176,7 @@ def apply_mask(data: bytes | bytearray | memoryview, mask: bytes | bytearray) ->
 
 
 def control_breach(first: int, payload: bytes) -> int:
-    """The close code for a client's frame that is not binary, 0 where it is a sound Ping, Pong or Close."""
+    """The close code for a client's frame that is not binary; 0 for a valid Ping, Pong or Close."""
     if first not in _CONTROL or len(payload) > _CONTROL_BYTES:
         return NOT_A_FRAME
     if first != CLOSE or not payload:

@@ -1,7 +1,7 @@
-"""Directories as tar streams, on this machine: packing one to send, unpacking one that came from a sandbox.
+"""Packing local directories into tar streams, and unpacking tar streams from a sandbox.
 
-Packing is a generator of bytes with bounded memory. Unpacking reads a spooled file and trusts nothing in it: the ``data``
-filter of ``tarfile`` (no absolute names, no devices; symbolic links that lead out are left out) and limits on entries and bytes.
+Packing is a generator of bytes with bounded memory. Unpacking reads a spooled file, which is untrusted: the ``data`` filter of ``tarfile``
+(no absolute names, no devices; symbolic links that lead out are left out) and limits on entries and bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LocalImage = str | os.PathLike[str]
 def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None) -> Iterator[bytes]:
     """The tree below ``root`` as a tar stream (pax); ``root`` itself is ``.``. Sockets, pipes and devices are left out.
 
-    With ``owners`` the numeric owners go with it; ``left_out`` is called with what does not.
+    With ``owners`` the numeric owners are included. The paths that are left out are appended to ``left_out``.
     """
-    pending = bytearray()  # small pieces are joined: each costs its sender a thread switch
+    pending = bytearray()  # small pieces are joined, because each piece costs the sender a thread switch
     for piece in _members(root, owners, left_out):
         if len(pending) + len(piece) > _JOIN_BYTES:
             if pending:
@@ -66,8 +66,8 @@ def _members(root: Path, owners: bool, left_out: list[Path] | None) -> Iterator[
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Each directory before what it holds. One that cannot be read is an error: left out, the copy would seem to be whole."""
-    waiting = [root]  # no recursion: a tree may be deeper than that goes
+    """Each directory before its entries. An unreadable directory is an error: if it were left out, the copy would look complete."""
+    waiting = [root]  # no recursion: a tree may be deeper than Python's limit
     while waiting:
         path = waiting.pop()
         state = path.stat() if path is root else path.lstat()
@@ -77,7 +77,7 @@ def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _content(path: Path, size: int) -> Iterator[bytes]:
-    """Exactly ``size`` bytes: the header has promised them, also when the file shrinks or grows during the copy."""
+    """Exactly ``size`` bytes, as announced in the header, even if the file shrinks or grows during the copy."""
     left = size
     with path.open("rb") as file:
         while left:
@@ -119,14 +119,14 @@ def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
                     raise ArchiveError("archive_limit", f"the archive holds more than {MOST_ENTRIES} entries or {MOST_BYTES} bytes")
                 try:
                     if member.isdir():
-                        place = target / tarfile.data_filter(member, os.fspath(target)).name  # the name that it will have here
+                        place = target / tarfile.data_filter(member, os.fspath(target)).name  # the name that it will have on this machine
                         if not place.exists():
                             made.append((place, member.mode))
                     archive.extract(member, target, filter="data")
                 except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
                     if not member.issym():
                         raise
-                    left_out += 1  # such as a virtual environment's python: it means nothing here, and must not lead out
+                    left_out += 1  # such as a virtual environment's python: it means nothing here, and must not lead out of the target
     except (tarfile.TarError, ValueError, EOFError) as wrong:
         raise ArchiveError("archive_invalid", f"the archive cannot be unpacked: {type(wrong).__name__}: {wrong}") from None
     for place, mode in reversed(made):
@@ -135,11 +135,11 @@ def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
 
 
 def _settle(directory: Path, mode: int) -> None:
-    """Give a new directory its permission bits, which the filter keeps of files alone; as with those, no other user may write to it."""
+    """Set the permission bits of a new directory, which the filter keeps for files only. As for files, no other user may write to it."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return  # another file has taken its place
+        return  # another file has replaced it
     try:
         os.fchmod(descriptor, mode & 0o755 | 0o700)
     finally:

@@ -1,7 +1,6 @@
-"""Single arguments of the public methods, checked: a mistake raises before anything is sent.
-
-Pure. Owns what a time, name, path, environment, content, label or size may be, and the error messages for invalid ones. Does not
-build requests from them (``_requests``). Called by ``_requests`` and by the methods themselves.
+"""Checks of single arguments of the public methods, so that a mistake raises before anything is sent. Pure. Owns which times, names, paths,
+environments, contents, labels and sizes are valid, and the error messages for others. Does not build requests from them (``_requests``).
+Called by ``_requests`` and by the methods themselves.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ RemotePath = str | bytes | PathLike[str]
 _GROUP_NAME_CHARACTERS = 100
 _SIGNS = str.maketrans("", "", "._-")
 _TTL_MOST_S = 86400
-_LIFETIME_MOST_S = 366 * 86400
+LIFETIME_MOST_S = 366 * 86400
 _SECONDS_MOST = 10**9
 """31 years. Clocks and timers of either end overflow with much more."""
 
 
 class Bound(int):
-    """How many bytes are kept of a stream, and which: its ``tail``, or ``both`` ends, half of each."""
+    """How many bytes of a stream are kept, and which part: its ``head``, its ``tail``, or half of it from ``both`` ends."""
 
     keep: str
 
@@ -50,7 +49,7 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def seconds(value: float | None, name: str = "timeout", hint: str = "leave it out where there is no limit") -> float | None:
+def seconds(value: float | None, name: str = "timeout", hint: str = "leave it out for no limit") -> float | None:
     """A number of seconds, or None."""
     return None if value is None else seconds_up_to(_SECONDS_MOST, value, name, hint)
 
@@ -62,13 +61,8 @@ def seconds_up_to(most_s: int, value: float, name: str, hint: str) -> float:
     return float(value)
 
 
-def lifetime_of(value: float, name: str, hint: str) -> float:
-    """How long a sandbox may live, at most 366 days."""
-    return seconds_up_to(_LIFETIME_MOST_S, value, name, hint)
-
-
 def wait_time_of(value: float | None, name: str = "timeout") -> float | None:
-    """How long to wait for something: a number of seconds, 0 to only look, or None for as long as it takes."""
+    """How long to wait: a number of seconds, 0 to return at once, or None to wait without limit."""
     if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value <= _SECONDS_MOST:
         raise bad(
             f"{name} must be a number of seconds from 0 to {_SECONDS_MOST}, not {value!r:.40}", hint="leave it out to wait without limit"
@@ -100,12 +94,12 @@ def is_identifier(value: object, most: int = ID_BYTES) -> bool:
 
 
 def command_id_of(command_id: str | None) -> str:
-    """The id that a command is given, or a new one."""
+    """The command's id as the caller chose it, or a new one."""
     return (None if command_id is None else name_of(command_id, "command_id")) or os.urandom(16).hex()
 
 
 def sandbox_id_of(sandbox_id: str) -> str:
-    """The id of a sandbox that is there already: it becomes part of a path."""
+    """The id of an existing sandbox. It is checked because it becomes part of a URL path."""
     if not is_identifier(sandbox_id):
         hint = "an id has letters, digits, '.', '_' and '-': list your sandboxes with `holdfast list`"
         raise bad(f"no sandbox has the id {sandbox_id!r:.80}", hint=hint)
@@ -113,7 +107,7 @@ def sandbox_id_of(sandbox_id: str) -> str:
 
 
 def path_of(path: RemotePath) -> str | bytes:
-    """A path in the sandbox as it travels: text, or bytes where it is not UTF-8."""
+    """A path in the sandbox as it is sent: text, or bytes if it is not UTF-8."""
     try:
         raw = fspath(path)
         raw = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw
@@ -163,7 +157,7 @@ def content_of(data: object, what: str = "data") -> bytes:
         return data
     try:
         return data.encode() if isinstance(data, str) else bytes(memoryview(data))  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # not bytes(data), which makes so many NULs of a number
+    except (TypeError, ValueError):  # not bytes(data), which for a number returns so many NUL bytes
         raise bad(f"{what} must be bytes, or text that can be encoded as UTF-8") from None
 
 
@@ -179,7 +173,7 @@ def output_limit(value: int | None, default: int, keep: str = "head") -> int:
 
 
 def time_limit(value: float | None, default: float | None) -> float | None:
-    """How long a command may run: what was asked for, else the client's default; infinity lifts that."""
+    """How long a command may run: the given time, else the client's default. Infinity means no limit."""
     if value is None:
         return default
     return None if value == float("inf") else value
@@ -203,7 +197,7 @@ def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """Maps and sequences of any kind as JSON takes them."""
+    """Maps and sequences of any kind, converted to those that JSON can represent."""
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -212,7 +206,7 @@ def plain(value: Any) -> Any:
 
 
 def group_name_of(name: str) -> str:
-    """A group's name: it becomes part of a path."""
+    """A group's name. It is checked because it becomes part of a URL path."""
     if not is_identifier(name, _GROUP_NAME_CHARACTERS) or not name[-1].isalnum():
         raise bad("a group's name must be at most 100 letters, digits, '.', '_' and '-', with a letter or digit at both ends")
     return name
@@ -231,7 +225,8 @@ def port_of(port: int) -> int:
 
 
 def host_of(host: str | None, name: str) -> str:
-    """A name or an address of a machine. An empty one would mean every interface for a listener: that has to be written out."""
+    """A host name or address. An empty one is refused: for a listener it would mean every interface, which the caller has to write
+    explicitly."""
     if not isinstance(host, str) or not host or not host.isprintable():
         hint = "'127.0.0.1' for this machine alone, '0.0.0.0' for all its interfaces"
         raise bad(f"{name} must be the name or address of a host", hint=hint)

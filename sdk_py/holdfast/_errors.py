@@ -49,7 +49,7 @@ ProtocolError = wire.ProtocolError
 """The other end broke the protocol."""
 
 MESSAGE_CHARACTERS = 2000
-"""A message from a peer is cut at this length: it may come from code in a sandbox."""
+"""A message from a peer is cut at this length, because it may come from code in a sandbox."""
 
 
 class ConfigurationError(HoldfastError):
@@ -64,7 +64,7 @@ class InvalidArgumentError(HoldfastError, ValueError):
 
 
 class InvalidPathError(InvalidArgumentError):
-    """A path is empty, too long, leaves the sandbox, or names what is not a file."""
+    """A path is empty, too long, leads out of its directory, or does not name a file."""
 
 
 class UserNotFoundError(InvalidArgumentError):
@@ -72,7 +72,7 @@ class UserNotFoundError(InvalidArgumentError):
 
 
 class WorkingDirectoryError(InvalidArgumentError):
-    """``cwd`` is not there, is not a directory, or may not be entered."""
+    """``cwd`` does not exist, is not a directory, or may not be entered."""
 
 
 class RequestTooLargeError(InvalidArgumentError):
@@ -80,7 +80,7 @@ class RequestTooLargeError(InvalidArgumentError):
 
 
 class ArgumentsTooLongError(RequestTooLargeError):
-    """The arguments and variables of a command are more than the kernel, or a request, takes."""
+    """The arguments and variables of a command are larger than the kernel or a request allows."""
 
 
 class AuthenticationError(HoldfastError):
@@ -104,7 +104,7 @@ class UnsupportedError(HoldfastError):
 
 
 class NotFoundError(HoldfastError):
-    """What was named does not exist."""
+    """The named resource does not exist."""
 
 
 class SandboxNotFoundError(NotFoundError):
@@ -124,7 +124,8 @@ class ServiceUnavailableError(ServiceError):
 
 
 class ImagePullError(ServiceError):
-    """The image could not be pulled: its registry failed, refused, or cannot be reached. Whether it has the image is unknown."""
+    """The image could not be pulled: its registry failed, refused, or cannot be reached. Whether the registry has the image is not
+    known."""
 
 
 class SandboxNotReadyError(HoldfastError):
@@ -132,58 +133,56 @@ class SandboxNotReadyError(HoldfastError):
 
 
 class WaitTimeoutError(HoldfastError, TimeoutError):
-    """A wait ran out. What was waited for goes on."""
+    """A wait ran out of time. The command or event that it waited for is not cancelled."""
 
     def __init__(self, code: str = "wait_timeout", message: str | None = None, **more: Any) -> None:
         super().__init__(code, "the wait timed out" if (code, message) == ("wait_timeout", None) else message, **more)
 
 
 class _CommandError(HoldfastError):
-    """Carries what is known of one command when its outcome is not."""
+    """Base of the errors that carry what is known about a command whose outcome is not known."""
 
     @property
     def command_id(self) -> str | None:
-        """The command's id, None when the error is not about one."""
+        """The command's id, None if the error is not about a command."""
         value = self.detail.get("command_id")
         return value if isinstance(value, str) else None
 
     @property
     def accepted(self) -> bool | None:
-        """Whether the agent had taken the request; None when that cannot be known."""
+        """Whether the agent had accepted the request; None if that is not known."""
         value = self.detail.get("accepted")
         return value if isinstance(value, bool) else None
 
     @property
     def started(self) -> bool | None:
-        """Whether the command had started; None when that cannot be known.
-
-        False: what this client asked never reached the agent, so it is safe to run elsewhere, unless another client asked for the
-        same command id before.
+        """Whether the command had started; None if that is not known. False: this client's request never reached the agent, so the command
+        can safely run elsewhere, unless another client used the same command id before.
         """
         value = self.detail.get("started")
         return value if isinstance(value, bool) else None
 
     @property
     def received(self) -> dict[int, int]:
-        """How many bytes of stdout (1) and stderr (2) had arrived here."""
+        """How many bytes of stdout (1) and stderr (2) this client had received."""
         value = self.detail.get("received")
         return dict(value) if isinstance(value, dict) else {}
 
 
 class SandboxLostError(_CommandError):
-    """The sandbox is gone. ``reason`` is why (oom, evicted, ttl, deleted, node-lost, …), ``fault`` is who caused it."""
+    """The sandbox is gone. ``reason`` states why (oom, evicted, ttl, deleted, node-lost, …), ``fault`` which side caused it."""
 
 
 class OutcomeUnknownError(_CommandError):
-    """The command may have run. It is not run again: look at its effects first."""
+    """The command may have run. It is not repeated: check its effects first."""
 
 
 class SessionLostError(_CommandError):
-    """The session expired at the agent, or the agent restarted; the sandbox may still be there."""
+    """The session expired at the agent, or the agent restarted; the sandbox may still exist."""
 
 
 class SessionFencedError(HoldfastError):
-    """Another connection attached to this session later; the newest wins."""
+    """Another connection attached to this session later, and the session belongs to the latest one."""
 
 
 class ShellLostError(HoldfastError):
@@ -195,7 +194,7 @@ class SpawnError(HoldfastError):
 
 
 class InputClosedError(HoldfastError, BrokenPipeError):
-    """The command takes no input: it has ended, its input was closed, or it was started without."""
+    """The command takes no input: it has ended, its input was closed, or it was started without input."""
 
     def __init__(self, code: str, message: str | None = None, **more: Any) -> None:
         super().__init__(code, message, **more)
@@ -213,7 +212,7 @@ class CommandFailedError(HoldfastError):
 
 
 class CancelledRemotelyError(HoldfastError):
-    """Another client cancelled what was waited for."""
+    """Another client cancelled the command or transfer."""
 
 
 class PortUnreachableError(HoldfastError):
@@ -225,7 +224,7 @@ class ArchiveError(HoldfastError):
 
 
 class RemoteFileError(HoldfastError, OSError):
-    """A file operation in the sandbox failed. ``filename`` is the remote path where it is known."""
+    """A file operation in the sandbox failed. ``filename`` is the remote path, if it is known."""
 
     ERRNO: ClassVar[int] = errno.EIO
 
@@ -256,13 +255,13 @@ class RemotePermissionError(RemoteFileError, PermissionError):
 
 
 class RemoteIsADirectoryError(RemoteFileError, IsADirectoryError):
-    """A file was expected and a directory is there."""
+    """The path is a directory, but a file is needed."""
 
     ERRNO = errno.EISDIR
 
 
 class RemoteNotADirectoryError(RemoteFileError, NotADirectoryError):
-    """A directory was expected and something else is there."""
+    """The path is not a directory, but a directory is needed."""
 
     ERRNO = errno.ENOTDIR
 
@@ -274,7 +273,7 @@ class NoSpaceError(RemoteFileError):
 
 
 class ChecksumError(RemoteFileError):
-    """What arrived is not what was sent."""
+    """The received data differs from the data that was sent."""
 
 
 _CLASSES: dict[str, type[HoldfastError]] = {
@@ -294,14 +293,8 @@ def error(code: str, message: str, **more: Any) -> HoldfastError:
     return _CLASSES[kind.sdk_class](code, message[:MESSAGE_CHARACTERS], **more)
 
 
-def certificate_refused(why: str) -> HoldfastError:
-    """The service's certificate failed verification: trying again does not help."""
-    hint = "check HOLDFAST_URL, or let this machine trust the issuer of the certificate"
-    return error("agent_identity", f"the service's certificate is refused: {why}", hint=hint, fault="caller", retryable=False)
-
-
 def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:
-    """``raw`` as its class of this file, with ``detail`` added to its facts."""
+    """``raw`` as an exception of the matching class in this file, with ``detail`` added."""
     facts = {**raw.detail, **detail}
     if raw.kind.sdk_class == "ProtocolError" or (type(raw) is not HoldfastError and facts == raw.detail):
         return raw
@@ -310,5 +303,5 @@ def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:
 
 
 def from_map(body: Any, **detail: Any) -> HoldfastError:
-    """The exception a peer's error map (``Failed``, a problem document) stands for. Nothing in the map is trusted."""
+    """The exception for a peer's error map (``Failed``, a problem document). The map is untrusted."""
     return typed(HoldfastError.from_map(body), **detail)

@@ -31,23 +31,23 @@ class FileMatch:
     path: str
     """The file, as it was reached from the path that was searched."""
     line: int | None = None
-    """The number of the line, from 1; None where no pattern was looked for."""
+    """The number of the line, from 1; None if the search had no pattern."""
     text: str = ""
     """The line, cut at 2000 bytes."""
     raw_path: bytes | None = None
-    """The path's bytes where they are not UTF-8."""
+    """The path's bytes if they are not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One entry of a directory, or what ``stat`` answers. ``mtime`` is seconds since the epoch, ``mode`` the permission bits."""
+    """One entry of a directory, as ``list`` and ``stat`` return it. ``mtime`` is seconds since the epoch, ``mode`` the permission bits."""
 
     name: str
     """The last part of the path."""
     path: str
     """The whole path."""
     type: Literal["file", "directory", "symlink", "other"]
-    """What it is."""
+    """The kind of entry."""
     size: int
     """Bytes."""
     mode: int
@@ -59,9 +59,9 @@ class FileEntry:
     gid: int = 0
     """The id of its group."""
     target: str | None = None
-    """Where a symbolic link leads."""
+    """The target of a symbolic link."""
     raw_path: bytes | None = None
-    """The path's bytes where they are not UTF-8 (``path`` then shows U+FFFD); methods take it as a path."""
+    """The path's bytes if they are not UTF-8 (``path`` then contains U+FFFD); methods accept them as a path."""
 
     @property
     def is_dir(self) -> bool:
@@ -70,52 +70,52 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """A change that ``files.watch`` saw. ``overflow``: others were lost; list the directory again."""
+    """A change that ``files.watch`` reported. ``overflow``: further changes were lost; list the directory again."""
 
     type: Literal["created", "modified", "deleted", "moved", "overflow"]
-    """What happened; ``modified`` is content or attributes, ``moved`` a new name in what is watched."""
+    """What happened. ``modified``: content or attributes changed; ``moved``: the entry has a new name in the watched tree."""
     path: str
-    """What it happened to; what was moved had this name before."""
+    """The changed entry; for ``moved``, its old name."""
     to: str | None = None
-    """The new name of what was moved."""
+    """For ``moved``, the new name."""
     is_dir: bool = False
-    """Whether it is a directory."""
+    """Whether the entry is a directory."""
     raw_path: bytes | None = None
-    """The bytes of ``path`` where they are not UTF-8."""
+    """The bytes of ``path`` if they are not UTF-8."""
     raw_to: bytes | None = None
-    """The bytes of ``to`` where they are not UTF-8."""
+    """The bytes of ``to`` if they are not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchResult:
-    """What applying a patch did. A patch that does not apply is a result with ``success`` False, and changes nothing."""
+    """The result of applying a patch. A patch that does not apply has ``success`` False and changes nothing."""
 
     success: bool
-    """Whether all of it was applied; else nothing was changed."""
+    """Whether the whole patch was applied; if not, nothing was changed."""
     exit_code: int
-    """0, or 1 where it does not apply."""
+    """0, or 1 if the patch does not apply."""
     stdout: str
-    """What was done, file by file."""
+    """A line for each file with what was done."""
     stderr: str
-    """Why it does not apply."""
+    """Why the patch does not apply."""
     files: tuple[str, ...] = ()
-    """The paths that were changed."""
+    """The changed paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """What an upload or download moved."""
+    """The result of an upload, download or copy."""
 
     size_bytes: int
     """Bytes of content."""
     entries: int = 1
     """Files and directories; 1 for a file."""
     sha256: str | None = None
-    """SHA-256 (hex) of a file as the sandbox has it."""
+    """SHA-256 (hex) of the file in the sandbox."""
     skipped: int = 0
-    """Entries of a directory that were left out: special files, what could not be read, links that lead out."""
+    """Entries of a directory that were left out: special files, unreadable entries, links that lead out of the directory."""
     changed: int = 0
-    """Files that were written to while they were read, so that what arrived may never have been there as a whole."""
+    """Files that changed while they were read: their transferred content may be a mixture of old and new."""
 
 
 def read_entry(body: Any) -> FileEntry:
@@ -137,14 +137,14 @@ def read_event(body: Any) -> FileEvent:
 
 
 def read_patch(body: Mapping[str, Any]) -> PatchResult:
-    """What closes a patch channel, or what REST answers to one."""
+    """The result of a patch, from the fields of ``Closed`` or from a REST answer."""
     stdout, stderr = (take(body, name, str, default="") for name in ("stdout", "stderr"))
     files = tuple(map(str, take(body, "files", list, default=[])))
     return PatchResult(take(body, "success", bool, default=False), take(body, "exit_code", int, default=1), stdout, stderr, files)
 
 
 def read_transfer(body: Mapping[str, Any], left_out: int = 0) -> TransferResult:
-    """What closes an upload or a copy; ``left_out`` entries were not sent."""
+    """The result of an upload or a copy, from the fields of ``Closed``; ``left_out`` is the number of entries that were not sent."""
     size, entries, skipped = (take(body, name, int, default=0) for name in ("bytes", "entries", "skipped"))
     return TransferResult(size, entries, skipped=skipped + left_out)
 

@@ -1,6 +1,5 @@
-"""The local side of file transfers: checks of local paths, new files, and the checksum of the transferred bytes.
-
-Pure but for the local file system. Does not own archives (``_archives``) nor the transfers themselves (``_async.files``).
+"""The local side of file transfers: checks of local paths, new files, and the checksum of the transferred bytes. Pure, except for the local
+file system. Does not own archives (``_archives``) nor the transfers themselves (``_async.files``).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Transferred:
     def __init__(self) -> None:
         self.size = 0
         self.crc32 = 0
-        """The CRC-32 of ISO 3309, as in zip and gzip: a SHA-256 here too would cost as much as everything else (decision 0069)."""
+        """The CRC-32 of ISO 3309, as in zip and gzip. A SHA-256 would take as much time as the rest of the transfer (decision 0069)."""
         self.sha256: str | None = None
         """The agent's SHA-256 of the same bytes, after ``check``."""
 
@@ -35,14 +34,14 @@ class Transferred:
         self.crc32 = crc32(data, self.crc32)
 
     def check(self, result: dict[str, Any]) -> None:
-        """Raise ``ChecksumError`` unless the agent counted the same bytes."""
+        """Raise ``ChecksumError`` unless the agent reported the same size and checksum."""
         if take(result, "size", int, default=self.size) != self.size or take(result, "crc32", int, default=self.crc32) != self.crc32:
-            raise ChecksumError("checksum_mismatch", f"{self.size} bytes were transferred, and their checksum differs there")
+            raise ChecksumError("checksum_mismatch", f"the checksum of the {self.size} transferred bytes differs in the sandbox")
         self.sha256 = take(result, "sha256", str)
 
 
 def local_path(path: LocalPath) -> Path:
-    """A path on this machine. An empty one, most often a variable that was not set, would be the working directory."""
+    """A path on this machine. An empty one is refused: it is usually an unset variable, and would mean the working directory."""
     if not os.fspath(path):
         raise InvalidPathError("invalid_path", "the local path is empty", hint="write . for the working directory")
     if "\0" in os.fsdecode(path):
@@ -51,7 +50,7 @@ def local_path(path: LocalPath) -> Path:
 
 
 def is_special(path: Path) -> bool:
-    """Whether it is there, and no file that another could take the place of."""
+    """Whether the path exists and is not a regular file, so that a download cannot replace it."""
     return path.exists() and not path.is_file()
 
 
@@ -65,7 +64,7 @@ def create_part(part: Path, target: Path, mode: int) -> IO[bytes]:
 
 
 def read_each(unpacker: Any, data: bytes, read: Callable[[Any], Found], what: str) -> Iterator[Found]:
-    """What is whole in the stream that ``data`` continues. Raises ``ProtocolError``."""
+    """The complete values in the stream after ``data`` was added to it. Raises ``ProtocolError``."""
     try:
         unpacker.feed(data)
         for body in unpacker:
@@ -73,4 +72,4 @@ def read_each(unpacker: Any, data: bytes, read: Callable[[Any], Found], what: st
     except ProtocolError:
         raise
     except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
-        raise ProtocolError(f"the agent answered a malformed {what}: {type(wrong).__name__}") from None
+        raise ProtocolError(f"the agent sent a malformed {what}: {type(wrong).__name__}") from None

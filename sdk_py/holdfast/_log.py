@@ -1,6 +1,6 @@
 """The logger ``holdfast``: sessions that attach, resume and end. Silent until the program configures logging.
 
-Does not import the logging library: where the program has not loaded it, there is no handler.
+Does not import the logging library: if the program has not loaded it, there is no handler.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ def log(level: Literal["info", "warning"], text: str, *arguments: Any) -> None:
         return
     logger = logging.getLogger("holdfast")
     if not logger.handlers:
-        logger.addHandler(logging.NullHandler())  # else warnings would go to standard error where nothing is configured
+        logger.addHandler(logging.NullHandler())  # else warnings would be printed to standard error if logging is not configured
     getattr(logger, level)(text, *arguments)

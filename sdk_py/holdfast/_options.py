@@ -28,11 +28,11 @@ _LONGEST_S = 1e9
 class Options:
     """Settings of one client. Times are seconds, sizes bytes.
 
-    ``connect_timeout_s`` bounds each connection and a first attach to a service that cannot be reached; one that answers may take three
-    times as long. ``resume_timeout_s`` is how long a lost connection is tried again before waiting calls fail, ``request_timeout_s`` bounds
-    one HTTP request, ``cancel_timeout_s`` how long a cancelled call waits for the remote end of its command. ``command_timeout_s`` is the
-    time limit of calls without ``timeout``. Attempts to connect are ``backoff_base_s`` apart at first, then twice as long each time up to
-    ``backoff_cap_s``.
+    ``connect_timeout_s`` limits each connection, and the first attach while the service cannot be reached; a service that answers may take
+    three times as long. ``resume_timeout_s`` limits how long to try to resume after a lost connection before waiting calls fail,
+    ``request_timeout_s`` one HTTP request, and ``cancel_timeout_s`` how long a cancelled call waits for the end of its command.
+    ``command_timeout_s`` is the time limit of calls without ``timeout``. The pause between attempts to connect is ``backoff_base_s`` at
+    first and doubles each time, up to ``backoff_cap_s``.
     """
 
     url: str
@@ -75,13 +75,13 @@ def find_options(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> tuple[str, str]:
-    """The service's URL and API key. Raises ``ConfigurationError`` when there is none or it is malformed."""
+    """The service's URL and API key. Raises ``ConfigurationError`` if one is missing or malformed."""
     environ = os.environ if environ is None else environ
     url = url or environ.get("HOLDFAST_URL") or environ.get("SANDBOX_BASE_URL")
     api_key = api_key or environ.get("HOLDFAST_API_KEY") or environ.get("SANDBOX_API_KEY")
     if not url or not api_key:
         local = _read_env_file(environ, folder)
-        # The key of the local stack goes to the local stack only, never to another address.
+        # The key of the local stack is sent only to the local stack, never to another address.
         if not url or str(url).rstrip("/") == local.get("HOLDFAST_URL", "").rstrip("/"):
             url = url or local.get("HOLDFAST_URL")
             api_key = api_key or local.get("HOLDFAST_API_KEY")
@@ -98,7 +98,7 @@ def find_options(
 
 
 def check_url(url: str) -> str:
-    """``url`` without spaces around it or a slash behind. Raises ``ConfigurationError``."""
+    """``url`` without surrounding spaces and without a slash at its end. Raises ``ConfigurationError``."""
     url = url.strip()
     try:
         address_of(url)
@@ -108,10 +108,10 @@ def check_url(url: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """``key``, when a header can hold it. Raises ``ConfigurationError``, whose message does not contain the key."""
+    """Check that a header can hold ``key``. Raises ``ConfigurationError``, whose message does not contain the key."""
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigurationError("the API key contains characters that no key has", hint="check HOLDFAST_API_KEY")
+        raise ConfigurationError("the API key contains characters that a header cannot hold", hint="check HOLDFAST_API_KEY")
     return key
 
 

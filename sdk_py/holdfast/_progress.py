@@ -1,6 +1,7 @@
 """The progress of a map: on a terminal one line that is rewritten; in a file a line at most every ten seconds.
 
-Owns the line. It shows how many are done, how many of them failed and of these how many by infrastructure. Called by ``map`` of both APIs.
+Owns the text of the line: how many items are done, how many of these failed, and how many of those because of the infrastructure. Called by
+``map`` of both APIs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _FILE_S = 10.0
 
 
 class Progress:
-    """``shown`` None: on standard error where that is a terminal. ``now`` is a clock in seconds."""
+    """``shown`` None: print to standard error if it is a terminal. ``now`` is a clock in seconds."""
 
     def __init__(
         self, total: int, shown: bool | None = None, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
@@ -38,7 +39,7 @@ class Progress:
             self._show()
 
     def step(self, outcome: object) -> None:
-        """One more is done, with a result or an exception."""
+        """Count one more item, which gave a result or an exception."""
         with self._lock:
             self.done += 1
             if isinstance(outcome, BaseException):
@@ -54,7 +55,7 @@ class Progress:
         self.stream.flush()
 
     def line(self) -> str:
-        """The line for the present numbers."""
+        """The line for the current numbers."""
         filled = _WIDTH * self.done // max(self.total, 1)
         failed = f", {self.failed} failed ({self.infrastructure} infrastructure)" if self.failed else ""
         return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {self.done}/{self.total}{failed}, {self._now() - self._began:.0f} s"

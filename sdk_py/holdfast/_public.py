@@ -13,11 +13,11 @@ from typing import Any, TypeVar, cast
 C = TypeVar("C", bound=type)
 PACKAGE = "holdfast"
 _VARKEYWORDS, _COROUTINE = 0x08, 0x80
-"""Flags of code objects, as ``inspect`` names them: importing that would take longer than all of this."""
+"""Flags of code objects with the values in ``inspect``, which is not imported because that would take longer than this whole module."""
 
 
 def public(cls: C) -> C:
-    """``cls`` under the name of the package, and its methods such that an argument they do not have is answered with those they do."""
+    """Set the module name of ``cls`` to the package, and let its methods answer an unknown argument with the list of known ones."""
     cls.__module__ = PACKAGE
     for name, value in list(vars(cls).items()):
         if not name.startswith("_") or name == "__init__":
@@ -34,13 +34,14 @@ def _adorn(cls: type, name: str, value: Any) -> None:
         value.fget.__module__ = PACKAGE
     elif isinstance(value, FunctionType):
         setattr(cls, name, _answering(cls, value))
-    elif hasattr(value, "around"):  # a method that gives what can be awaited or entered
+    elif hasattr(value, "around"):  # a method whose result can be awaited or entered
         value.around(functools.partial(_answering, cls))
         value.__module__ = PACKAGE
 
 
 def _answering(cls: type, function: FunctionType) -> FunctionType:
-    """``function``, with an error for unknown arguments that lists the known ones. Errors that it raises itself are passed on."""
+    """``function``, with an error for unknown arguments that lists the known ones. Errors that the function itself raises are not
+    changed."""
     function.__module__ = PACKAGE
     code = function.__code__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
@@ -64,7 +65,7 @@ def _answering(cls: type, function: FunctionType) -> FunctionType:
         try:
             return function(*args, **arguments)
         except TypeError as wrong:
-            if wrong.__traceback__ is None or wrong.__traceback__.tb_next is None:  # not from inside the function
+            if wrong.__traceback__ is None or wrong.__traceback__.tb_next is None:  # raised by the call, not inside the function
                 _refuse(cls, called, names, arguments)
             raise
 
@@ -72,8 +73,8 @@ def _answering(cls: type, function: FunctionType) -> FunctionType:
 
 
 def _like(made: Any, function: FunctionType) -> FunctionType:
-    """``made`` with the name, documentation and annotations of ``function``. From Python 3.14 ``update_wrapper`` copies the function
-    that evaluates annotations instead of them, and annotations that are strings need none."""
+    """``made`` with the name, documentation and annotations of ``function``. Since Python 3.14 ``update_wrapper`` copies the function that
+    evaluates annotations instead of the annotations; string annotations need no evaluation."""
     functools.update_wrapper(made, function)
     made.__annotations__ = function.__annotations__
     return cast(FunctionType, made)

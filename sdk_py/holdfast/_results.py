@@ -1,6 +1,6 @@
 """The results of the SDK's methods: small frozen records, and their validation when they come from an untrusted peer.
 
-Owns field names and units of all results but those of files (``_file_results``). Does not own how they are gathered
+Owns field names and units of all results except those of files (``_file_results``). Does not own how they are collected
 (``_transport.session.sinks``) or fetched. The parsers take maps from the agent, which code in the sandbox may own: every type is checked, a
 wrong one raises ``ProtocolError``.
 """
@@ -24,10 +24,10 @@ _SHOWN = 60
 
 
 class Chunk(NamedTuple):
-    """A piece of live output: ``stream`` is 1 (stdout) or 2 (stderr). ``text`` decodes it, unknown bytes replaced."""
+    """A piece of live output: ``stream`` is 1 (stdout) or 2 (stderr). ``text`` decodes it and replaces invalid bytes."""
 
     stream: int
-    """1 (stdout) or 2 (stderr); a terminal has 1 alone."""
+    """1 (stdout) or 2 (stderr); a terminal has only 1."""
     data: bytes
     """The bytes as they were written."""
 
@@ -48,7 +48,7 @@ class Cause:
     reason: str
     """``timeout``, ``oom``, ``cancelled``, ``evicted``, …"""
     message: str = ""
-    """The cause in words."""
+    """A description of the cause."""
 
     @property
     def is_infrastructure(self) -> bool:
@@ -61,18 +61,16 @@ class StreamCount:
     """How many bytes one output stream had."""
 
     seen: int = 0
-    """Bytes that the agent saw."""
+    """Bytes that the command wrote."""
     dropped: int = 0
-    """Of these, bytes that were reported lost to this client."""
+    """Of these, bytes that were reported to this client as lost."""
     sha256: str = ""
-    """SHA-256 (hex) of all that it saw."""
+    """SHA-256 (hex) of all bytes that the command wrote."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommandResult:
-    """The one outcome of a command.
-
-    Where no process ran there is no result but an exception. If ``cause`` is set and
+    """The one outcome of a command. If no process ran, there is no result but an exception. If ``cause`` is set and
     ``cause.is_infrastructure``, mask the rollout instead of scoring it.
     """
 
@@ -89,13 +87,13 @@ class CommandResult:
     timed_out: bool = False
     """Whether its time ran out and it was killed."""
     truncated: bool = False
-    """Whether not all output is here: dropped by the agent (see ``streams``) or over ``max_output_bytes``."""
+    """Whether some output is missing: it was dropped by the agent (see ``streams``) or exceeded ``max_output_bytes``."""
     signal: str | None = None
     """The name of the signal that ended it."""
     cause: Cause | None = None
-    """Why it was ended from outside, where it was."""
+    """Why the command was ended from outside; None if it was not."""
     streams: Mapping[int, StreamCount] = field(default_factory=dict, hash=False)
-    """Of stdout (1) and stderr (2): how many bytes there were, and their SHA-256."""
+    """For stdout (1) and stderr (2): how many bytes the command wrote, and their SHA-256."""
     shell_restarted: bool = False
     """Whether the living shell had to be rebuilt."""
     cwd: str | None = None
@@ -122,7 +120,7 @@ class CommandResult:
         return self.exit_code == 0
 
     def check(self) -> CommandResult:
-        """This result, when the exit code is 0. Raises ``CommandFailedError`` otherwise."""
+        """Return this result if the exit code is 0. Raises ``CommandFailedError`` otherwise."""
         if self.ok:
             return self
         why = f" ({self.cause.reason})" if self.cause else ""
@@ -137,7 +135,7 @@ class CommandResult:
 
 
 def cut(result: CommandResult, limit: int) -> CommandResult:
-    """The same with at most ``limit`` bytes of each stream."""
+    """The same result with at most ``limit`` bytes of each stream."""
     if max(len(result.stdout_bytes), len(result.stderr_bytes)) <= limit:
         return result
     from dataclasses import replace
@@ -155,17 +153,17 @@ class ImageInfo:
     """One image of the service's store."""
 
     name: str
-    """Its name, as ``create_sandbox`` takes it."""
+    """Its name, as for ``create_sandbox``."""
     digest: str = ""
     """Its digest, ``sha256:…``."""
     size_bytes: int = 0
     """Bytes of its layers."""
     created: float | str | None = None
-    """When it was made."""
+    """When it was created."""
     nodes_ready: int | None = None
-    """In a cluster, where images are pulled ahead to every node: how many of ``nodes_wanted`` have it."""
+    """In a cluster, where images are pulled to every node in advance: how many of ``nodes_wanted`` nodes have it."""
     nodes_wanted: int | None = None
-    """How many nodes are to have it."""
+    """How many nodes should have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,30 +173,24 @@ class GroupInfo:
     name: str
     """Its name."""
     status: Literal["open", "ended"]
-    """Whether its lease lasts."""
+    """Whether its lease is valid."""
     ttl_s: float | None
     """How long the lease lasts without a heartbeat."""
     expires_at: float | None
-    """When it ends if no heartbeat comes, in seconds since the epoch."""
+    """When the lease expires if no heartbeat comes, in seconds since the epoch."""
     sandboxes: tuple[str, ...] = ()
-    """Ids, at most 1000."""
+    """Ids of its sandboxes, at most 1000."""
     leaving: tuple[str, ...] = ()
-    """Ids of those that will end soon whatever they do."""
+    """Ids of the sandboxes that will end soon for a reason outside of them, such as a drained node."""
     reason: str | None = None
     """Why it ended."""
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> GroupInfo:
         """From a REST answer."""
-        ids = {name: tuple(str(id_) for id_ in take(body, name, list, default=[])) for name in ("sandboxes", "leaving")}
-        return cls(
-            name=take(body, "name", str, default=""),
-            status="ended" if body.get("status") == "ended" else "open",
-            ttl_s=take(body, "ttl_s", int, float),
-            expires_at=take(body, "expires_at", int, float),
-            reason=take(body, "reason", str),
-            **ids,
-        )
+        name, status, ttl_s, expires_at, sandboxes, leaving, reason = take_all(body, _GROUP_FIELDS)
+        ids = tuple(map(str, sandboxes)), tuple(map(str, leaving))
+        return cls(name, "ended" if status == "ended" else "open", ttl_s, expires_at, *ids, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +204,7 @@ class SandboxInfo(SandboxRecord):
 
 
 def ending(info: SandboxInfo | None) -> str:
-    """When a sandbox ends, as far as that is known; empty where it is not."""
+    """When a sandbox ends, as text; empty if that is not known."""
     if info is None or info.expires_at is None:
         return ""
     return time.strftime(" until %Y-%m-%d %H:%M:%S UTC", time.gmtime(info.expires_at))
@@ -222,7 +214,7 @@ def ending(info: SandboxInfo | None) -> str:
 
 
 def take(body: Mapping[Any, Any], name: str, *types: type, default: Any = None) -> Any:
-    """``body[name]`` when it is one of ``types``, ``default`` when it is missing or None. Raises ``ProtocolError``."""
+    """``body[name]`` if it is one of ``types``, ``default`` if it is missing or None. Raises ``ProtocolError``."""
     return take_all(body, ((name, types, default),))[0]
 
 
@@ -230,9 +222,9 @@ Fields = tuple[tuple[str, tuple[type, ...], Any], ...]
 
 
 def take_all(body: Any, fields: Fields, what: str = "map") -> list[Any]:
-    """What ``take`` answers for each of ``fields``: its name, types and default. Raises ``ProtocolError``, also where it is no map."""
+    """The results of ``take`` for each of ``fields`` (name, types and default). Raises ``ProtocolError``, also if ``body`` is not a map."""
     if type(body) is not dict:
-        raise ProtocolError(f"the agent answered a malformed {what}")
+        raise ProtocolError(f"the agent sent a malformed {what}")
     values: list[Any] = []
     for name, types, default in fields:
         value = body.get(name)
@@ -244,6 +236,10 @@ def take_all(body: Any, fields: Fields, what: str = "map") -> list[Any]:
     return values
 
 
+_GROUP_FIELDS: Fields = (
+    ("name", (str,), ""), ("status", (str,), "open"), ("ttl_s", (int, float), None), ("expires_at", (int, float), None),
+    ("sandboxes", (list,), ()), ("leaving", (list,), ()), ("reason", (str,), None),
+)  # fmt: skip
 _CAUSE_FIELDS: Fields = (("fault", (str,), "workload"), ("reason", (str,), "unknown"), ("message", (str,), ""))
 
 
@@ -255,8 +251,8 @@ def read_cause(body: Any) -> Cause | None:
 
 
 def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:
-    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. What another reader missed or got does not concern this one:
-    to it, exactly the reported gaps are ``dropped``."""
+    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. ``dropped`` counts the gaps that were reported to this reader,
+    whatever other readers received."""
     counts: dict[int, StreamCount] = {}
     if body is None:
         return counts

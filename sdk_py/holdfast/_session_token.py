@@ -22,7 +22,7 @@ _MOST_HEARTBEAT_S = 86_400.0 * 366
 
 @dataclass(frozen=True, slots=True)
 class SessionToken:
-    """One session of one sandbox. ``heartbeat_s``: how often its holder has to send a heartbeat, None where none is required."""
+    """One session of one sandbox. ``heartbeat_s``: how often its holder has to send a heartbeat; None if none is required."""
 
     sandbox_id: str
     session_id: str = field(repr=False)
@@ -41,7 +41,7 @@ class SessionToken:
 
     @classmethod
     def read(cls, text: object) -> SessionToken:
-        """From text. Raises ``InvalidArgumentError``, which does not repeat it."""
+        """From text. Raises ``InvalidArgumentError``, whose message does not contain the token."""
         if not isinstance(text, str) or not text.startswith(_PREFIX) or not text.isascii() or len(text) > _MOST_CHARACTERS:
             raise _bad()
         import base64

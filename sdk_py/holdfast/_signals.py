@@ -1,4 +1,4 @@
-"""Signals as callers name them: by a name, by Linux's number, or as a member of ``signal.Signals``.
+"""Signals by the ways in which callers may name them: by a name, by Linux's number, or as a member of ``signal.Signals``.
 
 Pure. Owns the list of Linux's signals, since the client may run on another system. Called by both APIs.
 """
@@ -17,7 +17,7 @@ _NAMES = frozenset({*_NUMBERED, "CLD", "IOT", "POLL", "RTMIN", "RTMAX"})
 
 def signal_of(signal: str | int) -> str:
     """The name of a signal without its prefix. Raises ``InvalidArgumentError``."""
-    name = getattr(signal, "name", signal)  # of a member: numbers differ between systems
+    name = getattr(signal, "name", signal)  # a member of ``signal.Signals``: its number differs between systems, its name does not
     if not isinstance(name, bool) and (isinstance(name, int) or (isinstance(name, str) and name.isdecimal() and len(name) < 3)):
         name = _NUMBERED[int(name) - 1] if 1 <= int(name) <= len(_NUMBERED) else None
     name = name.upper().removeprefix("SIG") if isinstance(name, str) else ""

@@ -1,6 +1,5 @@
-"""Names that docker, subprocess, Modal and E2B give to arguments, and the name or way that replaces each here.
-
-Owns the words of the error that an unknown argument raises. Loaded only then, by ``_public`` and ``_requests``.
+"""Names of arguments in docker, subprocess, Modal and E2B, and what to use here instead of each. Owns the text of the error for an unknown
+argument. Loaded only for that error, by ``_public`` and ``_requests``.
 """
 
 from __future__ import annotations
@@ -132,8 +131,8 @@ _SUGGESTIONS: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "Sandbox.terminal": (_TERMINAL, _COMMAND),
     "Sandbox.tunnel": (_TUNNEL,),
     "Sandbox.apply_patch": ({"diff": "patch", "cwd": "path workdir", "check": "dry_run", "strip": "p"},),
-    "Sandbox.set_lifetime": ({"lifetime_s": "timeout seconds ttl"},),
-    "Sandbox.extend": ({"seconds": "timeout lifetime_s"},),
+    "Lifecycle.set_lifetime": ({"lifetime_s": "timeout seconds ttl"},),
+    "Lifecycle.extend": ({"seconds": "timeout lifetime_s"},),
     "SandboxClient.create_sandbox": (_CREATE,),
     "SandboxClient.SandboxClient": (_CLIENT,),
     "SandboxClient.map": ({"concurrency": "max_workers workers max_concurrency", "function": "func", "items": "iterable"},),
@@ -153,4 +152,4 @@ _SUGGESTIONS: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "Input": ({"data": "text input keys"},),
     "CommandStream": (_WAIT,),
 }
-"""By class and method, or by class alone: tables from an answer to the names it is for; the first that has the name counts."""
+"""By class and method, or by class: tables from a suggestion to the names that it is for. The first table with the name is used."""

@@ -1,6 +1,7 @@
 """URLs: the address of a service in its parts, and paths and queries of requests.
 
-Plain text is handled here and all else by ``urllib.parse``, whose import takes a fourteenth of the time of a short command (decision 0042).
+Plain text is handled here and everything else by ``urllib.parse``, whose import takes a fourteenth of the time of a short command (decision
+0042).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _PATH_SIGNS = str.maketrans("", "", "._-/")
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """Where a service is. ``authority`` is host and port as they are written, ``path`` what precedes the paths of its routes."""
+    """Where a service is. ``authority`` is host and port as they were written, ``path`` the prefix of the paths of all routes."""
 
     tls: bool
     host: str
@@ -25,7 +26,7 @@ class ServiceAddress:
 
 
 def address_of(url: str) -> ServiceAddress:
-    """The parts of an ``http`` or ``https`` URL. Raises ValueError for any other, and for one with a user, a query or a fragment."""
+    """The parts of an ``http`` or ``https`` URL. Raises ValueError for any other URL, and for one with a user, a query or a fragment."""
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     host, colon, port = authority.partition(":")

@@ -48,7 +48,7 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> argparse
 
 
 def check_port(port: int) -> None:
-    """Raises UpError when something listens there, or when we may not."""
+    """Raises UpError if another program listens on the port, or if this user may not."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -60,13 +60,14 @@ def check_port(port: int) -> None:
         except OSError as error:
             raise UpError(
                 f"port {port} is in use on {_HOST}",
-                hint="end what listens there (ss -ltnp), or choose another: holdfast up --port 8766 --data .holdfast-2",
+                hint="end the program that listens there (`ss -ltnp`), or choose another: holdfast up --port 8766 --data .holdfast-2",
                 code="in_use",
             ) from error
 
 
 def check_redis_url(environment: dict[str, str]) -> bool:
-    """Whether a Redis of the user's is named; an empty setting is none. Raises UpError for what no process of the stack could read."""
+    """Whether the user has named a Redis (not with an empty setting). Raises UpError for a URL that the processes of the stack cannot
+    use."""
     url = environment.get("HOLDFAST_REDIS_URL")
     if not url:
         environment.pop("HOLDFAST_REDIS_URL", None)
@@ -74,13 +75,14 @@ def check_redis_url(environment: dict[str, str]) -> bool:
     if not url.startswith(_REDIS_SCHEMES):  # not printed: it may hold a password
         raise UpError(
             "HOLDFAST_REDIS_URL is not the URL of a Redis",
-            hint=f"begin it with {', '.join(_REDIS_SCHEMES)}, or unset it: a Redis of the stack's own is started then",
+            hint=f"begin it with {', '.join(_REDIS_SCHEMES)}, or unset it: the stack then starts its own Redis",
         )
     return True
 
 
 def check_redis_server(environment: dict[str, str]) -> None:
-    """Raises UpError where the stack's own Redis has no program. One that is named by a relative path stays the same in another folder."""
+    """Raises UpError if there is no program for the stack's own Redis. A relative path is made absolute, because the program runs in
+    another folder."""
     chosen, found = environment.get("HOLDFAST_REDIS_SERVER"), find_redis_server()
     if chosen and found is None:
         raise UpError(f"HOLDFAST_REDIS_SERVER={chosen[:200]} is not a program", hint="give the path of a redis-server, or unset it")
@@ -128,7 +130,7 @@ def run(settings: argparse.Namespace) -> int:
     )
     try:
         status = subreaper.run_supervised(lambda: _supervise(plan), parent)
-        if status not in (0, 2) and "node" in names:  # it was killed: its control groups and folders are left
+        if status not in (0, 2) and "node" in names:  # the node was killed: its control groups and folders still exist
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 command = [sys.executable, "-m", "session_agent.node", "sweep"]
                 subprocess.run(command, cwd=TOP, env=plan.environment, stdin=subprocess.DEVNULL, check=False, timeout=60)
@@ -144,7 +146,7 @@ def _supervise(plan: Plan) -> int:
 
 def main() -> int:
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the command line blocks it while this is imported
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the command line blocks SIGINT while this module is imported
         return run(read_settings(sys.argv[1:], dict(os.environ)))
     except UpError as error:
         if "--json" in sys.argv[1:]:
@@ -153,7 +155,7 @@ def main() -> int:
         else:
             print(f"up: {error}\n    {error.hint}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before the supervisor, which reads signals itself: nothing has been started
+    except KeyboardInterrupt:  # interrupted before the supervisor, which handles signals itself: no process has been started
         return 130
 
 

@@ -42,7 +42,8 @@ class DataDir:
 
 
 def open_data_dir(path: Path) -> DataDir:
-    """Make the folder and its parts. Raises UpError when it cannot be written, or holds other files: a start deletes parts of it."""
+    """Create the folder and its parts. Raises UpError if it cannot be written, or if it contains other files, because a start deletes parts
+    of it."""
     root = path.expanduser().absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -50,20 +51,20 @@ def open_data_dir(path: Path) -> DataDir:
         if unknown:
             some = f"{', '.join(unknown[:3])}{', …' if unknown[3:] else ''}"
             raise UpError(
-                f"{root} is no data folder of a stack, and it is not empty: it holds {some}",
-                hint="set --data or HOLDFAST_DATA to a folder that is empty or not there yet",
+                f"{root} is not a data folder of a stack, and it is not empty: it contains {some}",
+                hint="set --data or HOLDFAST_DATA to a folder that is empty or does not exist yet",
                 code="directory_not_empty",
             )
         for name in _FOLDERS:
             (root / name).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
         hint = "set --data or HOLDFAST_DATA to a folder you may write"
-        raise UpError(f"cannot make the data folder {root}", hint=hint, cause=error) from error
+        raise UpError(f"cannot create the data folder {root}", hint=hint, cause=error) from error
     return DataDir(root)
 
 
 def _unknown(root: Path) -> list[str]:
-    """The entries that no stack makes, nor a start that was interrupted. An `env` may be a folder of the user."""
+    """The entries that neither a stack nor an interrupted start creates. `env` may be a folder of the user."""
     ours = [*(path for path in map(root.joinpath, _FILES) if path.is_file()), root / "demo"]
     ours += [path for path in map(root.joinpath, _FOLDERS) if path.is_dir() and not any(path.iterdir())]
     return sorted(path.name for path in {*root.iterdir()} - {*ours})
@@ -71,16 +72,16 @@ def _unknown(root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def writing(data: DataDir) -> Iterator[None]:
-    """What cannot be written below the folder becomes an UpError with the reason."""
+    """Convert errors of writing below the folder to an UpError with the reason."""
     try:
         yield
     except OSError as error:
-        hint = "make room there or make it yours, or set --data or HOLDFAST_DATA to another folder"
+        hint = "free space there, or make the folder your own, or set --data or HOLDFAST_DATA to another folder"
         raise UpError(f"cannot write in the data folder {data.root}", hint=hint, cause=error) from error
 
 
 def _socket_dir(root: Path) -> Path:
-    """The folder itself, or a short private one where its path is too long for a Unix socket."""
+    """The folder itself, or a private one with a short path if its own path is too long for a Unix socket."""
     if len(os.fsencode(root / "redis.sock")) <= _SOCKET_PATH_LIMIT:
         return root
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
@@ -91,14 +92,15 @@ def _socket_dir(root: Path) -> Path:
         status = short.lstat()
     except OSError as error:
         hint = f"{shorter}, or XDG_RUNTIME_DIR to one you may write"
-        raise UpError(f"cannot make the folder of the sockets {short}", hint=hint, cause=error) from error
+        raise UpError(f"cannot create the folder of the sockets {short}", hint=hint, cause=error) from error
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UpError(f"{short} belongs to another user", hint=shorter, code="permission_denied")
     return short
 
 
 def lock(data: DataDir) -> int:
-    """Take the folder; the returned descriptor keeps it until its last copy closes. Raises UpError when it is taken."""
+    """Lock the folder; the lock is held until the last copy of the returned descriptor is closed. Raises UpError if it is locked
+    already."""
     descriptor = os.open(data.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,12 +118,12 @@ def lock(data: DataDir) -> int:
 
 
 def prepare(data: DataDir, url: str) -> str:
-    """Write secret, keys and `env`; clear what a past run left. Returns the development key."""
+    """Write secret, keys and `env`, and remove the files of an earlier run. Returns the development key."""
     if not data.secret_file.exists():
         _write_private(data.secret_file, secrets.token_hex(32) + "\n")
     key = _dev_key(data)
     _write_private(data.env_file, f"HOLDFAST_URL={url}\nHOLDFAST_API_KEY={key}\n")
-    # Every sandbox of a past run ended with it: its records would only mislead (decisions/0003-redis-of-one-run.md).
+    # Every sandbox of an earlier run ended with it, so its records are out of date (decisions/0003-redis-of-one-run.md).
     shutil.rmtree(data.redis, ignore_errors=True)
     data.redis.mkdir(mode=0o700)
     for stale in (*data.pids.iterdir(), data.redis_socket):
@@ -130,7 +132,7 @@ def prepare(data: DataDir, url: str) -> str:
 
 
 def _dev_key(data: DataDir) -> str:
-    """The key that `env` held before while it is still valid, else a new one."""
+    """The key in the previous `env` if it is still valid, else a new one."""
     lines = data.keys_file.read_text() if data.keys_file.exists() else ""
     key = read_env(data.env_file).get("HOLDFAST_API_KEY", "")
     if key and hashlib.sha256(key.encode()).hexdigest() in lines.split():
@@ -141,7 +143,7 @@ def _dev_key(data: DataDir) -> str:
 
 
 def read_env(path: Path) -> dict[str, str]:
-    """NAME=value lines as a map; empty where there is no such file."""
+    """NAME=value lines as a map; empty if the file does not exist."""
     if not path.exists():
         return {}
     pairs = (line.partition("=") for line in path.read_text().splitlines())

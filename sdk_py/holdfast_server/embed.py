@@ -1,7 +1,6 @@
-"""A stack for the length of a block: starts the runner as a child, waits until it is ready, ends it.
-
-Used by the demo, the benchmarks and the test fixtures, which need what `holdfast up` starts, on a free port. Owns the
-runner's process; the runner owns everything else.
+"""A stack inside a `with` block: starts the runner as a child process, waits until it is ready, and ends it. Used by the demo, the
+benchmarks and the test fixtures, which need the processes of `holdfast up` on a free port. Owns the runner's process; the runner owns
+everything else.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def running_stack(
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     settings = {**inherited, **(environment or {}), "HOLDFAST_DATA": str(data), "PORT": str(free_port())}
     log = data / "runner.out"
-    (data / "env").unlink(missing_ok=True)  # its appearance is the sign that this run, not a past one, is prepared
+    (data / "env").unlink(missing_ok=True)  # the file shows that this run is prepared, not an earlier one
     with log.open("wb") as output:
         runner = subprocess.Popen(
             [sys.executable, "-m", "holdfast_server", "--with-parent", *arguments],
@@ -80,7 +79,7 @@ def running_stack(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # Ctrl-C is for the caller, which ends the stack when it is done
+            start_new_session=True,  # Ctrl-C is handled by the caller, which ends the stack afterwards
         )
     try:
         _wait(lambda: (data / "env").exists() or runner.poll() is not None)
@@ -97,7 +96,7 @@ def running_stack(
         try:
             runner.wait(timeout=_END_DEADLINE_S)
         except subprocess.TimeoutExpired:
-            runner.kill()  # the supervisor still ends the rest
+            runner.kill()  # the supervisor still ends the other processes
             runner.wait()
 
 

@@ -21,10 +21,10 @@ _CODES = {
 
 
 class UpError(Exception):
-    """Starting is not possible; `hint` is what to do about it, `code` one of the project's error table."""
+    """The stack cannot start; `hint` states what to do about it, `code` is one of the project's error table."""
 
     def __init__(self, message: str, *, hint: str, code: str = "invalid_argument", cause: OSError | None = None) -> None:
-        """`cause`: what the system refused, which ends the message and sets the code."""
+        """`cause`: the error of the operating system, which is added to the message and sets the code."""
         super().__init__(message if cause is None else f"{message}: {cause.strerror}")
         self.hint = hint
         self.code = code if cause is None else _CODES.get(cause.errno or 0, "io_error")

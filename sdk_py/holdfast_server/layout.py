@@ -14,11 +14,11 @@ _INSTALLED = _HERE / "services"
 TOP = _INSTALLED if _INSTALLED.is_dir() else _HERE.parents[1]
 """The folder that holds ``gateway`` and ``session_agent``."""
 SERVICES = _INSTALLED if _INSTALLED.is_dir() else None
-"""What the processes of a stack need in PYTHONPATH: the services, where a wheel was installed."""
+"""The PYTHONPATH of the processes of a stack: the folder of the services, if a wheel was installed."""
 PROCFILE = (_HERE if SERVICES else TOP) / "Procfile"
 _NEEDED = ("redis", "starlette", "uvicorn", "orjson", "prometheus_client", "httptools", "uvloop")
 
 
 def missing_packages() -> list[str]:
-    """What the extra ``server`` would have installed and is not there."""
+    """The packages of the extra ``server`` that are not installed."""
     return [name for name in _NEEDED if importlib.util.find_spec(name) is None]

@@ -43,11 +43,11 @@ class Screen:
         self._put(prefix.encode() + _printable(line) + b"\n")
 
     def note(self, text: str) -> None:
-        """A line of the runner itself."""
+        """Print a line of the runner itself."""
         self._put(text.encode() + b"\n")
 
     def close(self) -> None:
-        """Write what is queued, for a bounded time."""
+        """Write the queued lines, for a bounded time."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=_CLOSE_S)
             self._thread.join(_CLOSE_S)
@@ -63,7 +63,7 @@ class Screen:
 
     def _write(self) -> None:
         lines, out = iter(self._lines.get, None), sys.stdout.buffer
-        with contextlib.suppress(OSError, ValueError):  # the reader of the output has ended; the stack goes on
+        with contextlib.suppress(OSError, ValueError):  # the reader of the output has ended; the stack continues
             for line in lines:
                 out.write(line)
                 if self._lines.empty():
@@ -79,7 +79,7 @@ def _printable(line: bytes) -> bytes:
 
 
 class Lines:
-    """The lines of one process, for the screen and its log file. They go on when the process is started again."""
+    """The lines of one process, for the screen and its log file; also used when the process is started again."""
 
     def __init__(self, name: str, screen: Screen, log: Path) -> None:
         self._name = name
@@ -89,15 +89,15 @@ class Lines:
         self._written = 0
 
     def show(self, text: str) -> None:
-        """A line of the runner about the process."""
+        """Print a line of the runner about the process."""
         self._screen.show(self._name, text.encode())
 
     def copy(self, pipe: IO[bytes]) -> None:
-        """Everything until the end of the pipe; on a thread of its own."""
+        """Copy all output until the end of the pipe; runs in its own thread."""
         rest = b""
         with pipe:
             while data := pipe.read(_READ_BYTES):
-                with contextlib.suppress(OSError, ValueError):  # a full disk costs lines of the log file, not the stack
+                with contextlib.suppress(OSError, ValueError):  # on a full disk lines of the log file are lost, but the stack continues
                     self._keep(data)
                 *lines, rest = (rest + data).split(b"\n")
                 if len(rest) > _LINE_LIMIT:

@@ -27,14 +27,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(how: signal.Signals, parent: int) -> None:
-    """Ask the kernel for `how` when this process's parent dies; at once when it has died already."""
+    """Ask the kernel to send the signal `how` when this process's parent ends; sent at once if it has ended already."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), how)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose own parent dies."""
+    """Make this process the parent of every descendant whose own parent ends."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
@@ -75,7 +75,7 @@ def kill_descendants() -> list[int]:
 
 
 def stop_signals() -> set[signal.Signals]:
-    """What asks the stack to end; SIGHUP only where it is not ignored (nohup)."""
+    """The signals that end the stack; SIGHUP only if it is not ignored (nohup)."""
     hangup = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else set()
     return {signal.SIGINT, signal.SIGTERM} | hangup
 

@@ -1,9 +1,10 @@
 """Starts the processes of a Procfile, restarts those that end, and stops all of them in reverse order.
 
-Owns the life of each process: its group, its output pipe, its pid file, the back-off before it is started again
-(0.1 s doubling to 5 s, forgotten after 10 s of life) and the order of shutdown (SIGTERM, a bounded wait, SIGKILL, one
-process after the other). HOLDFAST_FAILED_STARTS is how often in a row it exited by itself, soon after its start. Knows nothing of
-what the processes do, but for the optional URL whose 200 means ready, and exit status 78 before that, which ends all: unusable settings.
+Owns the life of each process: its group, its output pipe, its pid file, the back-off before it is started again (0.1 s doubling to 5 s,
+forgotten after 10 s of life) and the order of shutdown (SIGTERM, a bounded wait, SIGKILL, one process after the other). The variable
+HOLDFAST_FAILED_STARTS tells a process how often in a row it has exited soon after its start. Does not know what the processes do, except
+for an optional URL whose status 200 means that the stack is ready, and exit status 78 (settings that cannot be used), which ends all
+processes if the stack was not ready yet.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
 _STEADY_AFTER_S = 10.0
 _DRAIN_S = 0.5
-"""How long output is read after the end of a process: another process may keep its pipe open."""
+"""How long output is read after the end of a process, because another process may keep its pipe open."""
 _AGAIN_S = 0.1
-"""One request may arrive twice: from its sender and from make, or once for each thread of a subreaper that is killed."""
+"""A signal within this time is counted once, because it may arrive twice: from its sender and from make, or once for each thread of a
+subreaper that is killed."""
 _REPORT_AFTER_S = 3.0
-"""After this the parts that are not ready are listed."""
+"""After this time the parts that are not ready are listed."""
 _LONG_S = 3600.0
 _ANSWER_S = 2.0
 _BAD_SETTINGS = 78
-"""EX_CONFIG: a restart would read the same. Once the stack was ready, files may have changed, and may again."""
+"""EX_CONFIG: another start would read the same settings. After the stack was ready, files may have changed, and a restart may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Plan:
 
 
 class _Member:
-    """One entry and its present process; without one, when the next is started."""
+    """One entry and its current process; if there is none, the time at which the next one is started."""
 
     def __init__(self, entry: Entry, lines: Lines, pids: Path) -> None:
         self.entry = entry
@@ -84,7 +86,7 @@ class Supervisor:
         self._refused = False
 
     def run(self) -> int:
-        """Return 0 once a signal has ended everything in order, 1 when something had to be killed, 2 for settings that cannot be used."""
+        """Run until a signal. Returns 0 after an orderly end, 1 if a process had to be killed, 2 if settings cannot be used."""
         signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         if self._plan.ready_url is not None:
             threading.Thread(target=self._announce_ready, args=(self._plan.ready_url,), name="ready", daemon=True).start()
@@ -100,7 +102,7 @@ class Supervisor:
         return self._end_strays()
 
     def _handle_signal(self, timeout_s: float) -> None:
-        """The next one, or none in that time."""
+        """Handle the next signal, or return after that time."""
         found = subreaper.next_signal(self._signals, min(max(timeout_s, 0.0), _LONG_S))
         if found == signal.SIGCHLD:
             by_pid = {member.process.pid: member for member in self._members if member.process is not None}
@@ -109,7 +111,7 @@ class Supervisor:
                     self._ended(by_pid[pid], os.waitstatus_to_exitcode(status))
         elif found is not None and not self._stopping.is_set():
             self._requested_at = time.monotonic()
-            self._screen.note("up: stopping (once more: kill at once)")
+            self._screen.note("up: stopping (a second Ctrl-C kills all processes at once)")
             self._stopping.set()
         elif found is not None and time.monotonic() - self._requested_at >= _AGAIN_S:
             self._hurried = True
@@ -143,7 +145,7 @@ class Supervisor:
         try:
             member.pid_file.write_text(f"{process.pid}\n")
         except OSError as error:
-            member.lines.show(f"its pid file cannot be written: {error.strerror}")
+            member.lines.show(f"the file with its process id cannot be written: {error.strerror}")
         member.lines.show(f"started, process {process.pid}")
         member.reader = threading.Thread(target=member.lines.copy, args=(process.stdout,), name=member.entry.name, daemon=True)
         member.reader.start()
@@ -158,7 +160,7 @@ class Supervisor:
         member.pid_file.unlink(missing_ok=True)
         how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
         if code == _BAD_SETTINGS and self._plan.ready_url is not None and not self._ready.is_set() and not self._stopping.is_set():
-            self._screen.note(f"up: stopping: {member.entry.name} cannot use its settings, see its line above")
+            self._screen.note(f"up: stopping: {member.entry.name} cannot use its settings; its line above names the cause")
             self._refused = True
             self._stopping.set()
         if self._stopping.is_set():
@@ -194,7 +196,7 @@ class Supervisor:
         if stray:
             self._screen.note(f"up: killing {len(stray)} processes that were left behind")
         left = subreaper.kill_descendants()
-        self._screen.note("up: everything has ended" if not left else f"up: these processes did not end: {left}")
+        self._screen.note("up: all processes have ended" if not left else f"up: these processes did not end: {left}")
         return 2 if self._refused else 0 if self._clean and not left else 1
 
     def _announce_ready(self, url: str) -> None:
@@ -215,7 +217,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def missing_parts(url: str) -> list[str] | None:
-    """None when everything is there; else what the gateway reports as unavailable, nothing where it does not answer."""
+    """None if the stack is ready; else the parts that the gateway reports as unavailable, or an empty list if it does not answer."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_ANSWER_S)
     try:
         connection.request("GET", "/readyz")

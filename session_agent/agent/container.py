@@ -48,8 +48,8 @@ def wipe_settings() -> bool:
 
 
 def hide_memory() -> bool:
-    """Keep processes of the container without CAP_SYS_PTRACE, root included, from tracing the agent and from its memory, descriptors
-    and environment; False where that is not possible. Programs that are executed from now on stay open.
+    """Keep processes of the container without CAP_SYS_PTRACE, root included, from tracing the agent and from its memory, descriptors and
+    environment; False if that is not possible. Programs that are executed from now on are not protected.
 
     Files of ``/proc/self`` belong to root from now on: whatever an agent that is not root writes there has to be open before.
     """

@@ -1,6 +1,5 @@
-"""``python -m session_agent.bundle``: build the bundle, list what is in it, and make an image of it on request.
-
-Owns the command line and what is printed. Exit status 0, or 1 with one line: why there is no bundle.
+"""``python -m session_agent.bundle``: build the bundle, print its size and contents, and create an image of it on request. Owns the command
+line and the printed text. Exit status 0, or 1 with one line that states why the bundle was not built.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MIB = 1024 * 1024
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build; the arguments are those of the command line."""
+    """Build the bundle; the arguments are those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m session_agent.bundle", description="Build the bundle that is injected into images.")
     parser.add_argument("--output", type=Path, default=Path("build/bundle"), help="folder of the bundle (default: build/bundle)")
     parser.add_argument("--oci", type=Path, metavar="FILE.tar", help="also write an image: an archive of an OCI layout")

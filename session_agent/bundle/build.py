@@ -1,7 +1,6 @@
-"""Puts a bundle together: interpreter, libraries, loader, modules, agent, manifest.
-
-Owns the layout (described in ``infra/decisions/0011``), stripping and the size budget. What goes in is computed by ``imports`` and
-``libraries``. The folder is made beside its place and renamed, so that an incomplete bundle is never visible. Called by ``__main__``.
+"""Builds a bundle from interpreter, libraries, loader, modules, agent and manifest. Owns the layout (described in
+``infra/decisions/0011``), stripping and the size budget. ``imports`` and ``libraries`` compute the contents. The folder is created under a
+temporary name and renamed, so that an incomplete bundle is never visible. Called by ``__main__``.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from .imports import Module, closure
 from .libraries import MissingLibraryError, libraries_of, loader
 
 BUDGET_BYTES = 45 * 1024 * 1024
-"""Largest size unpacked."""
+"""Limit of the unpacked size."""
 TIME_S = 1_577_836_800
-"""The time of every file: 2020-01-01, since some tools reject zero."""
+"""The modification time of every file: 2020-01-01, because some tools reject 0."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The kernel's name → the name that images use."""
+"""The kernel's name of an architecture → the name that images use."""
 ENTRY = Path(__file__).with_name("entry.py")
 
 
 class BuildError(Exception):
-    """No bundle can be made of this interpreter, or it would be too large."""
+    """No bundle can be built from this interpreter, or it would be too large."""
 
 
 class Bundle(NamedTuple):
@@ -45,7 +44,7 @@ class Bundle(NamedTuple):
 
 
 def build(output: Path) -> Bundle:
-    """Build into ``output``, replacing a bundle that is there. Raises ``BuildError``."""
+    """Build into ``output``; an existing bundle is replaced. Raises ``BuildError``."""
     output = output.absolute()
     if output.exists() and not (output / manifest.NAME).is_file() and any(output.iterdir()):
         raise BuildError(f"{output} exists and is not a bundle: it is left alone")

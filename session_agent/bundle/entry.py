@@ -1,6 +1,6 @@
 """The bundle's first module (``agent/main.pyc``): finds the agent beside itself and starts it.
 
-Owns the import path, the optimizations of the start, and which settings of the image must not reach the interpreter's libraries. Modules
+Owns the import path, the optimizations of the start, and which variables of the image are hidden from the interpreter's libraries. Modules
 of the start come from one file (``store.py`` writes it), all others from their own files; ``infra/decisions/0054`` has the figures. It is
 compiled into the bundle and not imported from anywhere. Everything else is in ``session_agent.__main__``.
 """
@@ -12,7 +12,7 @@ import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import ExtensionFileLoader, SourcelessFileLoader
 
-gc.disable()  # what is imported stays: a collection would cost a tenth of the start; server enables it
+gc.disable()  # imported objects stay alive: a garbage collection would cost a tenth of the start; server enables it
 sys.path.insert(0, f"{sys.prefix}/agent")
 # libcrypto would read the configuration of the image, which may load libraries of the image; commands get the real environment back
 # (session_agent.agent.container)
@@ -21,7 +21,7 @@ sys.modules["_hashlib"] = None  # type: ignore[assignment]  # hashlib works with
 
 
 class _Loader(SourcelessFileLoader):
-    """Loads a module's code from the store the first time, and from the module's own file after that."""
+    """Loads a module's code from the store the first time, and from the module's own file later."""
 
     place: tuple[int, int] | None = None
 
@@ -34,7 +34,7 @@ class _Loader(SourcelessFileLoader):
 
 
 class _Finder:
-    """Finds each module of the store once, without looking into folders."""
+    """Finds each module of the store once, without searching folders."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
@@ -65,7 +65,7 @@ from types import ModuleType  # noqa: E402
 
 
 class _Later(ModuleType):
-    """A module that others import and the agent rarely uses: it is loaded when an attribute of it is first read."""
+    """A module that others import and the agent rarely uses: it is loaded when one of its attributes is first read."""
 
     def __getattr__(self, name):  # type: ignore[no-untyped-def]
         own = self.__name__

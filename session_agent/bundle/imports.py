@@ -1,7 +1,7 @@
 """The modules that the agent can ever import, computed from the source text.
 
-Owns the walk over import statements, also those inside functions, and the few exceptions to it: ``ROOTS`` (imported by name at run
-time) and ``LEFT_OUT`` (imported only where an ImportError is caught, or by code the agent never reaches). Called by ``build``.
+Owns the walk over import statements, also those inside functions, and the few exceptions to it: ``ROOTS`` (imported by name at run time)
+and ``LEFT_OUT`` (imported only where an ImportError is caught, or by code that the agent never runs). Called by ``build``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from session_agent.agent.startup.handlers import MODULES
 ROOTS = (
     "session_agent.__main__",
     *MODULES.values(),
-    "os",  # the landmark by which an interpreter finds its home
+    "os",  # the file by which an interpreter finds its home
     "encodings.aliases",
     "encodings.ascii",
     "encodings.idna",  # of socket calls with a name
@@ -28,15 +28,15 @@ ROOTS = (
     "encodings.utf_8",
     "_ctypes",
     "_struct",
-    "_hashlib",  # found by hashlib as a string; three times as fast as what Python brings itself
+    "_hashlib",  # imported by hashlib by its name; three times as fast as Python's own implementation
 )
 ALONE = ("websockets.speedups",)
-"""Extensions without the package around them, of which nothing else is used: Python makes a namespace of the folder."""
+"""Extensions that are included without the rest of their package, which is not used: Python treats the folder as a namespace package."""
 LEFT_OUT = frozenset(
     {
-        # each needs a library, and its importers catch its absence
+        # each needs a library, and its importers catch the ImportError
         "_bz2", "_curses", "_lzma", "_scproxy", "_ssl", "_uuid", "_zstd", "bz2", "compression.zstd", "lzma", "ssl",
-        # of other systems
+        # modules of other systems
         "_overlapped", "_winapi", "_winreg", "asyncio.windows_events", "asyncio.windows_utils", "asyncio.proactor_events",
         "ctypes.macholib", "encodings.mbcs", "msvcrt", "nt", "nturl2path", "winreg",
         # behind functions that the agent does not call
@@ -48,7 +48,7 @@ LEFT_OUT = frozenset(
         "netrc", "numpy", "optparse", "pdb", "pickle", "pkgutil", "plistlib", "py_compile", "pydoc", "python_socks", "runpy", "site",
         "smtplib", "socketserver", "sqlite3", "statistics", "tarfile", "tkinter", "tracemalloc", "tty", "unittest", "urllib.error",
         "urllib.request", "urllib.response", "webbrowser", "werkzeug", "xml", "xmlrpc", "zipfile",
-        # of ours and of our libraries
+        # modules of this project and of its libraries
         "session_agent.node", "session_agent.bundle", "websockets",
     }
 )  # fmt: skip
@@ -74,7 +74,8 @@ class Module:
 
 
 def closure(roots: Iterable[str] = ROOTS, left_out: frozenset[str] = LEFT_OUT, *, in_functions: bool = True) -> list[Module]:
-    """Every module that can be reached from the roots, sorted by name. Without ``in_functions`` only what importing the roots imports."""
+    """Every module that can be reached from the roots, sorted by name. Without ``in_functions``, only the modules that are imported
+    together with the roots."""
     seen: set[str] = set()
     modules: dict[str, Module] = {}
     waiting = list(roots)
@@ -115,7 +116,8 @@ def _locate(name: str) -> Module | None:
 
 
 def _find_standard(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Where it must be: frozen modules do not name their file, and a site hook may have replaced a finder."""
+    """The file of a standard module, from its expected path: frozen modules do not name their file, and a site hook may have replaced a
+    finder."""
     parent = name.rpartition(".")[0]
     if parent:
         package = _find_standard(parent)
@@ -141,7 +143,8 @@ def _imports(tree: ast.AST, name: str, is_package: bool, in_functions: bool) -> 
 
 
 def _live(tree: ast.AST, in_functions: bool) -> Iterator[ast.AST]:
-    """The nodes that run: not those under ``if TYPE_CHECKING`` or ``if __name__ == "__main__"``, and those of functions if asked for."""
+    """The syntax nodes that are executed: not those under ``if TYPE_CHECKING`` or ``if __name__ == "__main__"``, and those in functions
+    only if requested."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""The shared libraries that a set of programs and extensions needs, with those of the libraries themselves, and their paths.
+"""The shared libraries that a set of programs and extensions needs, directly or through other libraries, and their paths.
 
 Owns the call of the dynamic loader, which maps the files and runs none of them (``ld.so --list``). Called by ``build``.
 """
@@ -12,21 +12,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 UNSEEN = ("libgcc_s.so.1",)
-"""Needed without being named: glibc loads it when a thread ends, and aborts the process where there is none."""
+"""Needed although no file names it: glibc loads it when a thread ends, and aborts the process if it is missing."""
 _LINE = re.compile(r"\t(?P<name>\S+)(?: => (?P<path>/\S+|not found))?(?: \(0x[0-9a-f]+\))?")
 
 
 class MissingLibraryError(Exception):
-    """A library that is needed was not found, or a file is not an ELF file that the loader can read."""
+    """A needed library was not found, or the loader cannot read a file as ELF."""
 
 
 def loader() -> Path | None:
-    """The loader of this process; None where it is not glibc's, or the interpreter is static."""
+    """The dynamic loader of this process; None if it is not glibc's or the interpreter is static."""
     return _mapped("ld-linux")
 
 
 def needed(file: Path, loader: Path) -> dict[str, Path]:
-    """Name → file of every library that ``file`` needs; the loader is named by its path. Raises ``MissingLibraryError``."""
+    """Name → file of every library that ``file`` needs; the name of the loader is its path. Raises ``MissingLibraryError``."""
     listed = subprocess.run([loader, "--list", file], env={}, capture_output=True, text=True, errors="replace", check=False)
     if listed.returncode != 0:
         raise MissingLibraryError(f"{file}: {listed.stderr.strip() or listed.returncode}")
@@ -35,7 +35,7 @@ def needed(file: Path, loader: Path) -> dict[str, Path]:
         name, path = line["name"], line["path"] or line["name"]
         if path == "not found":
             raise MissingLibraryError(f"{name}, needed by {file}, was not found")
-        if path.startswith("/"):  # else it is the kernel's
+        if path.startswith("/"):  # otherwise it is the kernel's own (vDSO)
             found[name] = Path(path)
     return found
 

@@ -17,7 +17,7 @@ NAME = "manifest.json"
 
 
 def entries_of(folder: Path) -> list[dict[str, Any]]:
-    """Every file of the bundle but the manifest, by path: its size in bytes, SHA-256 and whether it can be executed."""
+    """Every file of the bundle except the manifest, by path: its size in bytes, its SHA-256 and whether it is executable."""
     found = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -29,13 +29,13 @@ def entries_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def digest_of(entries: list[dict[str, Any]]) -> str:
-    """One hash for the whole tree."""
+    """The digest of the whole tree."""
     lines = "".join(f"{entry['sha256']} {int(entry['executable'])} {entry['path']}\n" for entry in entries)
     return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
 
 
 def write(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Write the manifest and answer it. ``facts`` describe the parts."""
+    """Write the manifest and return it. ``facts`` describe the parts of the bundle."""
     files = entries_of(folder)
     manifest = {**facts, "digest": digest_of(files), "size_bytes": sum(file["size_bytes"] for file in files), "files": files}
     (folder / NAME).write_text(json.dumps(manifest, indent=1) + "\n")
@@ -43,7 +43,7 @@ def write(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def settle(folder: Path, time_s: int) -> None:
-    """Give everything its final mode and time: readable by every user of any image, writable by none."""
+    """Set the final modes and times of all files: readable by every user of any image, writable by none."""
     for path in [*folder.rglob("*"), folder]:
         if path.is_dir():
             path.chmod(0o755)

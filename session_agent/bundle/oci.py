@@ -1,4 +1,4 @@
-"""The bundle as an image of one layer, without Docker: an archive of an OCI layout.
+"""Writes the bundle as an image of one layer, without Docker: an archive of an OCI layout.
 
 Owns the image's format (OCI image specification 1.0: layout, index, manifest, config, layer), with the tree under the mount path, so
 that it serves as an image volume and as an init container. The same bundle always gives the same image. Called by ``__main__``.
@@ -25,7 +25,7 @@ _CREATED = "2020-01-01T00:00:00Z"
 
 
 def write_archive(bundle: Bundle, target: Path, tag: str) -> str:
-    """Write a tar file of an OCI layout, as ``ctr image import`` and registries' tools take it. The image's digest."""
+    """Write a tar file of an OCI layout, as ``ctr image import`` and registries' tools accept it. Returns the image's digest."""
     files, digest = _image(bundle, tag)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as archive:

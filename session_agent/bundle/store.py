@@ -1,7 +1,7 @@
-"""The store of a bundle (``agent/start.bin``): the code of every module that an agent imports until it has settled, in one file.
+"""The store of a bundle (``agent/start.bin``): the code of every module that an agent imports at its start, in one file.
 
-Owns which modules those are and the file's format; ``entry`` reads it. Opening a file costs more than reading it, so one file saves a
-start a tenth. The modules have files of their own as well, for ``python -m`` and for what is imported twice. Called by ``build``.
+Owns which modules those are and the file's format; ``entry`` reads it. Opening a file takes longer than reading it, so one file saves a
+tenth of the start. Each module also has its own file, for ``python -m`` and for modules that are imported twice. Called by ``build``.
 
 Format: eight digits (the size of the header), the header, the code. The header's first line is the names of modules that are loaded
 later; each other line is a module's name, the offset of its code, its size and its file in the bundle (an extension has size 0).
@@ -21,7 +21,7 @@ NAME = "agent/start.bin"
 START = (
     "session_agent.__main__",
     "session_agent.agent.startup.server",
-    # what is imported in functions, until it has settled
+    # modules that are imported in functions during the start
     "_blake2",
     "_md5",
     "_sha1",
@@ -35,12 +35,12 @@ LATER = (
     *("asyncio.sslproto", "asyncio.staggered", "json", "locale", "textwrap", "tokenize"),
     *(("inspect",) if sys.version_info < (3, 14) else ()),  # since then a dataclass of asyncio loads it
 )
-"""Imported by modules of the start, which use them in rare functions only: an agent loads each when it is first used."""
+"""Imported by modules of the start, but used only in rarely called functions: an agent loads each of them when it is first used."""
 _PYC_HEADER_BYTES = 16
 
 
 def modules() -> list[Module]:
-    """What is stored."""
+    """The modules in the store."""
     return closure(START, LEFT_OUT | frozenset(LATER), in_functions=False)
 
 

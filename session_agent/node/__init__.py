@@ -1,1 +1,1 @@
-"""The one-machine node: sandboxes from Linux namespaces, made by one process, and the images they are made of."""
+"""The node of one machine: one process that creates sandboxes from Linux namespaces and stores their images."""

@@ -45,7 +45,7 @@ async def _serve(config: NodeSettings) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """0 after a clean stop, 1 when sandboxes cannot be made here or another node makes them, 78 when the settings are invalid."""
+    """Returns 0 after a clean stop, 1 if this machine cannot run sandboxes or another node runs already, 78 if the settings are invalid."""
     configure_logging()
     try:
         config = settings.from_environment(os.environ)
@@ -54,14 +54,14 @@ def main(argv: list[str]) -> int:
         return 78
     if argv[:1] == ["doctor"]:
         return _doctor(config, as_json="--json" in argv)
-    os.umask(0o022)  # what is made here is seen in sandboxes, by every user of theirs; the folder itself is closed
+    os.umask(0o022)  # files created here are visible in sandboxes to all of their users; the folder itself is private
     os.makedirs(config.data_dir, mode=0o700, exist_ok=True)
     with open(os.path.join(config.data_dir, "node.lock"), "w", encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             print(f"node: another node is using {config.data_dir}: stop it, or set HOLDFAST_DATA", file=sys.stderr)
-            return 1  # it may be about to end
+            return 1  # the other node may be about to end
         try:
             if argv[:1] == ["sweep"]:
                 recovery.sweep_all(config)

@@ -1,7 +1,5 @@
-"""What an agent writes to its stderr, passed on to the node's log within bounds.
-
-Owns one pipe per sandbox. Policy: LIMIT bytes in all, then the pipe is closed; control characters are escaped, because
-a sandbox that owns its agent chooses what is written.
+"""Copies the agents' stderr to the node's log, within limits. Owns one pipe per sandbox. Policy: LIMIT bytes in all, then the pipe is
+closed; control characters are escaped, because code in a sandbox may have taken over its agent.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The control groups of one sandbox, and its limits, in the hierarchies that ``hierarchies`` found.
 
-Owns one group per sandbox with a nested one for its commands, and their removal. The limit on
-the commands is what was asked for; the outer group allows a small reserve more, so a command that runs out of memory
-or processes never takes the agent with it, and a sandbox that has taken over its agent gains no more than the reserve.
-In v1, the agent and the commands have separate limits of CPU time: a fork bomb runs in the kernel, where a used-up quota stops no
-process, so it would use up a shared quota and leave the agent none.
-Does not decide limits. Called by containers.py and sandboxes.py.
+Owns one group per sandbox with a nested one for its commands, and their removal. The commands get the requested limit; the outer group's
+limit is larger by a small reserve, so a command that runs out of memory or processes does not end the agent, and code that has taken over
+the agent gains only the reserve. In v1, the agent and the commands have separate limits of CPU time: a fork bomb runs in the kernel, where
+an exhausted quota stops no process, so it would use up a shared quota and leave no time for the agent. Does not decide limits. Called by
+containers.py and sandboxes.py.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ RESERVE_BYTES = 96 << 20
 RESERVE_PIDS = 32
 RESERVE_CPU = 0.25
 AGENT_CPU = 1.0
-"""Cores the agent may use where it has a quota of its own; what it starts is among the commands there."""
+"""Cores that the agent may use if it has a quota of its own; the processes that it starts are then in the commands' group."""
 AGENT_NICE = -20
 _PERIOD_US = 100_000
 _READ_ONLY = sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV | sys_.MOUNT_ATTR_NOEXEC
@@ -32,7 +31,7 @@ _MAX_GROUPS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Cores, bytes and tasks the commands of one sandbox may use together."""
+    """Cores, bytes and tasks that all commands of one sandbox may use together."""
 
     cpu: float
     memory_bytes: int
@@ -41,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxCgroup:
-    """The groups of one sandbox."""
+    """The control groups of one sandbox."""
 
     hierarchies: Hierarchies
     name: str
@@ -77,25 +76,24 @@ class SandboxCgroup:
                 if "pids" in hierarchy.controllers:
                     sys_.write_file(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
                 if "cpu" in hierarchy.controllers and v2:
-                    # One-off commands are in the agent's group here (see ``raise_priority``): a limit of its own would be theirs.
+                    # One-off commands are in the agent's group here (see ``raise_priority``): a separate limit for it would limit them too.
                     sys_.write_file(f"{path}/cpu.max", f"{_quota_us(limits.cpu + (RESERVE_CPU if reserve else 0))} {_PERIOD_US}")
             if "cpu" in hierarchy.controllers and not v2:
                 try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
-                # Within the sandbox the agent goes before all commands together.
+                # Within the sandbox the agent has priority over all commands together.
                 for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
                     sys_.write_file(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
                     try_write(f"{outer}/{part}/cpu.shares", str(shares))
 
     def add(self, pid: int) -> None:
-        """Move the agent in; everything it starts stays in."""
+        """Move the agent into the group; the processes that it starts are members too."""
         for hierarchy in self.hierarchies.limiting:
             sys_.write_file(f"{self._place(hierarchy, _AGENT if hierarchy.divided else '')}/cgroup.procs", str(pid))
 
     def raise_priority(self, pid: int) -> None:
-        """Schedule the agent before the processes it started, so that it can kill them when there are a thousand busy ones.
-
-        Only in v2, where the group limits them all together, so that no other sandbox loses time. In v1 commands start in a group
-        of their own with fewer shares, which is better.
+        """Give the agent a higher scheduling priority than the processes that it started, so that it can kill a thousand busy ones. Only in
+        v2, where the group limits all of them together, so that no other sandbox loses time. In v1 commands start in a group of their own
+        with fewer shares, which is better.
         """
         if any(hierarchy.v2 and "cpu" in hierarchy.controllers for hierarchy in self.hierarchies.limiting):
             with contextlib.suppress(OSError):
@@ -103,9 +101,8 @@ class SandboxCgroup:
                     os.setpriority(os.PRIO_PROCESS, int(thread), AGENT_NICE)
 
     def delegate(self) -> dict[str, list[int]]:
-        """Descriptors for the agent: files by which a command moves or is moved among the commands, memory events.
-
-        Files opened here cannot be walked up from.
+        """Descriptors for the agent: the files through which a command joins the commands' groups, and the memory events. They give no
+        access to parent groups.
         """
         joined, threads, pids = [], [], []
         for hierarchy in self.hierarchies.limiting:
@@ -137,7 +134,8 @@ class SandboxCgroup:
     def show(self) -> dict[str, int]:
         """Read-only detached mounts of the commands' groups, for the sandbox's own /sys/fs/cgroup: by controller, or under "" (v2).
 
-        What is not limited for each sandbox apart is shown as it is for all sandboxes of the node: runtimes look for it.
+        Controllers that do not limit each sandbox separately are shown with the values for all sandboxes of the node, because language
+        runtimes read them.
         """
         paths = self.hierarchies.shared | {
             "" if hierarchy.v2 else next(iter(hierarchy.controllers)): self._place(hierarchy, _COMMANDS)
@@ -145,13 +143,13 @@ class SandboxCgroup:
             if hierarchy.controllers
         }
         if len(paths) > 1:
-            paths.pop("", None)  # programs look for v1 where there is any of it
+            paths.pop("", None)  # programs look for v1 if any v1 controller is mounted
         shown: dict[str, int] = {}
         try:
             for name, path in paths.items():
                 shown[name] = sys_.open_tree(path)
                 sys_.mount_setattr(shown[name], _READ_ONLY)
-        except OSError:  # only root may
+        except OSError:  # only root may do this
             for fd in shown.values():
                 os.close(fd)
             return {}
@@ -169,7 +167,7 @@ class SandboxCgroup:
         return None
 
     def usage(self) -> dict[str, float]:
-        """Memory in bytes and CPU time in seconds, where they can be read."""
+        """Memory in bytes and CPU time in seconds, if they can be read."""
         found: dict[str, float] = {}
         for hierarchy in self.hierarchies.limiting:
             if "memory" in hierarchy.controllers:
@@ -188,7 +186,7 @@ class SandboxCgroup:
                 os.rmdir(path)
             except FileNotFoundError:
                 pass
-            except OSError:  # not empty yet, or with further groups: looking for them reads every file name of every group
+            except OSError:  # not empty yet, or with nested groups: finding these reads every file name of every group
                 remove(path)
 
 

@@ -1,8 +1,8 @@
 """Containers of sandboxes: created without a name, waiting for their configuration.
 
-Owns what a sandbox has on the machine: files, an id range, cgroups, the process in its namespaces with its tree mounted,
-and the release of all that. The steps that take milliseconds are here, so that they can be done before a request comes;
-sandboxes.py only gives a container its name. Called by spares.py and sandboxes.py.
+Owns what a sandbox uses on the machine (files, an id range, cgroups, the process in its namespaces with its mounts) and the release of all
+that. The steps that take milliseconds are here, so that they can be done before a request comes; sandboxes.py only assigns a container to a
+request. Called by spares.py and sandboxes.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import removal, rootfs
+from session_agent.node import rootfs
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.cgroups import SandboxCgroup
 from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard
@@ -30,6 +30,7 @@ from session_agent.node.launcher import Launcher
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS, IdMap
 from session_agent.node.network import NetworkHelper
 from session_agent.node.settings import NodeSettings
+from session_agent.trees import remove
 
 log = logging.getLogger(__name__)
 _DEATH_S = 30.0
@@ -37,13 +38,13 @@ _DEATH_S = 30.0
 
 @dataclass(slots=True, eq=False)
 class Container:
-    """The first process of a sandbox, waiting or in use, and what it holds on the machine. Descriptors are -1 once closed."""
+    """The first process of a sandbox, waiting or in use, and its resources on the machine. Descriptors are -1 once closed."""
 
     image: ImageSpec
     slot: int
     ids: IdMap
     folder: str
-    """What it writes is there, if it has no disk."""
+    """The folder for the sandbox's files, if it has no disk."""
     cgroup: SandboxCgroup
     control: socket.socket
     ready: int
@@ -65,7 +66,7 @@ class Container:
             self.ready = -1
 
     async def was_killed(self) -> bool:
-        """Whether the process, which has closed its end or is about to, died by a signal."""
+        """Whether the process, which has ended or is about to end, died by a signal."""
         try:
             async with asyncio.timeout(1):
                 await self.gone.wait()
@@ -75,7 +76,7 @@ class Container:
 
 
 class ContainerFactory:
-    """Creates containers and removes what they hold on the machine."""
+    """Creates containers and releases their resources on the machine."""
 
     def __init__(self, settings: NodeSettings, launcher: Launcher, hierarchies: Hierarchies, *, privileged: bool) -> None:
         self._settings = settings
@@ -83,11 +84,11 @@ class ContainerFactory:
         self._hierarchies = hierarchies
         self._privileged = privileged
         self.disks: Disks | None = None
-        """Where sandboxes can have disks of their own."""
+        """The disks; None if sandboxes cannot have their own."""
         self._slots = list(range(settings.id_slots - 1, -1, -1))
 
     async def create(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Container:
-        """Raises HoldfastError or OSError and leaves nothing behind when it cannot. *ahead*: no request waits for it yet."""
+        """Create a container. Raises HoldfastError or OSError and then leaves nothing behind. *ahead*: no request waits for it yet."""
         if not self._slots:
             raise HoldfastError("no_capacity", "every id range of this node is in use")
         name = secrets.token_hex(8)
@@ -123,7 +124,7 @@ class ContainerFactory:
         return container
 
     async def destroy(self, container: Container) -> None:
-        """Remove everything of *container*; a step that fails is logged, and the others are done."""
+        """Release all resources of *container*; a step that fails is logged, and the other steps are still done."""
         try:
             container.close_channels()
             if container.pidfd >= 0:
@@ -141,7 +142,7 @@ class ContainerFactory:
             async with asyncio.timeout(_DEATH_S):
                 await container.gone.wait()
         except TimeoutError:
-            # Stuck in the kernel, on a dead disk for instance. Its ids are not given to another.
+            # The process is stuck in the kernel, for example on a broken disk. Its ids are not reused.
             log.error("%s: process %d was killed but has not ended", container.agent_log.name, container.pid)
 
     def ids(self, slot: int) -> IdMap:
@@ -184,7 +185,7 @@ class ContainerFactory:
             asyncio.get_running_loop().add_reader(container.pidfd, self._ended, container)
 
     def _make_files(self, container: Container, disk_bytes: int | None, fds: list[int]) -> None:
-        """A disk, whose mount is added to *fds*, or a folder for what the sandbox writes."""
+        """Create a disk, whose mount is added to *fds*, or a folder for the sandbox's files."""
         size_bytes = disk_bytes or self._settings.default_disk
         owner = container.ids.base
         if self.disks is not None and size_bytes is not None and size_bytes >= LEAST_BYTES:
@@ -199,7 +200,7 @@ class ContainerFactory:
                     os.chown(os.path.join(container.folder, path), owner, owner)
 
     def _ended(self, container: Container) -> None:
-        """The container's first process is dead, and with it everything in its namespaces."""
+        """The container's first process has ended, and with it all processes in its namespaces."""
         asyncio.get_running_loop().remove_reader(container.pidfd)
         result = os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED | os.WNOHANG)
         os.close(container.pidfd)
@@ -212,7 +213,7 @@ class ContainerFactory:
             container.on_end()
 
     def _release(self, container: Container) -> None:
-        """Remove what its process left. Runs on a thread, as every step waits for the kernel."""
+        """Release the resources of an ended process. Runs on a thread, because every step waits for the kernel."""
         if container.network_helper:
             helper, container.network_helper = container.network_helper, None
             helper.stop()
@@ -220,12 +221,12 @@ class ContainerFactory:
             disk, container.disk = container.disk, -1
             discard(disk, container.disk_file)
         steps: list[tuple[str, Callable[[], None]]] = [
-            ("files", lambda: removal.remove_tree(container.folder, self._settings.trash_dir)),
+            ("files", lambda: remove(container.folder, unlock=not self._privileged)),
             ("control groups", container.cgroup.remove),
         ]
-        for what, remove in steps:
+        for what, step in steps:
             try:
-                remove()
+                step()
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -233,7 +234,8 @@ class ContainerFactory:
 
 
 async def _to_its_end(step: Callable[[], None]) -> None:
-    """``step`` on a thread. A caller that is cancelled goes on when the thread has ended: what it makes is removed afterwards."""
+    """Run ``step`` on a thread. A cancelled caller continues only when the thread has ended, so that it can remove what the step
+    created."""
     work = asyncio.ensure_future(asyncio.to_thread(step))
     try:
         await asyncio.shield(work)
@@ -243,7 +245,7 @@ async def _to_its_end(step: Callable[[], None]) -> None:
 
 
 async def send_to_child(container: Container, message: dict[str, object], fds: dict[str, list[int]]) -> None:
-    """One of the two messages to the child, which no other process sees. *fds* are closed here; the child gets its own."""
+    """Send one of the two messages to the child, over a channel that no other process has. *fds* are closed here; the child gets copies."""
     passed = [fd for opened in fds.values() for fd in opened]
     body = marshal.dumps(message | {"fds": [name for name, opened in fds.items() for _ in opened]})
     container.control.setblocking(False)

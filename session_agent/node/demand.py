@@ -1,8 +1,7 @@
-"""How many spares of each image to keep, by the number of recent creates.
-
-Owns the policy and its numbers; makes no container. An image that was asked for has `least` spares; one that is asked for more often has as
-many as creates of it came in the last WINDOW_S, older ones counting less and less. All images together have at most `most` spares, which is
-set from the machine's memory; without demand above the minimum they have at most TOTAL. Used by spares.py.
+"""Decides how many spares of each image to keep, by the number of recent creates. Owns the policy and its numbers; creates no container. An
+image that was requested gets `least` spares; an image that is requested more often gets as many as there were creates of it in the last
+WINDOW_S, where older creates count less. All images together have at most `most` spares, which depends on the machine's memory, or at most
+TOTAL if no image needs more than the minimum. Used by spares.py.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 TOTAL = 8
-"""Spares of images that are asked for now and then, together."""
+"""Most spares, in all, of images that are requested only occasionally."""
 WINDOW_S = 30.0
 SPARE_BYTES = 16 << 20
-"""What a waiting agent takes: about 6 MiB of its own, its mounts and namespaces, and what its first command adds."""
+"""Memory of a waiting agent: about 6 MiB of its own, its mounts and namespaces, and what its first command adds."""
 _SHARE = 32
 """Spares may take at most 1/32 of the machine's memory."""
 _MOST = 128
@@ -24,7 +23,7 @@ Key = TypeVar("Key")
 
 
 def most_spares(memory_bytes: int | None = None) -> int:
-    """The most that a machine of so much memory (default: this one) keeps."""
+    """The largest number of spares on a machine with this much memory (default: this machine)."""
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(TOTAL, min(_MOST, memory_bytes // _SHARE // SPARE_BYTES))
@@ -39,7 +38,7 @@ class Demand(Generic[Key]):
         self._weights: OrderedDict[Key, tuple[float, float]] = OrderedDict()
 
     def asked(self, key: Key, now: float) -> None:
-        """A create of it came."""
+        """Count a create of the image."""
         self._weights[key] = (self._weight(key, now) + 1.0, now)
         self._weights.move_to_end(key)
 
@@ -47,7 +46,8 @@ class Demand(Generic[Key]):
         self._weights.pop(key, None)
 
     def wanted(self, now: float) -> dict[Key, int]:
-        """How many of each, the image that was asked for last first; never 0: what has no place any more is forgotten."""
+        """How many spares of each image to keep, beginning with the image that was requested last. Images for which there is no room are
+        left out."""
         if not self.least:
             return {}
         usual, left = TOTAL, self.most

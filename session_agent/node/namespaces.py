@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from session_agent.node import syscalls as sys_
 
 ISOLATION = sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS | sys_.CLONE_NEWPID | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS
-"""Of the agent and all of its sandbox; the network and control group namespaces belong to the commands (workload.py)."""
+"""The namespaces of the agent and its whole sandbox; the network and control group namespaces belong to the commands (workload.py)."""
 
-# What the agent needs to serve files as any user of the sandbox. Over commands it has every capability, as their namespace's owner.
+# The agent needs these to serve files as any user of the sandbox. As the owner of the commands' namespace it has all of them there.
 _CAP_CHOWN, _CAP_DAC_OVERRIDE, _CAP_FOWNER, _CAP_FSETID, _CAP_KILL, _CAP_SETGID, _CAP_SETUID, _CAP_SETFCAP = 0, 1, 3, 4, 5, 6, 7, 31
 AGENT_CAPABILITIES = sum(
     1 << bit for bit in (_CAP_CHOWN, _CAP_DAC_OVERRIDE, _CAP_FOWNER, _CAP_FSETID, _CAP_KILL, _CAP_SETGID, _CAP_SETUID, _CAP_SETFCAP)
@@ -40,14 +40,13 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 LOW_IDS = 65536
 """Ids a sandbox has in the node's first range: those of ordinary images."""
 HIGH_IDS = 524_288
-"""Further ids, in a range of their own: those of images made where users have large numbers. The last one is the agent's."""
+"""Further ids, in a separate range, for images built on systems with large user ids. The last one is the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdMap:
-    """The range of the zygote's ids that is mapped into one sandbox.
-
-    Its ids 0..count-1 are base..base+count-1 outside; where *high_base* is given, the next HIGH_IDS are those from there on.
+    """The ids of the zygote's namespace that are mapped into one sandbox. The sandbox's ids 0..count-1 are base..base+count-1 outside; with
+    *high_base*, the next HIGH_IDS ids are those from *high_base* on.
     """
 
     base: int
@@ -56,7 +55,7 @@ class IdMap:
 
     @property
     def extents(self) -> tuple[tuple[int, int, int], ...]:
-        """(inside, outside, number) of each range."""
+        """The ranges as (first id inside, first id outside, number of ids)."""
         low = (0, self.base, self.count)
         return (low, (self.count, self.high_base, HIGH_IDS)) if self.high_base else (low,)
 
@@ -66,28 +65,28 @@ class IdMap:
 
     @property
     def agent(self) -> int:
-        """The agent's own id inside, which no command can have; 0 where there is no second one."""
+        """The agent's own id inside, which no command can have; 0 if the sandbox has only one id."""
         total = self.total
         return total - 1 if total > 1 else 0
 
     @property
     def commands(self) -> int:
-        """How many ids commands have, from 0."""
+        """The number of ids that commands have, starting at 0."""
         return max(self.total - 1, 1)
 
     @property
     def command_extents(self) -> tuple[tuple[int, int, int], ...]:
-        """The ids of commands, in terms of those of the agent: the same without its own."""
+        """The map from the commands' ids to ids of the agent's namespace: the same ids, without the agent's own."""
         commands = self.commands
         return tuple((first, first, min(number, commands - first)) for first, _, number in self.extents)
 
     def outside(self, number: int) -> int | None:
-        """The id outside that is *number* inside."""
+        """The id outside for the id *number* inside."""
         return next((base + number - first for first, base, count in self.extents if first <= number < first + count), None)
 
 
 def write_id_maps(pid: int, extents: Sequence[tuple[int, int, int]], *, proc: str = "/proc") -> None:
-    """Give the new user namespace of *pid* its ids. A single id needs setgroups denied first."""
+    """Write the id maps of the new user namespace of *pid*. For a single id, setgroups must be denied first."""
     if sum(number for _, _, number in extents) == 1:
         sys_.write_file(f"{proc}/{pid}/setgroups", "deny")
     lines = "".join(f"{inside} {outside} {number}\n" for inside, outside, number in extents)
@@ -96,7 +95,7 @@ def write_id_maps(pid: int, extents: Sequence[tuple[int, int, int]], *, proc: st
 
 
 def enter_own_user_namespace() -> None:
-    """Unprivileged start: become root of a namespace that maps only the caller, with mounts of its own."""
+    """For a start without root: become root of a user namespace that maps only the caller, with its own mount namespace."""
     uid, gid = os.geteuid(), os.getegid()
     sys_.unshare(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS)
     sys_.write_file("/proc/self/setgroups", "deny")
@@ -106,7 +105,7 @@ def enter_own_user_namespace() -> None:
 
 def keep_capabilities_across_uids() -> None:
     """Zygote, as root: from here on `owned_by` changes no capabilities."""
-    with contextlib.suppress(OSError):  # without CAP_SETPCAP: a machine that requires capabilities to make user namespaces will report it
+    with contextlib.suppress(OSError):  # without CAP_SETPCAP: a machine that requires it for user namespaces reports an error later
         sys_.prctl(sys_.PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
 
 
@@ -122,10 +121,9 @@ def raise_limits() -> None:
 
 @contextlib.contextmanager
 def owned_by(ids: IdMap) -> Iterator[None]:
-    """Zygote: what is made within belongs to the sandbox's own root id where it has one.
-
-    The kernel counts what is used in a user namespace (inotify instances, queued signals, message queues, further namespaces) for the
-    owner of that namespace as well. Were that the machine's root, one sandbox could use up what there is for root and for all others.
+    """Zygote: files and namespaces that are created within the block belong to the sandbox's own root id, if it has one. The kernel also
+    counts what is used in a user namespace (inotify instances, queued signals, message queues, further namespaces) for the owner of that
+    namespace. If that were the machine's root, one sandbox could use up the limits of root and of all other sandboxes.
     """
     if ids.count > 1:
         os.seteuid(ids.base)
@@ -137,14 +135,15 @@ def owned_by(ids: IdMap) -> Iterator[None]:
 
 
 def bound_counts() -> None:
-    """Child that shares its one id with the user and all other sandboxes: a part for each of what is counted for that id."""
+    """Child that shares its only id with the node's user and all other sandboxes: limit it to a part of each resource that is counted for
+    that id."""
     for name, most in (("max_inotify_instances", 32), ("max_inotify_watches", 16384)):
         with contextlib.suppress(OSError):
             sys_.write_file(f"/proc/sys/user/{name}", str(most))
 
 
 def become_root_inside(ids: IdMap) -> None:
-    """Child: take the sandbox's own root ids, to build its file tree."""
+    """Child: switch to the sandbox's own root ids, to build its file tree."""
     if ids.count > 1:
         os.setgroups([])
     os.setresgid(0, 0, 0)
@@ -153,9 +152,8 @@ def become_root_inside(ids: IdMap) -> None:
 
 
 def become_agent(ids: IdMap) -> None:
-    """Child: take the agent's own ids, with all capabilities for now, and die with the node from now on.
-
-    No command can have these ids, so none may signal, renice or limit the agent. Files it makes belong to the sandbox's root.
+    """Child: switch to the agent's own ids, keep all capabilities for now, and die with the node from now on. No command can have these
+    ids, so none may signal, renice or limit the agent. Files that it creates belong to the sandbox's root.
     """
     agent = ids.agent
     sys_.prctl(sys_.PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
@@ -169,7 +167,7 @@ def become_agent(ids: IdMap) -> None:
 
 
 def set_up_network(ids: IdMap) -> None:
-    """Child: bring up lo, the only interface there is, and let every user ping and listen on any port, as docker does."""
+    """Child: bring up lo, the only interface, and allow every user to ping and to listen on any port, as docker does."""
     _loopback_up()
     for name, text in (("ip_unprivileged_port_start", "0"), ("ping_group_range", f"0 {ids.commands - 1}")):
         with contextlib.suppress(OSError):
@@ -194,9 +192,8 @@ def close_all_but(keep: set[int]) -> None:
 
 
 def limit_resources(open_files: int) -> None:
-    """Child: a number of descriptors that programs expect, and no more queued signals than programs need.
-
-    The agent leaves no core dumps; commands may (privileges.py).
+    """Child: set the number of descriptors that programs expect, and limit queued signals to what programs need. The agent writes no core
+    dumps; commands may (privileges.py).
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _limit(resource.RLIMIT_SIGPENDING, _SIGNALS)
@@ -204,7 +201,7 @@ def limit_resources(open_files: int) -> None:
 
 
 def limit_tasks(tasks: int) -> None:
-    """Child: a bound on processes and threads per user id, counted in this user namespace alone; also without cgroups."""
+    """Child: limit the processes and threads of each user id, counted only in this user namespace; works without cgroups."""
     _limit(resource.RLIMIT_NPROC, tasks)
 
 
@@ -215,10 +212,9 @@ def _limit(kind: int, most: int) -> None:
 
 
 def clear_bounding_set(last_capability: int) -> None:
-    """Child, while it waits: what is executed in the agent's user namespace from here on has no capability, and can gain none.
-
-    It can still enter the commands' namespace, which its user owns. There is no PR_SET_NO_NEW_PRIVS, which commands would inherit:
-    programs with the set-user-ID bit work for them.
+    """Child, while it waits: programs that are executed in the agent's user namespace from here on have no capability and can gain none.
+    They can still enter the commands' namespace, which their user owns. PR_SET_NO_NEW_PRIVS is not used, because commands would inherit it
+    and could not use programs with the set-user-ID bit.
     """
     for capability in range(last_capability + 1):
         sys_.prctl(sys_.PR_CAPBSET_DROP, capability)
@@ -230,9 +226,10 @@ def clear_bounding_set(last_capability: int) -> None:
 
 
 def drop_own_capabilities(program: bytes | None) -> None:
-    """Child, last step: what the agent itself does not need goes, and cannot be regained. The filter is for it and for commands."""
+    """Child, last step: drop, for good, the capabilities that the agent itself does not need. The filter applies to the agent and to
+    commands."""
     if program is not None:
-        sys_.seccomp_install(program)  # needs a capability that goes now
+        sys_.seccomp_install(program)  # needs a capability that is dropped now
     sys_.capset(AGENT_CAPABILITIES)
 
 

@@ -1,8 +1,7 @@
-"""The network of a sandbox that asked for one: a slirp4netns process, which uses the machine's own sockets.
-
-Owns that process, what no sandbox may reach through it (this machine, private, link-local and metadata ranges), and the routes
-inside that block them. A sandbox cannot change its routes, having no CAP_NET_ADMIN; one that binds to the device gets no answer to
-ARP for what no route leads to. IPv4 only. Called by sandboxes.py; ``close_off`` by the zygote's child.
+"""The network of a sandbox that requested one: a slirp4netns process, which uses the machine's own sockets. Owns that process, the list of
+addresses that no sandbox may reach through it (this machine, private, link-local and metadata ranges), and the routes inside the sandbox
+that block them. A sandbox cannot change its routes, because it has no CAP_NET_ADMIN; a program that binds to the device gets no answer to
+ARP for an address without a route. IPv4 only. Called by sandboxes.py; ``close_off`` by the zygote's child.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _RANGES = (
     "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
 )  # fmt: skip
 _READY_S = 10.0
-# The helper leaves the machine's file tree, and what it detaches then would be gone from every tree that shares mounts with its own.
+# The helper leaves the machine's file tree and detaches mounts, which would also disappear from every namespace that shares its mounts.
 _OWN_MOUNTS = ("unshare", "--mount", "--propagation", "slave", "--") if os.geteuid() == 0 else ()
 _RTM_NEWROUTE, _RTN_BLACKHOLE = 24, 6
 _REQUEST_ACK_CREATE_REPLACE = 0x001 | 0x004 | 0x400 | 0x100
@@ -38,7 +37,7 @@ _MAIN_TABLE, _BY_BOOT = 254, 3
 
 @dataclass(slots=True)
 class NetworkHelper:
-    """A running helper. It ends with its end of *alive*, so also when the node is killed."""
+    """A running helper. It ends when the other end of *alive* is closed, so also when the node is killed."""
 
     process: subprocess.Popen[bytes]
     alive: int
@@ -50,18 +49,18 @@ class NetworkHelper:
 
 
 def check_available() -> None:
-    """Raises HoldfastError(unsupported) where the helper is not installed or may not work."""
+    """Raises HoldfastError(unsupported) if the helper is not installed or cannot work."""
     problem, fix = missing_requirement()
     if problem:
         raise HoldfastError(
             "unsupported",
-            f"this machine gives sandboxes no network but loopback: {problem}",
+            f"sandboxes on this machine have no network except loopback: {problem}",
             hint=f"{fix} where the node runs, or leave network out",
         )
 
 
 def missing_requirement() -> tuple[str, str]:
-    """What is missing and what to do about it; both empty when nothing is."""
+    """What is missing and what to do about it; both empty if nothing is missing."""
     if shutil.which(PROGRAM) is None:
         return f"{PROGRAM} is not installed", f"install the package {PROGRAM}"
     if _OWN_MOUNTS and shutil.which(_OWN_MOUNTS[0]) is None:
@@ -72,7 +71,7 @@ def missing_requirement() -> tuple[str, str]:
 
 
 async def start(pid: int) -> NetworkHelper:
-    """Give the network namespace of *pid* a device, an address and a way out. Raises HoldfastError(runtime_unavailable)."""
+    """Give the network namespace of *pid* a device, an address and a default route. Raises HoldfastError(runtime_unavailable)."""
     ready, ready_w = os.pipe2(os.O_CLOEXEC)
     ended, alive = os.pipe2(os.O_CLOEXEC)
     argv = [
@@ -106,12 +105,12 @@ async def start(pid: int) -> NetworkHelper:
 
 
 def out_of_reach() -> list[str]:
-    """What a sandbox may not reach: private ranges that the outside does not route, and every address of this machine."""
+    """The ranges that a sandbox may not reach: private ranges, which the internet does not route, and every address of this machine."""
     return [*_RANGES, *own_addresses()]
 
 
 def own_addresses() -> list[str]:
-    """This machine's IPv4 addresses but loopback, as /32 ranges."""
+    """This machine's IPv4 addresses except loopback, as /32 ranges."""
     found: dict[str, None] = {}
     address = ""
     with open("/proc/net/fib_trie", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""Waits until the namespaces of a new sandbox are made and its agent serves; reports why the agent does not.
+"""Waits until the namespaces of a new sandbox exist and its agent listens, or reports why the agent does not.
 
 Owns reading one byte and one JSON line from an untrusted process.
 """
@@ -9,7 +9,6 @@ import asyncio
 import errno
 import json
 import os
-import re
 
 from holdfast_wire.errors import HoldfastError
 
@@ -19,22 +18,24 @@ from session_agent.node.descriptors import until_readable
 _MAX_LINE = 8192
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.EINTR)
 """What the machine may have too little of just now; any other refusal of the kernel is the same tomorrow."""
-_EPOCH = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
 async def prepared(container: Container, timeout_s: float) -> bool:
-    """Wait until the child has made its namespaces: before, those it shows are not its own. False when it ended instead."""
+    """Wait until the child has created its namespaces: before that, /proc shows the zygote's. Returns False if it ended instead."""
     try:
         async with asyncio.timeout(timeout_s):
             return await asyncio.get_running_loop().sock_recv(container.control, 1) != b""
     except TimeoutError:
         raise HoldfastError("create_timeout", f"the sandbox's namespaces were not made within {timeout_s:g} s") from None
     except OSError:
-        return False  # it reports why on its own channel
+        return False  # it reports the reason on its own channel
 
 
-async def agent_epoch(container: Container, timeout_s: float) -> str:
-    """Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same."""
+async def wait_ready(container: Container, timeout_s: float) -> None:
+    """Wait until the agent serves.
+
+    Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same.
+    """
     raw = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
@@ -52,9 +53,8 @@ async def agent_epoch(container: Container, timeout_s: float) -> str:
         answer = {}
     if not isinstance(answer, dict):
         answer = {}
-    epoch = answer.get("agent_epoch")
-    if isinstance(epoch, str) and _EPOCH.fullmatch(epoch):
-        return epoch
+    if answer.get("ready") is True:
+        return
     problem = str(answer.get("error") or "")[:500] or container.agent_log.tail() or "no reason given"
     number = answer.get("errno")
     if isinstance(number, int) and number not in _PASSING:

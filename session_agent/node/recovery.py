@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import logging
 import os
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import removal
+from session_agent import trees
 from session_agent.node.hierarchies import Hierarchies, detect, remove
 from session_agent.node.settings import NodeSettings
 
@@ -29,22 +30,20 @@ _REMOVED = ".removed"
 
 
 def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> None:
-    """Remove what an earlier node of this data directory left."""
+    """Remove the remains of an earlier node with this data directory."""
     for directory in {settings.run_dir, settings.sandboxes_dir}:
         for name in os.listdir(directory):
             if name != _DATA_LINK:
-                _try(removal.remove, os.path.join(directory, name), settings.trash_dir)
+                _try(functools.partial(trees.remove, unlock=os.geteuid() != 0), os.path.join(directory, name))
     for hierarchy in hierarchies.limiting:
         for name in os.listdir(hierarchy.base):
             if os.path.isdir(os.path.join(hierarchy.base, name)):
                 _try(remove, os.path.join(hierarchy.base, name))
-    for name in os.listdir(settings.trash_dir):
-        removal.remove(os.path.join(settings.trash_dir, name), settings.trash_dir)
 
 
 def make_directories(settings: NodeSettings) -> None:
     """The folders of sandboxes, closed to other users. Raises ``HoldfastError`` where one belongs to another user."""
-    for path in (settings.sandboxes_dir, settings.trash_dir, settings.run_dir):
+    for path in (settings.sandboxes_dir, settings.run_dir):
         os.makedirs(path, mode=0o700, exist_ok=True)
         if os.lstat(path).st_uid != os.geteuid():
             raise HoldfastError("runtime_unavailable", f"{path} belongs to another user", hint="remove it, or choose another HOLDFAST_DATA")
@@ -81,7 +80,7 @@ def remove_run_dir(settings: NodeSettings) -> None:
         return
     fd = os.open(settings.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        removed = f"{settings.run_dir}.{os.urandom(8).hex()}{_REMOVED}"  # a name that no other user can have taken
+        removed = f"{settings.run_dir}.{os.urandom(8).hex()}{_REMOVED}"  # a name that no other user can have created
         os.rename(settings.run_dir, removed)
         _remove_folder(fd, removed)
     finally:
@@ -89,14 +88,14 @@ def remove_run_dir(settings: NodeSettings) -> None:
 
 
 def _remove_folder(fd: int, path: str) -> None:
-    """Remove the folder that ``fd`` has open: ``path`` is in a folder of all users, who may put something else there."""
+    """Remove the folder that is open as ``fd``: ``path`` is in a folder of all users, in which another user may replace it."""
     for name in os.listdir(fd):
         os.unlink(name, dir_fd=fd)
     os.rmdir(path)
 
 
 def sweep_abandoned(settings: NodeSettings) -> None:
-    """Remove what other nodes left that are dead and whose data directory is gone: nothing else would remove it."""
+    """Remove the remains of other nodes that have ended and whose data directory no longer exists: no other node would remove them."""
     if settings.run_dir == settings.sandboxes_dir:
         return
     parent = os.path.dirname(settings.run_dir)
@@ -109,20 +108,20 @@ def sweep_abandoned(settings: NodeSettings) -> None:
 def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # another user's, or not a folder
+    except OSError:  # it belongs to another user, or is not a folder
         return
     try:
         if os.fstat(fd).st_uid != os.geteuid():
             return
         if path.endswith(_REMOVED):
-            with contextlib.suppress(BlockingIOError, FileNotFoundError):  # its node is removing it, or has done so
+            with contextlib.suppress(BlockingIOError, FileNotFoundError):  # its node is removing it or has removed it
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove_folder(fd, path)
             return
         try:
             data_dir = os.readlink(_DATA_LINK, dir_fd=fd)
             other = dataclasses.replace(settings, data_dir=data_dir)
-            # Not locked before: a node that starts now has its data directory, and would take the lock for that of another node.
+            # Not locked before: a node that starts now has its data directory, and would mistake the lock for that of another node.
             if other.run_dir != path or not _is_gone(data_dir):
                 return
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,7 +129,7 @@ def _remove_if_abandoned(settings: NodeSettings, path: str) -> None:
             return
         if not _is_gone(data_dir):
             return
-        log.warning("removing what a killed node left: its data directory %s is gone", data_dir)
+        log.warning("removing the remains of a killed node, whose data directory %s no longer exists", data_dir)
         for base in detect(other.tag).bases:
             _try(remove, base)
         remove_run_dir(other)
@@ -147,7 +146,7 @@ def _is_gone(path: str) -> bool:
 
 
 def sweep_all(settings: NodeSettings) -> None:
-    """For a node that is not started again: remove what the last one left, and the groups that it made for itself.
+    """For a node that is not started again: remove the remains of the last one, and its own control groups.
 
     Raises ``HoldfastError`` if another node has its ``run_dir``.
     """

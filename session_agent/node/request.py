@@ -1,6 +1,6 @@
 """Validation of the requests that the node receives.
 
-Owns the limits of a create request. The gateway has checked most of it before; the node checks all of it again.
+Owns the limits of a create request. The gateway has checked most fields before; the node checks all of them again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEX = re.compile(r"[0-9a-f]{1,128}")
 _MAX_MAP_BYTES = 256 << 10
 MIN_MEMORY = 32 << 20
 _MAX_DISK = 8 << 40
-"""Twice that no file of ext4 can hold, and its tables would take minutes to write."""
+"""A file of ext4 cannot be twice as large, and writing its tables would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CreateRequest:
 
 
 def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
-    """Raises HoldfastError(invalid_argument, unsupported)."""
+    """The request in a map. Raises HoldfastError(invalid_argument, unsupported)."""
     if body.get("network"):
         network.check_available()
     cpu = _number(body, "cpu", 1.0, 0.01, 1024)

@@ -32,11 +32,11 @@ _DEV_LINKS = {
     "ptmx": "pts/ptmx",
     "core": "/proc/kcore",
 }
-# What docker masks, and the disks of all other sandboxes.
+# The paths that docker masks, and the disks of all other sandboxes.
 _HIDDEN_FILES = ("kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "interrupts", "diskstats", "partitions")
 _HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "device-tree")
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
-# Docker masks the first two; the others name the disk of every sandbox on the machine, and where its file lies.
+# Docker masks the first two; the others show the disk of every sandbox on the machine, and the path of its file.
 _HIDDEN_SYS = ("firmware", "devices/virtual/powercap", "devices/virtual/block", "block", "class/block", "dev/block", "fs/ext4")
 _SYS_FALLBACK = "devices/system"
 _CGROUPS = "sys/fs/cgroup"
@@ -44,15 +44,13 @@ _GUARD = sys_.MS_NOSUID | sys_.MS_NODEV
 _SHM_FLAGS = _GUARD | sys_.MS_NOEXEC
 _OWN_MOUNTS = "/proc/self/ns/mnt"
 _TERMINALS = 256
-"""At once in one sandbox. The kernel has 3072 for all sandboxes together."""
+"""Most pseudo-terminals of one sandbox. The kernel has 3072 for all sandboxes together."""
 
 
 class Root(NamedTuple):
-    """What a sandbox's tree is made of: layers (topmost first), read-only trees, and its own writable folder.
-
-    A tree is a directory of the machine, and where it is shown, relative to the root.
-
-    What it writes goes to a tmpfs of *tmpfs_bytes*, to *folder*, where nothing bounds it, or, without either, to a disk of its own.
+    """The parts of a sandbox's file tree: layers (topmost first), read-only trees, and a writable part. A tree is a directory of the
+    machine and its path relative to the root. Files are written to a tmpfs of *tmpfs_bytes*, to *folder*, whose size is not limited, or,
+    without either, to the sandbox's own disk.
     """
 
     layers: tuple[str, ...]
@@ -65,7 +63,7 @@ class Root(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DetachedMounts:
-    """Detached mounts of a Root, in its order. ``folder`` is empty where a tmpfs takes its place."""
+    """Detached mounts of a Root, in its order. ``folder`` is empty if a tmpfs is used instead."""
 
     layers: tuple[int, ...]
     trees: tuple[int, ...]
@@ -77,14 +75,13 @@ class DetachedMounts:
 
 
 class ZygoteMounts:
-    """The zygote's own mount namespace, which every sandbox's namespace starts as a copy of: with few mounts a copy costs little.
-
-    Its root is a tmpfs with the mount points the layers are attached at, the devices, and an empty directory for masks. The machine's
-    /proc and /sys are there too, with all that is mounted on them: the kernel gives others only to those who see them whole.
+    """The zygote's own mount namespace. Every sandbox's namespace starts as a copy of it, and has few mounts because copying them takes
+    time. Its root is a tmpfs with the mount points of the layers, the devices, and an empty directory for masks. The machine's /proc and
+    /sys are mounted there too, completely: otherwise the kernel would refuse new mounts of these file systems.
     """
 
     def __init__(self, place: str) -> None:
-        """*place* is any directory; a tmpfs is mounted there for a moment, in the new namespace alone."""
+        """*place* is any directory; a tmpfs is mounted there for a moment, only in the new namespace."""
         self._machine = os.open(_OWN_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         sys_.unshare(sys_.CLONE_NEWNS)
         self._own = os.open(_OWN_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
@@ -106,7 +103,7 @@ class ZygoteMounts:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
-        """Within, paths are those of the machine."""
+        """Inside the block, paths are those of the machine."""
         sys_.setns(self._machine, sys_.CLONE_NEWNS)
         try:
             yield
@@ -115,7 +112,7 @@ class ZygoteMounts:
 
 
 def prepare_folder(folder: str) -> None:
-    """Fill an empty *folder* with PREPARED: what an overlay needs, and the files a sandbox writes its name to."""
+    """Fill an empty *folder* with PREPARED: the directories that an overlay needs, and the files that contain the sandbox's name."""
     for path in _FOLDERS:
         os.mkdir(f"{folder}/{path}", 0o755)
     for path in _FILES:
@@ -123,7 +120,7 @@ def prepare_folder(folder: str) -> None:
 
 
 def open_layers(root: Root, disk: int | None) -> DetachedMounts:
-    """Parent, outside: detached copies of everything *root* names, and *disk*, a detached mount. Close them when the child has its own."""
+    """Parent, outside: detached copies of all parts of *root*, and *disk*, a detached mount. Close them when the child has its copies."""
     opened: list[int] = []
     try:
         layers = [_keep(opened, _detach(path)) for path in root.layers]
@@ -139,7 +136,7 @@ def open_layers(root: Root, disk: int | None) -> DetachedMounts:
 
 
 def map_owners(opened: DetachedMounts, pid: int) -> None:
-    """Parent: show the layers' files to the sandbox of *pid* with its own ids (an id-mapped mount)."""
+    """Parent: map the owners of the layers' files to the ids of the sandbox of *pid* (id-mapped mounts)."""
     userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for fd in opened.layers:
@@ -149,7 +146,7 @@ def map_owners(opened: DetachedMounts, pid: int) -> None:
 
 
 def id_mapping_works(directory: str, zygote_mounts: ZygoteMounts) -> bool:
-    """Whether an overlay takes an id-mapped layer from the file system of *directory* (Linux 5.19). Tries it."""
+    """Whether overlay accepts an id-mapped layer from the file system of *directory* (Linux 5.19). Determined by trying it."""
     ids = IdMap(1 << 20, 1 << 16)
     held, release = os.pipe2(os.O_CLOEXEC)
     with zygote_mounts.outside():
@@ -185,7 +182,7 @@ def _try_overlay(held: int, layer: int) -> int:
 
 
 def build(root: Root, opened: DetachedMounts, zygote_mounts: ZygoteMounts, ids: IdMap) -> None:
-    """Child: put the tree together in the copy of the zygote's mount namespace, and go there. `mount_sys` and `enter` follow."""
+    """Child: build the tree in the copy of the zygote's mount namespace, and change into it. `mount_sys` and `enter` follow."""
     sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
     for index, fd in enumerate(opened.layers):
         sys_.move_mount(fd, str(index))
@@ -215,7 +212,7 @@ def mount_sys(zygote_mounts: ZygoteMounts, groups: Mapping[str, int]) -> None:
     try:
         sys_.mount("sysfs", "sys", "sysfs", sys_.MS_RDONLY | _GUARD | sys_.MS_NOEXEC)
     except OSError:
-        # Parts of the machine's own /sys are hidden, as in a container, so the kernel gives no other: what runtimes size themselves by.
+        # Parts of the machine's own /sys are hidden, as in a container, so the kernel refuses a new one. Runtimes read these parts.
         sys_.mount("tmpfs", "sys", "tmpfs", _GUARD | sys_.MS_NOEXEC, "size=64k,mode=755")
         for path in (_SYS_FALLBACK, _CGROUPS.removeprefix("sys/")):
             os.makedirs(f"sys/{path}")
@@ -236,14 +233,14 @@ def mount_sys(zygote_mounts: ZygoteMounts, groups: Mapping[str, int]) -> None:
 
 
 def enter() -> None:
-    """Make the tree that is the working directory the root, and let go of the one before."""
+    """Make the working directory the root of the file tree, and detach the previous tree."""
     sys_.pivot_root(".", ".")
     sys_.umount(".", sys_.MNT_DETACH)
     os.chdir("/")
 
 
 def resize_shm(size_bytes: int) -> None:
-    """Child, inside: another size for /dev/shm than it was made with."""
+    """Child, inside: change the size of /dev/shm."""
     sys_.mount("", "/dev/shm", "", sys_.MS_REMOUNT | _SHM_FLAGS, f"size={size_bytes}")
 
 

@@ -1,7 +1,6 @@
-"""The sandboxes of this machine: named, watched, removed.
-
-Owns each sandbox from its request to its end, and the record that remains of it. Does not own its processes and files
-(containers.py) nor the RPC (server.py). One lock per sandbox makes its operations serial.
+"""The sandboxes of this machine: creating, watching and deleting them. Owns each sandbox from its request to its end, and the record that
+remains afterwards. Does not own its processes and files (containers.py) nor the RPC (server.py). One lock per sandbox makes its operations
+serial.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
 from session_agent.node.launcher import Launcher
 from session_agent.node.namespaces import IdMap
-from session_agent.node.readiness import agent_epoch, prepared
+from session_agent.node.readiness import prepared, wait_ready
 from session_agent.node.request import CreateRequest
 from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
@@ -43,7 +42,6 @@ class Sandbox:
     socket_path: str
     created_at: float
     container: Container | None = None
-    agent_epoch: str = ""
     state: str = "creating"
     reason: str = ""
     fault: str = ""
@@ -67,7 +65,6 @@ class Sandbox:
             "reason": self.reason,
             "fault": self.fault,
             "message": self.message,
-            "agent_epoch": self.agent_epoch,
         }
 
 
@@ -88,11 +85,11 @@ class Sandboxes:
         self._cleanups: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._run_dir_fd: int | None = None
-        """The lock of the folder in memory, held as long as this node lives."""
+        """The lock of the folder in memory, held until this node ends."""
         self.events = Events(self.list)
 
     async def start(self) -> None:
-        """Remove what an earlier node left, then start the zygote. Raises HoldfastError where that is not possible."""
+        """Remove the remains of an earlier node, then start the zygote. Raises HoldfastError if that is not possible."""
         settings = self._settings
         recovery.make_directories(settings)
         self._run_dir_fd = recovery.claim_run_dir(settings)
@@ -110,11 +107,11 @@ class Sandboxes:
 
     @property
     def stored_ids(self) -> IdMap | None:
-        """The ids that the image store has to give files, where the kernel does not map those of the image on the way."""
+        """The ids to which the image store has to change the owners of files, because the kernel cannot map ids; None if it can."""
         return self._containers.ids(0) if self._privileged and not self._launcher.id_mapping else None
 
     def get(self, sandbox_id: str) -> list[dict[str, Any]]:
-        """What ``list`` has of this id."""
+        """The entry of ``list`` for this id."""
         box = self._live.get(sandbox_id)
         if box is not None:
             return [box.to_map()] if box.state == "ready" else []
@@ -132,18 +129,21 @@ class Sandboxes:
 
     def stats(self) -> dict[str, Any]:
         boxes = {name: box.container.cgroup.usage() for name, box in self._live.items() if box.container}
+        requested = [box.request.limits for box in self._live.values()]
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
             **self.spares.stats(),
             "cpu_s": sum(usage.get("cpu_s", 0) for usage in boxes.values()),
             "memory_bytes": sum(usage.get("memory_bytes", 0) for usage in boxes.values()),
+            "cpu_requested": sum(limits.cpu for limits in requested),
+            "memory_requested": sum(limits.memory_bytes for limits in requested),
             "limits": sorted(self._hierarchies.controllers),
             "usage": boxes,
         }
 
     async def create(self, request: CreateRequest) -> dict[str, Any]:
-        """Returns when the agent serves. Raises HoldfastError and leaves nothing behind when it does not."""
+        """Create a sandbox; returns when its agent listens. Raises HoldfastError and then leaves nothing behind."""
         if self._stopping:
             raise HoldfastError("draining", "the node is stopping")
         if request.sandbox_id in self._live or request.sandbox_id in self._failed:
@@ -168,12 +168,12 @@ class Sandboxes:
             except BaseException as error:
                 await self._remove(box)
                 if isinstance(error, OSError):
-                    raise HoldfastError("runtime_unavailable", f"cannot make a sandbox: {error}") from error
+                    raise HoldfastError("runtime_unavailable", f"cannot create a sandbox: {error}") from error
                 raise
-        return {"endpoint": f"unix://{box.socket_path}", "agent_epoch": box.agent_epoch, "created_at": box.created_at}
+        return {"endpoint": f"unix://{box.socket_path}", "created_at": box.created_at}
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        """True when there was one, of that incarnation where one is named. Returns when nothing of it is left."""
+        """Delete a sandbox; returns when nothing of it is left. True if it existed (with *incarnation*: in this incarnation)."""
         box = self._live.get(sandbox_id)
         if box is not None and incarnation not in (None, box.request.incarnation):
             return False
@@ -228,24 +228,24 @@ class Sandboxes:
         self._publish("ready", box)
 
     async def _use_spare(self, box: Sandbox, spare: Container) -> bool:
-        """False when the spare was killed while it waited: the request then gets another container."""
+        """Use a spare for the request. False if the spare was killed while it waited: the request then gets another container."""
         box.container = spare
         try:
             await self._settle(box, spare)
         except HoldfastError:
             if not await spare.was_killed():
                 raise
-            log.warning("a spare was found dead; creating another")
+            log.warning("a spare had ended before it was used; creating another")
             await self._release(box)
             return False
         return True
 
     async def _settle(self, box: Sandbox, container: Container) -> None:
         await self._name(box, container)
-        box.agent_epoch = await agent_epoch(container, self._settings.ready_timeout_s)
+        await wait_ready(container, self._settings.ready_timeout_s)
 
     async def _name(self, box: Sandbox, container: Container) -> None:
-        """Make the container this sandbox: socket, limits, and the configuration that starts the agent."""
+        """Turn the container into this sandbox: set its socket and limits, and send the configuration that starts the agent."""
         request = box.request
         container.agent_log.name = request.sandbox_id
         container.cgroup.limit(request.limits)
@@ -275,7 +275,7 @@ class Sandboxes:
             config["pids"] = request.limits.pids + cgroups.RESERVE_PIDS
         if request.shm_bytes is not None:
             config["shm_bytes"] = request.shm_bytes
-        # A child that ended needs no network: `agent_epoch` reports why it ended.
+        # A child that ended needs no network: `wait_ready` reports why it ended.
         if request.network and await prepared(container, self._settings.ready_timeout_s):
             try:
                 container.network_helper = await network.start(container.pid)
@@ -287,7 +287,7 @@ class Sandboxes:
         await send_to_child(container, config, fds)
 
     def _ended(self, box: Sandbox) -> None:
-        """The sandbox's first process ended by itself."""
+        """Handle a sandbox whose first process has ended by itself."""
         if box.state != "ready" or box.container is None:
             return
         if box.container.killed and box.container.cgroup.out_of_memory():

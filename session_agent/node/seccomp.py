@@ -45,7 +45,7 @@ _ENOSYS = [_refuse(errno.ENOSYS)]
 _UNLESS_NEW_NAMESPACE = [
     _load_arg(0), (_JSET, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _ret(_ALLOW),
 ]  # fmt: skip
-# The agent's children enter the commands' user namespace with it (privileges.py); anybody else lacks the capability.
+# The agent's children enter the commands' user namespace with it (privileges.py); other processes lack the capability.
 _SETNS = [
     _load_arg(1), (_JEQ, 0, 1, _NEW_USER), _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
@@ -61,13 +61,11 @@ _NETLINK_ROUTE, _NETLINK_SOCK_DIAG, _NETLINK_KOBJECT_UEVENT, _NETLINK_GENERIC = 
 
 
 def _socket(network: bool) -> list[Instruction]:
-    """Unix, IPv4, IPv6, and those netlink families that tools read.
-
-    Docker allows all address families but vsock; opening one of the rare ones makes the machine's kernel load its module. Packet sockets,
-    which an old type of IPv4 sockets are too, would go around the routes that close off parts of the network, and their rings take memory
-    of the machine that no control group counts. Where there is a *network*, so would IP packets whose header the sender writes: the kernel
-    chooses the route by another address. A netlink family that is left out answers as a kernel without it: shadow-utils and PAM go on
-    without an audit system, but not without permission.
+    """Allow Unix, IPv4, IPv6, and those netlink families that tools read. Docker allows all address families except vsock; opening a rare
+    one makes the machine's kernel load its module. Packet sockets (also an old type of IPv4 socket) would bypass the routes that block
+    parts of the network, and their ring buffers use memory that no control group counts. In a sandbox with *network*, IP packets whose
+    header the sender writes would bypass them too, because the kernel chooses the route by another address. For an excluded netlink family
+    the answer is that of a kernel without it: shadow-utils and PAM continue without an audit system, but fail without permission.
     """
     netlink = [_NETLINK_ROUTE, _NETLINK_SOCK_DIAG, _NETLINK_KOBJECT_UEVENT, _NETLINK_GENERIC]
     internet = [_load_arg(1), (_AND, 0, 0, 0xF), (_JEQ, 0, 1, _SOCK_PACKET), _refuse(errno.EPERM)]
@@ -94,9 +92,9 @@ _PERSONALITY = [
     _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
 
-# Only where commands share the agent's one id, because the node is not root: a process may change the limits of others of its id, and
-# could so end the agent. Reading them is allowed, and so is the limit with which the agent marks what belongs to a command
-# (decision 0006): it holds for real-time tasks only.
+# Only if commands share the agent's only id, because the node is not root: a process may change the limits of others with its id, and
+# could so end the agent. Reading limits is allowed, and so is setting the limit with which the agent marks the processes of a command
+# (decision 0006), because it has an effect on real-time tasks only.
 _PRLIMIT = [
     _load_arg(0), (_JEQ, 6, 0, 0),
     _load_arg(1), (_JEQ, 4, 0, _RLIMIT_RTTIME),
@@ -104,7 +102,7 @@ _PRLIMIT = [
     _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
 
-# The same for what would slow the agent down: only for the calling process itself.
+# The same for calls that could slow the agent down: allowed only for the calling process itself.
 _OWN_PRIORITY = [
     _load_arg(1), (_JEQ, 0, 3, 0), _load_arg(0), (_JGT, 1, 0, 1), _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
@@ -147,7 +145,7 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "sched_setscheduler": (144, 119), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
 }  # fmt: skip
 
-# ENOSYS where programs know how to go on without the call, and EPERM everywhere else.
+# ENOSYS if programs have a fallback for the call, and EPERM otherwise.
 _WITHOUT = {
     "clone3", "statmount", "listmount", "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules",
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """The node's RPC: newline-delimited JSON over a unix socket.
 
-Owns connections, the operations and the bounds on both. Requests of one connection run side by side, each
-answered by its id; a request goes on when its connection is lost, so a gateway that dies leaves no half-made sandbox.
+Owns connections, the operations and the bounds on both. Requests of one connection run concurrently, and each answer has the id of its
+request. A request is completed even if its connection is lost, so a gateway that dies leaves no incomplete sandbox.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class NodeServer:
             os.umask(mask)
 
     async def stop(self) -> None:
-        """Refuse new connections, delete every sandbox, answer what was asked, close."""
+        """Refuse new connections, delete every sandbox, answer the pending requests, and close."""
         if self._server:
             self._server.close()
         await self._sandboxes.stop()
@@ -80,7 +80,7 @@ class NodeServer:
             task.cancel()
         for writer in list(self._writers):
             writer.close()
-        if self._server:  # else another node may listen there
+        if self._server:  # otherwise another node may listen there
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._settings.socket_path)
 
@@ -143,7 +143,7 @@ class NodeServer:
         writer.close()
 
     async def _perform(self, operation: object, body: dict[str, Any]) -> dict[str, Any]:
-        """One operation, and its answer. Raises HoldfastError and OSError."""
+        """Perform one operation; returns its answer. Raises HoldfastError and OSError."""
         sandboxes, images = self._sandboxes, self._images
         match operation:
             case "create":
@@ -173,7 +173,7 @@ class NodeServer:
         raise HoldfastError("invalid_argument", f"no such operation: {operation!r}")
 
     async def _doctor(self) -> list[dict[str, Any]]:
-        # In a process of its own: the checks fork, which a process with threads should not.
+        # In a separate process: the checks fork, which a process with threads should not do.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "session_agent.node", "doctor", "--json",

@@ -26,10 +26,10 @@ DISK_BYTES = 10 << 30
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Paths are absolute. `id_base` is the first of `id_slots` ranges of 65536 host ids given to sandboxes as root;
-    it lies above what distributions hand to users and containers. `high_base` is the first of as many ranges of 524288 for
-    ids above 65535, where kernels allow users and distributions have none. `tmpfs` sizes and limits are bytes; without `default_disk`
-    what sandboxes write is limited only where they ask for it."""
+    """Paths are absolute. `id_base` is the first of `id_slots` ranges of 65536 host ids given to sandboxes as root; it lies above what
+    distributions hand to users and containers. `high_base` is the first of as many ranges of 524288 for ids above 65535, where kernels
+    allow users and distributions have none. `tmpfs` sizes and limits are bytes; without `default_disk` a sandbox's disk use is limited only
+    if its request sets a limit."""
 
     data_dir: str
     socket_path: str
@@ -50,7 +50,7 @@ class NodeSettings:
 
     @property
     def tag(self) -> str:
-        """Names what belongs to this data directory outside of it: cgroups, short socket folders."""
+        """A name for resources of this data directory that are outside of it: cgroups and short socket folders."""
         return hashlib.sha256(self.data_dir.encode()).hexdigest()[:12]
 
     @property
@@ -58,17 +58,13 @@ class NodeSettings:
         return os.path.join(self.data_dir, "sandboxes")
 
     @property
-    def trash_dir(self) -> str:
-        return os.path.join(self.data_dir, "trash")
-
-    @property
     def images_dir(self) -> str:
         return os.path.join(self.data_dir, "images")
 
     @property
     def run_dir(self) -> str:
-        """Where the socket of each sandbox is: for root in memory, where creating a file costs a twentieth of what it costs on a disk;
-        else in ``sandboxes_dir``, or in a folder of a short name where that path is too long for a socket."""
+        """The folder of the sandboxes' sockets: for root in memory, where creating a file takes a twentieth of the time on a disk;
+        otherwise ``sandboxes_dir``, or a folder with a short name if that path is too long for a socket."""
         parent = _memory_dir() if os.geteuid() == 0 else None
         if parent is None:
             if len(os.fsencode(f"{self.sandboxes_dir}/{'x' * MAX_SANDBOX_ID}.sock")) <= MAX_SOCKET_PATH:
@@ -81,7 +77,7 @@ class NodeSettings:
 
 
 def from_environment(environ: Mapping[str, str]) -> NodeSettings:
-    """Raises ValueError with what to change."""
+    """Read the settings. Raises ValueError with what to change."""
     data_dir = os.path.abspath(environ.get("HOLDFAST_DATA") or ".holdfast")
     socket_path = os.path.abspath(environ.get("HOLDFAST_NODE_SOCKET") or os.path.join(data_dir, "node.sock"))
     if len(os.fsencode(socket_path)) > MAX_SOCKET_PATH:
@@ -134,12 +130,12 @@ def _bytes(text: str) -> int:
 
 
 def _share_of(data_dir: str) -> int:
-    """10 GiB, or a quarter of what is free where that is less; in whole MiB."""
+    """10 GiB, or a quarter of the free space if that is less; in whole MiB."""
     return max(64 << 20, min(DISK_BYTES, shutil.disk_usage(existing(data_dir)).free // 4 >> 20 << 20))
 
 
 def existing(path: str) -> str:
-    """The directory itself, or the nearest one above it that is there."""
+    """The directory itself, or its nearest parent that exists."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path

@@ -1,7 +1,7 @@
-"""Spare containers: created ahead of requests, for the images that were asked for last.
+"""Spare containers: created in advance, for the images that were requested last.
 
-Owns the spares; demand.py decides how many of each image. Refilling starts a moment after the last create, so that it slows neither a
-burst nor the first commands of a new sandbox; where no spare is left it starts at once. Spares that are no longer wanted are destroyed.
+Owns the spares; demand.py decides how many of each image. Refilling starts a moment after the last create, so that it slows neither a burst
+nor the first commands of a new sandbox; if no spare is left, it starts at once. Spares that are no longer needed are destroyed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from session_agent.node.images.spec import ImageSpec
 log = logging.getLogger(__name__)
 _LULL_S = 0.1
 _QUIET_S = 1.0
-"""How long after the last create spares above the minimum are made: refilling takes no CPU time from new sandboxes."""
+"""How long after the last create spares above the minimum are created, so that refilling takes no CPU time from new sandboxes."""
 _TRIM_S = 10.0
-"""How often spares that are no longer wanted are destroyed."""
+"""How often spares that are no longer needed are destroyed."""
 _Key = tuple[str, tuple[str, ...]]
 
 
@@ -37,7 +37,7 @@ class Spares:
         self._busy = 0
         self._died_unexpectedly = False
         self._changed = asyncio.Event()
-        """Set when a create is over or a spare has died."""
+        """Set when a create has finished or a spare has ended."""
         self._done_at = 0.0
         self._lull_until = 0.0
         self._refilling: asyncio.Task[None] | None = None
@@ -53,7 +53,7 @@ class Spares:
         self._stock.clear()
 
     def take(self, image: ImageSpec) -> Container | None:
-        """A container of *image*, if there is one; the caller owns it. To be followed by `done`."""
+        """A spare container of *image*, or None; the caller owns it and must call `done` afterwards."""
         self._busy += 1
         key = _key(image)
         stock = self._stock.setdefault(key, [])
@@ -70,7 +70,7 @@ class Spares:
         return sum(len(stock) for stock in self._stock.values())
 
     def stats(self) -> dict[str, int]:
-        """How many there are, how many there should be, and how many there may be."""
+        """How many spares exist, how many are wanted, and the limit."""
         return {
             "spares": self.count(),
             "spares_wanted": sum(self._demand.wanted(self._now()).values()),
@@ -78,7 +78,7 @@ class Spares:
         }
 
     def done(self) -> None:
-        """The create that took is over."""
+        """The create that called `take` has finished."""
         self._busy -= 1
         self._died_unexpectedly = False
         self._done_at = self._now()
@@ -107,7 +107,7 @@ class Spares:
             pause_s = await self._create_missing()
 
     async def _create_missing(self) -> float | None:
-        """Until none is missing, or a create comes. Answers after how long to look again if nothing changes."""
+        """Create spares until none is missing or a create comes. Returns after how long to check again if nothing changes."""
         while not self._busy and not self._died_unexpectedly:
             lull_s = self._lull_until - self._now()
             if lull_s > 0:
@@ -123,11 +123,11 @@ class Spares:
         return _TRIM_S if self.count() > TOTAL else None
 
     async def _create(self, key: _Key) -> bool:
-        """Create one; False when that is not possible now."""
+        """Create one spare; False if that is not possible now."""
         try:
             container = await self._containers.create(self._images[key], None, ahead=True)
         except (HoldfastError, OSError) as error:
-            log.warning("cannot create a spare container: %s", error)
+            log.warning("a spare container cannot be created: %s", error)
             return False
         stock = self._stock.get(key)
         if stock is None:
@@ -139,14 +139,14 @@ class Spares:
         return True
 
     def _missing(self, *, quiet: bool = False) -> _Key | None:
-        """An image of which there are too few. *quiet*: as if no create had come for a while."""
+        """An image with too few spares. *quiet*: count as if no create had come for a while."""
         now = self._now()
         full = quiet or now - self._done_at >= _QUIET_S
         wanted = self._demand.wanted(now).items()
         return next((key for key, count in wanted if len(self._stock[key]) < (count if full else min(count, self._demand.least))), None)
 
     async def _discard_surplus(self) -> None:
-        """Destroy what is more than wanted, the oldest first."""
+        """Destroy surplus spares, the oldest first."""
         wanted = self._demand.wanted(self._now())
         surplus: list[Container] = []
         for key, stock in list(self._stock.items()):
@@ -159,7 +159,8 @@ class Spares:
         await self._discard(surplus)
 
     def _died(self, container: Container, stock: list[Container]) -> None:
-        """Release what it held at once. Others are made after the next create only: whatever killed this one may kill them too."""
+        """Release the resources of a spare that has ended. New spares are created only after the next create, because they may end for the
+        same reason."""
         if container in stock:
             stock.remove(container)
             self._dead.append(container)

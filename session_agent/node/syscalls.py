@@ -114,10 +114,10 @@ def setns(fd: int, kind: int = 0) -> None:
 
 
 def set_file_ids(uid: int, gid: int) -> None:
-    """Whom the kernel takes this thread for where files are concerned, until its effective ids change."""
+    """Set the file system ids of this thread, until its effective ids change."""
     for name, number in (("setfsgid", gid), ("setfsuid", uid)):
         _libc.syscall(_NUMBERS[name], number, 0, 0, 0, 0, 0)
-        # It answers with the id before the call, also when it refuses: a second call that changes nothing shows what holds.
+        # The call returns the previous id even if it fails: a second call that changes nothing shows the current id.
         if _libc.syscall(_NUMBERS[name], -1, 0, 0, 0, 0, 0) != number:
             raise OSError(errno.EPERM, f"{name}({number}): {os.strerror(errno.EPERM)}")
 
@@ -147,7 +147,7 @@ def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
 
 
 def bind(source: str, target: str) -> None:
-    """Show what is at *source*, with the mounts below it, at *target*: one call, where a detached mount takes three."""
+    """Bind-mount *source*, with the mounts below it, at *target*: one call instead of three for a detached mount."""
     if _libc.mount(os.fsencode(source), os.fsencode(target), None, MS_BIND | MS_REC, None) < 0:
         raise _fail(f"bind {source} to {target}")
 
@@ -165,7 +165,8 @@ def move_mount(mount_fd: int, target: str) -> None:
 
 
 def new_mount(kind: str, source: str, options: Sequence[str], attributes: int) -> int:
-    """A detached mount of the file system of *kind* on *source*, by flags named *options*; in no namespace until it is moved to one."""
+    """A detached mount of a file system of *kind* on *source*, with the flags *options*; it belongs to no namespace until it is
+    attached."""
 
     def configure(command: int, key: bytes | None = None, value: bytes | None = None) -> None:
         if _waiting.syscall(_FSCONFIG, context, command, key, value, 0, 0) < 0:
@@ -183,7 +184,7 @@ def new_mount(kind: str, source: str, options: Sequence[str], attributes: int) -
 
 
 def mount_setattr(mount: int | str, set_bits: int, *, userns_fd: int = 0, recursive: bool = False) -> None:
-    """Add attributes to a mount, given by a descriptor or by its path."""
+    """Add attributes to a mount, which is given by a descriptor or a path."""
     attr = struct.pack("=QQQQ", set_bits, 0, 0, userns_fd)
     place, path, flags = (mount, b"", AT_EMPTY_PATH) if isinstance(mount, int) else (AT_FDCWD, os.fsencode(mount), 0)
     flags |= AT_RECURSIVE if recursive else 0
@@ -203,7 +204,7 @@ def thread_id_address() -> int:
 
 
 def set_title(text: str) -> None:
-    """Overwrite the command line other processes see; the original reveals details of the machine."""
+    """Overwrite the command line that other processes see, because the original reveals details of the machine."""
     start, end = _title_place()
     if 0 < start < end:
         ctypes.memmove(start, text.encode()[: end - start - 1].ljust(end - start, b"\0"), end - start)
@@ -211,7 +212,7 @@ def set_title(text: str) -> None:
 
 @functools.cache
 def _title_place() -> tuple[int, int]:
-    """From where to where the command line lies in memory, also that of a fork."""
+    """The start and end of the command line in memory, also in a forked process."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     return int(fields[45]), int(fields[46])
@@ -254,7 +255,7 @@ def fork_into(flags: int, tid_address: int = 0) -> tuple[int, int]:
 
 
 def capset(capabilities: int) -> None:
-    """Have these capabilities, effective and permitted, and no others."""
+    """Set the effective and permitted capabilities to exactly these."""
     header = struct.pack("=Ii", 0x20080522, 0)
     low, high = capabilities & 0xFFFFFFFF, capabilities >> 32
     data = struct.pack("=6I", low, low, 0, high, high, 0)

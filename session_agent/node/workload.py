@@ -1,9 +1,9 @@
 """The namespaces that commands do not share with the agent: users, network and control groups.
 
-Their user namespace lies below the agent's and lacks the agent's own id. Their network namespace belongs to it, so that root in there
-may use raw sockets and low ports; their control group namespace begins at the commands' own groups, so that programs find their limits.
-Made by a child of system calls alone (``stub``), which moves itself into the groups, makes all three and waits until they are open.
-Called by the zygote's child while it still has every capability over its sandbox.
+Their user namespace lies below the agent's and lacks the agent's own id. The network namespace belongs to it, so that root inside may use
+raw sockets and low ports; the control group namespace begins at the commands' own groups, so that programs find their limits. A child that
+consists only of system calls (``stub``) moves itself into the groups, creates all three namespaces and waits until they are opened. Called
+by the zygote's child while it still has every capability over its sandbox.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from session_agent.node.namespaces import IdMap, write_id_maps
 _MADE = b"1"
 _MFD_EXEC = 0x10
 _REPORT_FD = 200
-"""The descriptors of the program: its report, and from the next one on the files of the groups."""
+"""The descriptors of the program: its report, followed by the files of the groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Namespaces:
 
 @functools.cache
 def program(groups: int) -> int:
-    """An open file with the program for so many groups. The zygote calls this before it forks, so that all its children have it."""
+    """An open file with the program for that number of groups. The zygote calls this before it forks, so that all its children inherit
+    it."""
     try:
         made = os.memfd_create("workload", os.MFD_CLOEXEC | _MFD_EXEC)
     except OSError as error:
@@ -60,9 +61,8 @@ def _calls(groups: int) -> list[Call]:
 
 
 def make(ids: IdMap, group_fds: Sequence[int], proc: str) -> Namespaces:
-    """Make them. *group_fds* are open ``cgroup.procs`` files of the commands' groups, *proc* is where /proc is mounted.
-
-    Raises OSError with the step that failed.
+    """Create the namespaces. *group_fds* are open ``cgroup.procs`` files of the commands' groups, *proc* is where /proc is mounted. Raises
+    OSError with the failed step.
     """
     report, report_w = os.pipe2(os.O_CLOEXEC)
     pid = 0

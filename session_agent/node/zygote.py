@@ -30,9 +30,9 @@ from session_agent.node.rootfs import DetachedMounts, Root
 
 MAX_MESSAGE = 1 << 17
 PREPARED = b"1"
-"""What the child sends its node once its namespaces are there."""
+"""The byte that the child sends to the node once its namespaces exist."""
 _WARM_UPS = 16
-"""After so many rounds CPython has specialized the code of these steps: 3.11 after nine, 3.12 after two, 3.13 after sixteen (counted)."""
+"""After this many rounds CPython has specialized the code of these steps (measured: nine in 3.11, two in 3.12, sixteen in 3.13)."""
 _FDS = ("control", "ready", "stderr", "disk")
 _CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _WHOLE = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
@@ -61,14 +61,14 @@ class Zygote:
     def __init__(
         self, control: socket.socket, entry: Entry, warm_up: Callable[[], object] | None, directory: str, *, own_namespace: bool
     ) -> None:
-        """*directory* is any one that only the node uses. Afterwards no path leads to the machine's files any more, nor to modules."""
+        """*directory* is any directory that only the node uses. Afterwards no path leads to the machine's files or modules any more."""
         if own_namespace:
             namespaces.enter_own_user_namespace()
         else:
             namespaces.keep_capabilities_across_uids()
             namespaces.raise_limits()
             syscalls.unshare(syscalls.CLONE_NEWNS)
-        # Later mounts of the machine (a data disk) still arrive here; nothing made here leaves.
+        # Later mounts of the machine (such as a data disk) are propagated to this namespace, but none of its mounts to the machine.
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)
         self._control = control
         self._entry = entry
@@ -81,7 +81,7 @@ class Zygote:
         self.mounts = rootfs.ZygoteMounts(directory)
 
     def serve(self) -> None:
-        """Until the node closes its end."""
+        """Serve requests until the node closes its end of the socket."""
         while True:
             raw, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, len(_FDS), _CLOSED_ON_EXEC)
             if not raw:
@@ -99,7 +99,7 @@ class Zygote:
                     os.close(fd)
 
     def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, int]:
-        """The new process and its pidfd."""
+        """Fork a child; returns its pid and pidfd."""
         ids = IdMap(*request["ids"])
         root = Root(*request["root"])
         workload.program(request["groups"])
@@ -119,7 +119,7 @@ class Zygote:
                     rootfs.map_owners(opened, pid)
                 os.write(mapped_w, b"1")
             except OSError as error:
-                # It is the node's child, so the node is notified as of any other that fails, and reaps it.
+                # It is the node's child, so the node notices its end as for any other child, and reaps it.
                 _report(fds["ready"], "id maps", error)
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             return pid, pidfd
@@ -139,7 +139,7 @@ class Zygote:
             syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 0)
 
     def _warm_up(self) -> None:
-        """Go through what every agent does first, so that a spare has its own copy of the memory this writes to."""
+        """Run the first steps of an agent, so that a spare already has its own copies of the memory pages that these write to."""
         asyncio.run(_first_steps())
         if self._warm:
             self._warm()
@@ -215,7 +215,7 @@ class Zygote:
 
 
 def load_warm_up(name: str) -> Callable[[], object] | None:
-    """What the agent's package offers for spares to do while they wait: ``warm_up`` of a module of that name beside the entry's."""
+    """The function that spares call while they wait: ``warm_up`` in the module ``warmup`` beside the entry point's module."""
     module = f"{name.partition(':')[0].rpartition('.')[0]}.warmup"
     if importlib.util.find_spec(module) is None:
         return None
@@ -231,7 +231,7 @@ async def _first_steps() -> None:
 
 
 def _take_name(name: str) -> None:
-    """The files were made with the folder, so writing them copies nothing up."""
+    """Give the sandbox its name. The files were created together with its folder, so writing to them copies nothing in the overlay."""
     syscalls.sethostname(name)
     for path, text in (("/etc/hostname", f"{name}\n"), ("/etc/hosts", hosts_file(name))):
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -247,7 +247,8 @@ def _use_network(asked: dict[str, Any]) -> None:
 
 
 def _receive(channel: socket.socket) -> dict[str, Any]:
-    """One of the node's two messages to the child: its length, itself, and the descriptors it names. A spare waits for the second."""
+    """Receive one of the node's two messages to the child: its length, its text, and the descriptors in it. A spare waits for the
+    second."""
     head, passed, _, _ = socket.recv_fds(channel, 4, 64, _WHOLE)
     length = int.from_bytes(head, "big")
     body = channel.recv(length, socket.MSG_WAITALL) if len(head) == 4 else b""
@@ -276,7 +277,7 @@ def load_entry(name: str) -> Entry:
 
 
 def _preload() -> None:
-    """Import what a running agent would otherwise import at its first use, from the sandbox's files."""
+    """Import the modules that a running agent would otherwise import at their first use, from the sandbox's files."""
     for name in _CODECS + _LIBRARY:
         importlib.import_module(name)
 
@@ -297,8 +298,8 @@ def main(argv: list[str]) -> int:
         return 1
     id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.mounts)
     control.sendmsg([json.dumps({"ready": True, "id_mapping": id_mapping}).encode()])
-    # What is not imported by now would come from the sandbox's own files. Cleared here rather than in each fork, which
-    # would write to memory it shares with all others.
+    # Modules that are not imported by now would be loaded from the sandbox's own files. Cleared here and not in each fork, which
+    # would write to shared memory.
     sys.path.clear()
     sys.path_importer_cache.clear()
     gc.collect()

@@ -1,8 +1,8 @@
 """The start of the zygote's process, without the libraries that no agent uses: they would cost memory and time in every agent.
 
-Owns the list of libraries that are left out: their importers work without them, and each is five mappings that every fork copies and
-every agent's end removes. Owns also which hooks run at a fork. Does not own the zygote.
-Started by launcher.py as `python -m session_agent.node.zygote_main FD ENTRY MODE FOLDER`.
+Owns the list of excluded libraries: the modules that import them work without them, and each library has five mappings, which every fork
+copies and every agent's end removes. Also owns which hooks run at a fork. Does not own the zygote. Started by launcher.py as `python -m
+session_agent.node.zygote_main FD ENTRY MODE FOLDER`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _register_at_fork = os.register_at_fork
 
 
 def leave_out() -> None:
-    """To be called before anything else is imported."""
+    """Exclude the libraries. Must be called before anything else is imported."""
     for name in _LEFT_OUT:
         sys.modules[name] = None  # type: ignore[assignment]  # importing it raises ImportError
     found = importlib.util.find_spec("websockets")
     if found is not None and found.submodule_search_locations is not None:
-        package = types.ModuleType("websockets")  # one extension of it is used, and nothing of what the package itself imports
+        package = types.ModuleType("websockets")  # only one extension of it is used, and none of the package's own imports
         package.__path__ = list(found.submodule_search_locations)
         sys.modules["websockets"] = package
     os.register_at_fork = _register_seed  # type: ignore[assignment]
 
 
 def _register_seed(**hooks: Callable[[], object]) -> None:
-    """``os.register_at_fork`` for random numbers alone: other hooks renew locks that threads may hold, and the zygote has no threads."""
+    """``os.register_at_fork`` for random numbers only: other hooks renew locks that threads may hold, and the zygote has no threads."""
     if sys._getframe(1).f_globals["__name__"] == "random":  # noqa: SLF001
         _register_at_fork(**hooks)
 

@@ -75,16 +75,16 @@ def test_the_overhead_is_read_from_a_bench_file(cost: object, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--cpu", "32"], "no sandbox fits on a node: cpu is not enough"),
-        (["--memory", "much"], "memory must be a size in bytes"),
-        (["--cpu", "0"], "cpu must be a number of cores above 0"),
+        (["--cpu", "32"], "no sandbox fits on a node: the node has too little cpu"),
+        (["--memory", "much"], "--memory must be a size in bytes"),
+        (["--cpu", "0"], "--cpu must be a number of cores above 0"),
         (["--sandboxes", "0"], "--sandboxes must be a whole number of at least 1"),
         (["--sandboxes", "1.5"], "--sandboxes must be a whole number of at least 1"),
         (["--sandboxes", "-3"], "--sandboxes"),
         (["--headroom", "0.5"], "--headroom must be at least 1"),
         (["--measured", "/nowhere/bench.json"], "cannot read /nowhere/bench.json"),
-        (["--measured", "/dev/null"], "/dev/null is no bench.json"),
-        (["--node-pods", "0"], "no sandbox fits on a node: pods is not enough"),
+        (["--measured", "/dev/null"], "/dev/null is not a bench.json"),
+        (["--node-pods", "0"], "a node takes no pod"),
         (["IMAGE"], "IMAGE"),
     ],
 )
@@ -96,6 +96,6 @@ def test_unusable_input_is_refused(words: list[str], expected: str, capsys: pyte
 def test_the_text_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost"]) == 0
     report = capsys.readouterr().out
-    assert "a node takes 7 sandboxes (then memory is used up): 19 nodes for 128" in report
+    assert "7 sandboxes fit on a node, limited by memory: 128 sandboxes need 19 nodes" in report
     assert "E2B, Daytona $0.230" in report
     assert "Modal $0.335" in report

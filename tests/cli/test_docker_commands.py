@@ -76,7 +76,7 @@ def test_run(holdfast: Run, created: list[str], stack: Any, tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (0, "none\n"), "an empty entrypoint is none, as in docker"
     for words in ([], ["-t"]):
         done = holdfast("run", "--rm", *words, "--entrypoint", "", "host")
-        assert (done.returncode, "a command is missing" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, "COMMAND is missing" in done.stderr) == (2, True), done.stderr
     done = holdfast("run", "--rm", "--network", "host", "-l", "words=rm", "alpine", "true")
     assert (done.returncode, "--network takes one of" in done.stderr) == (127, True), done.stderr
     no_service = stack.environment() | {"HOLDFAST_URL": "http://127.0.0.1:9"}

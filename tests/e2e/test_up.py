@@ -101,7 +101,7 @@ def test_python_in_a_procfile_is_this_interpreter(tmp_path: Path) -> None:
         ({"PORT": "9" * 5000}, f"a: {SLEEPER}\n", "not a port number"),
         ({"HOLDFAST_REDIS_URL": "127.0.0.1:6379"}, f"a: {SLEEPER}\n", "HOLDFAST_REDIS_URL is not the URL of a Redis"),
         ({"HOLDFAST_REDIS_SERVER": "/nowhere/redis-server"}, f"redis: {SLEEPER}\n", "HOLDFAST_REDIS_SERVER=/nowhere/redis-server is not"),
-        ({"HOLDFAST_DATA": "/proc/holdfast"}, f"a: {SLEEPER}\n", "cannot make the data folder"),
+        ({"HOLDFAST_DATA": "/proc/holdfast"}, f"a: {SLEEPER}\n", "cannot create the data folder"),
         ({}, "what is this\n", "not a `name: command` line"),
         ({}, f"a: {SLEEPER}\na: {SLEEPER}\n", "is defined twice"),
         ({}, "# nothing\n", "names no process"),

@@ -30,7 +30,7 @@ def test_a_folder_of_another_program_is_refused_and_unchanged(tmp_path: Path) ->
     dump.parent.mkdir(parents=True)
     dump.write_text("somebody's")
     message = refused(tmp_path)
-    assert "is no data folder of a stack" in message
+    assert "is not a data folder of a stack" in message
     assert "HOLDFAST_DATA" in message
     assert dump.read_text() == "somebody's"
     assert os.listdir(tmp_path / "refused") == ["redis"]
@@ -44,7 +44,7 @@ def test_a_folder_with_other_files_is_refused_and_unchanged(tmp_path: Path, name
     existing.write_text("of others")
     (tmp_path / "refused" / "other").write_text("of others")
     message = refused(tmp_path)
-    assert "is no data folder of a stack, and it is not empty" in message
+    assert "is not a data folder of a stack, and it is not empty" in message
     assert "HOLDFAST_DATA" in message
     assert sorted(os.listdir(tmp_path / "refused")) == sorted({"other", name.partition("/")[0]})
 
@@ -94,7 +94,7 @@ def test_a_folder_without_write_permission_is_reported(tmp_path: Path) -> None:
     finally:
         subprocess.run(["chattr", "-i", data], check=True)
     assert "cannot write in the data folder" in message
-    assert "make it yours" in message
+    assert "make the folder your own" in message
 
 
 def test_long_data_folder_still_gets_sockets(tmp_path: Path) -> None:

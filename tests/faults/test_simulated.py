@@ -77,7 +77,7 @@ def _sent_commands_are_reported_as_not_started(patch: pytest.MonkeyPatch) -> Non
 
 
 def _sent_commands_are_not_marked_as_sent(patch: pytest.MonkeyPatch) -> None:
-    def fail(self: CommandSink, why: HoldfastError) -> None:
+    def fail(self: CommandSink, why: HoldfastError, *, gave_up: bool) -> None:
         self.call.lose(why)
         self.end(why)
 

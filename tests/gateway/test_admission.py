@@ -36,7 +36,7 @@ def admission(**more: Any) -> Admission:
 
 
 def turns(places: list[QueuePlace]) -> list[int]:
-    return [number for number, place in enumerate(places) if place.turn.done()]
+    return [number for number, place in enumerate(places) if place.admitted.done()]
 
 
 async def test_owners_are_served_round_robin() -> None:
@@ -57,7 +57,7 @@ async def test_a_thousand_creates_are_served_in_order_with_a_fair_share_for_each
     places = [one.enter("ada") for _ in range(900)] + [one.enter(owner) for _ in range(50) for owner in ("bob", "eve")]
     served: list[int] = []
     for number, place in enumerate(places):
-        place.turn.add_done_callback(lambda _, number=number: served.append(number))  # type: ignore[misc]
+        place.admitted.add_done_callback(lambda _, number=number: served.append(number))  # type: ignore[misc]
     for done in range(1000):
         while len(served) <= done:
             await asyncio.sleep(0)
@@ -73,7 +73,7 @@ async def test_a_thousand_creates_are_served_in_order_with_a_fair_share_for_each
 async def test_one_owner_cannot_take_every_place() -> None:
     one = admission(concurrent_creates=3, owner_concurrent_creates=2)
     ada, bob = [one.enter("ada") for _ in range(3)], one.enter("bob")
-    assert (turns(ada), bob.turn.done()) == ([0, 1], True)
+    assert (turns(ada), bob.admitted.done()) == ([0, 1], True)
 
 
 async def test_a_full_queue_is_refused_with_a_retry_time() -> None:
@@ -120,7 +120,7 @@ def test_after_any_steps_the_limits_hold_and_no_turn_is_lost(steps: list[tuple[s
                     held.append(one.enter(owner))
             elif held:
                 held.pop(which % len(held)).leave()
-            running, waiting = [p for p in held if p.turn.done()], [p for p in held if not p.turn.done()]
+            running, waiting = [p for p in held if p.admitted.done()], [p for p in held if not p.admitted.done()]
             assert (one.running, one.waiting) == (len(running), len(waiting))
             assert len(running) <= SMALL.concurrent_creates
             assert len(waiting) <= SMALL.queue
@@ -250,7 +250,7 @@ async def test_the_wait_of_a_queued_create_is_visible(redis_url: str, tmp_path: 
             third = await client.post("/sandboxes", json={"image": "host", "sandbox_id": "third", "wait": True})
             assert third.json()["code"] == "overloaded"
             assert third.json()["context"]["queued_s"] >= 6.0
-            assert " s in the queue without its turn; " in third.json()["detail"]
+            assert " s in the queue without being started; " in third.json()["detail"]
             fourth = asyncio.create_task(client.post("/sandboxes", json={"image": "host", "sandbox_id": "fourth", "wait": True}))
             await until_async(lambda: served.gateway.admission.waiting, deadline_s=60, what="the fourth to wait")
             hold.set()

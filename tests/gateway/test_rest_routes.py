@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 from typing import Any
 
 import pytest
+from holdfast_wire.errors import HoldfastError
 
 from gateway.placement.errors import PlacementUnavailableError
 from tests.gateway.checked import Checked, made, problem
@@ -168,6 +170,24 @@ async def test_a_redis_outage_is_503_within_a_second_and_recovers(
     await until_async(answers, deadline_s=60, what="readiness to come back")
 
 
+async def test_a_part_that_is_missing_during_the_start_is_no_warning(
+    ada: Checked, served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise HoldfastError("runtime_unavailable", "the node is not running")
+
+    monkeypatch.setattr(served.gateway.runtime, "ping", away)
+    caplog.set_level(logging.INFO, logger="gateway")
+    expected = [(logging.INFO, "starting; still missing: runtime: the node is not running")]
+    for _ in range(2):
+        assert (await ada("GET", "/readyz")).status_code == 503
+        assert [(one.levelno, one.getMessage()) for one in caplog.records if one.name == "gateway"] == expected
+    served.gateway.started_at -= 60
+    assert (await ada("GET", "/readyz")).status_code == 503
+    expected.append((logging.WARNING, "not ready: runtime: the node is not running"))
+    assert [(one.levelno, one.getMessage()) for one in caplog.records if one.name == "gateway"] == expected
+
+
 async def test_bearer_keys_work_and_a_changed_keys_file_is_read_again(served: Served) -> None:
     async with served.client(None) as client:
         bearer = {"Authorization": f"Bearer {ADA}"}
@@ -191,4 +211,12 @@ async def test_doctor_and_resources(ada: Checked) -> None:
     body = (await ada("GET", "/doctor")).json()
     assert body["ok"]
     assert {check["name"] for check in body["checks"]} >= {"placement", "runtime", "memory"}
-    assert (await ada("GET", "/resources")).json()["status"] == "ok"
+
+
+async def test_resources_are_the_capacity_without_what_is_requested(ada: Checked) -> None:
+    await made(ada, cpu="1.5", memory="1Gi")
+    body = (await ada("GET", "/resources")).json()
+    assert body["status"] == "ok"
+    assert body["total_capacity"] == {"cpu": 4.0, "memory_bytes": 8 << 30}
+    assert body["total_requested"] == {"cpu": 1.5, "memory_bytes": 1 << 30}
+    assert body["available"] == {"cpu": 2.5, "memory_bytes": 7 << 30}

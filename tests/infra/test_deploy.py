@@ -205,15 +205,15 @@ def test_workloads_are_awaited_in_the_order_of_their_dependencies() -> None:
 @pytest.mark.parametrize(
     ("profile", "seen", "words"),
     [
-        ("userns", node_probes.NodeVerdict("userns", 1.0, True), "in a user namespace of the pod; a probe pod had one"),
+        ("userns", node_probes.NodeVerdict("userns", 1.0, True), "in a user namespace of the pod; a probe pod got a user namespace"),
         (
             "userns",
             node_probes.NodeVerdict("userns", 1.0, False, "runc is old"),
             "BUT THE NODES CANNOT: runc is old. Every create is refused",
         ),
         ("userns", node_probes.NodeVerdict("userns", 1.0, None, "no image"), "not known (no image)"),
-        ("userns", node_probes.NodeVerdict("root", 1.0, True), "not known (no probe pod has been over yet)"),
-        ("userns", None, "not known (no probe pod has been over yet)"),
+        ("userns", node_probes.NodeVerdict("root", 1.0, True), "not known (no probe pod has finished yet)"),
+        ("userns", None, "not known (no probe pod has finished yet)"),
         ("root", None, "sandbox profile root: the image's own user, root included, without a user namespace"),
         ("restricted", None, "sandbox profile restricted: user 1000, no capabilities"),
     ],

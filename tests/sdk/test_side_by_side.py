@@ -35,7 +35,7 @@ async def test_a_file_that_differs_from_what_the_agent_counted_is_an_error(sandb
             held.session.send(fact)
 
     agent.transfer = transfer
-    with pytest.raises(ChecksumError, match="1000 bytes were transferred, and their checksum differs there"):
+    with pytest.raises(ChecksumError, match="the checksum of the 1000 transferred bytes differs in the sandbox"):
         await sandbox.files.read("/a")
     changed.clear()
     assert await sandbox.files.read("/a") == CONTENT

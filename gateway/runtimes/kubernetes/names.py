@@ -56,7 +56,7 @@ def prepull_name(image: str) -> str:
 
 
 def label_value(text: str) -> str:
-    """``text`` as a label's value, or a hash of it where it is not a valid one."""
+    """``text`` if it is a valid value of a label, else a hash of it."""
     return text if _LABEL_VALUE.fullmatch(text) else f"hx-{_hash(text)}"
 
 

@@ -144,9 +144,9 @@ class KubernetesRuntime:
         async with contextlib.aclosing(watch.changes()) as changes:
             async for change in changes:
                 match change:
-                    case Listed(objects):
+                    case Listed():
                         synced = True
-                        yield Synced(self._statuses_of(objects.values()))
+                        yield Synced()
                     case Changed(facts, before):
                         for event in on_change(facts, before, self.settings) if synced else ():
                             yield event
@@ -177,8 +177,8 @@ class KubernetesRuntime:
     async def collect(self) -> int:
         """Remove egress policies that no sandbox needs any more, and return how many. Called periodically by the acting controller.
 
-        Also probes the network and the nodes where that is due, and ends the sandboxes whose requested network isolation does not work.
-        None of these waits for another to succeed; what failed is raised at the end.
+        Also probes the network and the nodes if that is due, and ends the sandboxes whose requested network isolation does not work. None
+        of these waits for another to succeed; what failed is raised at the end.
         """
         removed, network, nodes = await asyncio.gather(
             self.policies.collect(time.time()), self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True
@@ -199,7 +199,7 @@ class KubernetesRuntime:
         async for facts in self._pods_of(SELECTOR):
             if facts.record is None or facts.deadline is not None or facts.ended() is not None or needs(facts.record.egress) == "none":
                 continue
-            log.error("sandbox %s is ended: the network does not isolate it", facts.record.sandbox_id)
+            log.error("sandbox %s is being deleted, because the network does not isolate it", facts.record.sandbox_id)
             try:
                 metadata = {"uid": facts.uid, "annotations": {ENDING: "isolation"}}
                 await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
@@ -209,7 +209,7 @@ class KubernetesRuntime:
                     continue
                 if isinstance(error, ApiUnreachableError):
                     raise
-                log.warning("sandbox %s could not be ended: %s", facts.record.sandbox_id, error.message)
+                log.warning("sandbox %s could not be deleted: %s", facts.record.sandbox_id, error.message)
                 failed = error
         if failed is not None:
             raise failed
@@ -228,13 +228,9 @@ class KubernetesRuntime:
                 return incarnation is None and facts.name == pod_name(sandbox_id)
             return record.sandbox_id == sandbox_id and incarnation in (None, record.incarnation)
 
-        try:
-            facts = read_pod(await self.api.get(f"{self.pods}/{pod_name(sandbox_id)}"))
-            if is_meant(facts):
-                return [facts]
-        except ApiError as error:
-            if error.status != 404:
-                raise
+        named = await self.api.find(f"{self.pods}/{pod_name(sandbox_id)}")
+        if named is not None and is_meant(facts := read_pod(named)):
+            return [facts]
         selector = f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}"
         return [facts async for facts in self._pods_of(selector) if is_meant(facts)]
 
@@ -256,12 +252,7 @@ class KubernetesRuntime:
 
     async def _same(self, facts: PodStatus) -> PodStatus | None:
         """The current state of the same pod."""
-        try:
-            now = read_pod(await self.api.get(f"{self.pods}/{facts.name}"))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return None
+        now = read_pod(await self.api.find(f"{self.pods}/{facts.name}") or {})  # what is not there has no uid
         return now if now.uid == facts.uid else None
 
     async def _pods_of(self, selector: str) -> AsyncIterator[PodStatus]:

@@ -61,7 +61,7 @@ class KubernetesSettings:
     tolerations: tuple[str, ...] = ()
     """HOLDFAST_TOLERATIONS: keys of taints every sandbox tolerates."""
     runtime_class: str = ""
-    """HOLDFAST_RUNTIME_CLASS: gVisor, Kata, …; a request may name another only where that is shared."""
+    """HOLDFAST_RUNTIME_CLASS: gVisor, Kata, …; a request may name another one only if that is shared."""
     pull_secrets: tuple[str, ...] = ()
     """HOLDFAST_PULL_SECRETS."""
     pull_policy: str = "IfNotPresent"

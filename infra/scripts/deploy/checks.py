@@ -73,7 +73,7 @@ def disks_stay(cluster: Kubectl, manifests: Sequence[Manifest]) -> None:
             )
 
 
-def report_left_over(cluster: Kubectl, manifests: Sequence[Manifest], say: Callable[[str], None]) -> None:
+def report_left_over(cluster: Kubectl, manifests: Sequence[Manifest], report: Callable[[str], None]) -> None:
     """Report which objects another overlay applied that this one does not have: kubectl leaves them in force, an autoscaler for example."""
     applied = {_key(one) for one in manifests}
     for namespace in sorted({one["metadata"]["namespace"] for one in manifests if "namespace" in one["metadata"]}):
@@ -83,13 +83,13 @@ def report_left_over(cluster: Kubectl, manifests: Sequence[Manifest], say: Calla
         left = sorted(f"{one['kind'].lower()}/{one['metadata']['name']}" for one in ours if _key(one) not in applied)
         if left:
             remove = f"kubectl delete --namespace {namespace} {' '.join(left)}"
-            say(f"left by another overlay, and still in force; to remove it: {remove}")
+            report(f"left by another overlay, and still in force; to remove it: {remove}")
 
 
 def report_nodes(
     cluster: Kubectl,
     manifests: Sequence[Manifest],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     wait_s: float = 20.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -100,18 +100,18 @@ def report_nodes(
     profile = settings.get("HOLDFAST_SANDBOX_PROFILE") or "userns"
     text = f"sandbox profile {profile}: {_PROFILES.get(profile, 'not known here')}"
     if profile != "userns":
-        say(text)
+        report(text)
         return
     deadline = time.monotonic() + wait_s
     while (seen := _seen(cluster, settings.get("HOLDFAST_NAMESPACE") or SANDBOXES, profile)) is None and time.monotonic() < deadline:
         sleep(1.0)
     if seen is None or seen.get("users") is None:
-        why = "no probe pod has been over yet" if seen is None else seen.get("users_why")
-        say(f"{text}; whether the nodes can is not known ({why}): `holdfast doctor` reports it")
+        why = "no probe pod has finished yet" if seen is None else seen.get("users_why")
+        report(f"{text}; whether the nodes support it is not known ({why}): `holdfast doctor` will report it")
     elif seen["users"]:
-        say(f"{text}; a probe pod had one")
+        report(f"{text}; a probe pod got a user namespace")
     else:
-        say(
+        report(
             f"{text}; BUT THE NODES CANNOT: {seen.get('users_why')}. Every create is refused until nodes can, or the overlay has the "
             "component profile-root or profile-restricted"
         )

@@ -25,10 +25,10 @@ _GATEWAY, _CONTROLLER = "holdfast-gateway", "holdfast-controller"
 # A spare that waits is claimed with the token it has, and gets a new one.
 _MADE = "app.kubernetes.io/component=sandbox,!holdfast.dev/pool"
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def rotate(cluster: Kubectl, timeout_s: int, say: Say) -> None:
+def rotate(cluster: Kubectl, timeout_s: int, report: Report) -> None:
     """Change to a new secret, while the former one is still accepted. Restarts all gateways twice; sessions resume."""
     present = _present(cluster)
     others = present[OTHERS]
@@ -37,16 +37,16 @@ def rotate(cluster: Kubectl, timeout_s: int, say: Say) -> None:
     new = secrets.token_urlsafe(48)
     _annotate(cluster, {SINCE: None})
     write_secret(cluster, KEYS, {OTHERS: _lines([new, *others])})
-    say("restarting the gateways, which then accept the new secret")
+    report("restarting the gateways, which then accept the new secret")
     restart(cluster, timeout_s)
     write_secret(cluster, KEYS, {"secret": new, OTHERS: _lines([present["secret"][0], *others])})
-    say("restarting the gateways, which then sign with the new secret")
+    report("restarting the gateways, which then sign with the new secret")
     restart(cluster, timeout_s)
     _annotate(cluster, {SINCE: str(int(time.time()))})
-    say("rotated; once all present sandboxes have ended, run python -m infra.scripts.deploy rotate-secret --finish")
+    report("rotated; once all present sandboxes have ended, run python -m infra.scripts.deploy rotate-secret --finish")
 
 
-def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
+def finish(cluster: Kubectl, timeout_s: int, report: Report) -> None:
     """Remove the former secrets. Raises ``DeployError`` while there are sandboxes that would be lost."""
     present = cluster.get("secret", KEYS, "--namespace", SYSTEM) or {}
     since = ((present.get("metadata") or {}).get("annotations") or {}).get(SINCE)
@@ -60,15 +60,15 @@ def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
         raise DeployError(f"{len(old)} sandboxes were made with a former secret and would be lost: wait until they have ended")
     write_secret(cluster, KEYS, {OTHERS: ""})
     restart(cluster, timeout_s)
-    say("the former secret is removed")
+    report("the former secret is removed")
 
 
-def replace(cluster: Kubectl, timeout_s: int, say: Say) -> None:
+def replace(cluster: Kubectl, timeout_s: int, report: Report) -> None:
     """Change to a new secret at once: the former one is no longer accepted, and every present sandbox is lost."""
     _present(cluster)
     write_secret(cluster, KEYS, {"secret": secrets.token_urlsafe(48), OTHERS: ""})
     restart(cluster, timeout_s)
-    say("replaced; sandboxes that were created before cannot be reached any more: delete them")
+    report("replaced; sandboxes that were created before cannot be reached any more: delete them")
 
 
 def restart(cluster: Kubectl, timeout_s: int) -> None:

@@ -1,19 +1,19 @@
 """How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST where WebSockets are blocked.
 
 Owns when a driver is made, replaced or left to another process, the choice between session and REST, and the order in which all that a
-sandbox object has open ends. Does not own the driver (``_transport``) nor the operations over it (``sandbox``, its only subclass).
+sandbox object has open ends. Does not own the driver (``_transport``), the sandbox's record and end (``lifecycle``), nor the operations
+over a session (``sandbox``).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._async.shell import AsyncShell
 from holdfast._errors import ClientClosedError, HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
-from holdfast._options import Options
 from holdfast._public import public
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.driver import SessionDriver
@@ -21,17 +21,20 @@ from holdfast._transport.aio.events import Background, Event, Lock
 from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
+if TYPE_CHECKING:
+    from holdfast import AsyncSandboxClient  # by its public name: its module imports this one
 
-class AsyncLifetime:
+
+class AsyncResources:
     """What a sandbox object has open beside its session: shells, tunnels and heartbeats. Another begins in another process or event loop,
     and after a reset."""
 
     def __init__(self, rest: AsyncRest, sandbox_id: str, fenced: Callable[[], bool]) -> None:
         self.heartbeat_s: float | None = None
-        """The interval of the heartbeats, where they are sent."""
+        """The interval of the heartbeats; None if none are sent."""
         self.shells: set[AsyncShell] = set()
         self.tunnels: set[Any] = set()
-        """Of ``AsyncTunnel``, whose module imports this one."""
+        """The open tunnels (``AsyncTunnel``, whose module imports this one)."""
         self._rest = rest
         self._id = sandbox_id
         self._fenced = fenced
@@ -57,13 +60,13 @@ class AsyncLifetime:
                 return
 
     async def leave_shells(self, limit_s: float) -> None:
-        """End the shells, and leave those with a name running; waits for all of them together, however many there are."""
+        """End the shells without a name, and detach from the others. Waits for all of them at the same time."""
         end = time.monotonic() + limit_s
         for changed in [shell._leave(shell.named) for shell in self.shells]:
             await changed.wait(max(end - time.monotonic(), 0.0))
 
     async def end(self, driver: SessionDriver | None) -> None:
-        """Stop the heartbeats, close the tunnels and the session. What another process opened is left to it."""
+        """Stop the heartbeats and close the tunnels and the session, except for what another process has opened."""
         self._stopped.set()
         if driver is None or driver.here:
             for tunnel in list(self.tunnels):
@@ -77,39 +80,39 @@ class AsyncLifetime:
 class AsyncAttachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, in_use: set[Any], rest: AsyncRest, options: Options, sandbox_id: str, token: SessionToken | None) -> None:
-        """``in_use``: the sandboxes that are closed with their client."""
+    def __init__(self, client: AsyncSandboxClient, sandbox_id: str, token: SessionToken | None) -> None:
         self.id = sandbox_id
-        self._in_use = in_use
-        self._rest = rest
-        self._options = options
+        self._client = client
+        self._rest = client._rest
+        self._options = client._options
         self._token = token
         self._driver: SessionDriver | None = None
         self._lock = Lock()
-        self._by_rest = options.transport == "rest"
-        self._life = self._new_life()
+        self._by_rest = self._options.transport == "rest"
+        self._resources = self._new_resources()
 
-    def _new_life(self) -> AsyncLifetime:
-        return AsyncLifetime(self._rest, self.id, lambda: self._fenced)
+    def _new_resources(self) -> AsyncResources:
+        return AsyncResources(self._rest, self.id, lambda: self._fenced)
 
     def _heartbeat(self, interval_s: float) -> None:
-        self._in_use.add(self)
-        self._life.beat(interval_s)
+        self._client._in_use.add(self)
+        self._resources.beat(interval_s)
 
     def _start_over(self) -> None:
         """Begin anew in this process or event loop: background work of the former one does not run here."""
-        former, self._life = self._life, self._new_life()
+        former, self._resources = self._resources, self._new_resources()
         if former.heartbeat_s is not None:
             self._heartbeat(former.heartbeat_s)
 
     @property
     def _fenced(self) -> bool:
-        """Whether another client took the session over."""
+        """Whether another client has taken the session over."""
         why = self._driver.engine.error if self._driver is not None else None
         return why is not None and why.code == "session_fenced"
 
     async def _attached(self) -> SessionDriver:
-        """The driver, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
+        """The attached driver. An expired session is replaced by a new one; a session that was taken over, or whose sandbox is gone, is
+        not."""
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
             return driver
@@ -123,7 +126,7 @@ class AsyncAttachable:
             if driver is not None and not driver.here:
                 if not driver.left_behind:
                     raise wrong_process_error()
-                driver = self._driver = None  # it belongs to the other process; this one makes a session of its own
+                driver = self._driver = None  # it belongs to the other process; this one opens a session of its own
                 self._start_over()
             if driver is not None and driver.engine.error is not None:
                 if driver.engine.error.code in GONE or self._fenced:
@@ -134,14 +137,14 @@ class AsyncAttachable:
                 token, self._token = self._token, None
                 driver = await self._begun(token)
                 self._driver = driver
-                self._in_use.add(self)
+                self._client._in_use.add(self)
                 if self._rest.closed:  # during the attach: closing the client did not find this driver
                     await driver.close()
                     self._rest.check_open()
         return driver
 
     async def _begun(self, token: SessionToken | None) -> SessionDriver:
-        """A driver that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
+        """Attach a new driver. Raises the reason if that fails; if only REST reaches the service, REST is used from then on."""
         answered = False
         while True:
             driver = SessionDriver(self._options, self.id, token)
@@ -165,7 +168,7 @@ class AsyncAttachable:
         return True
 
     async def _fallback(self) -> AsyncRest | None:
-        """The REST client, where that is chosen or WebSockets do not pass; None where a session is."""
+        """The REST client if REST was chosen or WebSockets are blocked; None if a session is used."""
         if self._driver is None and not self._by_rest:
             try:
                 await self._attached()

@@ -1,7 +1,6 @@
-"""What runs in a sandbox: one-off commands, processes, terminals and living shells, from the request until they have started.
-
-Owns the choice between session and REST for a command, and the opening of channels. Does not own the parameters (``_requests``), nor what
-can be done with what was started (``running``, ``process``, ``shell``). Called by ``sandbox`` and the command line.
+"""Starting commands, processes, terminals and living shells in a sandbox. Owns the choice between session and REST for a command, and the
+opening of channels. Does not own the parameters (``_requests``) or the methods of what was started (``running``, ``process``, ``shell``).
+Called by ``sandbox`` and the command line.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ InputT = TypeVar("InputT", bound=AsyncInput)
 
 
 async def execute(sandbox: AsyncAttachable, params: dict[str, Any], data: bytes | None, limit: int) -> CommandResult:
-    """Run a command and wait for its result; ``data`` is all of its input, ``limit`` how much of each stream is kept."""
+    """Run a command and wait for its result; ``data`` is its whole standard input, ``limit`` how much of each output stream is kept."""
     driver = None
     try:
         driver = await sandbox._attached()
@@ -35,7 +34,7 @@ async def execute(sandbox: AsyncAttachable, params: dict[str, Any], data: bytes 
 
 
 async def begin(sandbox: AsyncAttachable, cls: type[InputT], kind: str, params: dict[str, Any], limit: int) -> InputT:
-    """A process or terminal on a new channel of that kind, which has started."""
+    """Start a process or terminal on a new channel of that kind, and return once it has started."""
     driver = await sandbox._attached()
     call = new_command(driver.engine, params["id"], limit, collecting=False)
     begun = cls(driver, call)
@@ -44,7 +43,7 @@ async def begin(sandbox: AsyncAttachable, cls: type[InputT], kind: str, params: 
 
 
 async def open_shell(sandbox: AsyncAttachable, params: dict[str, Any]) -> AsyncShell:
-    """A living shell. Raises the error of a sandbox that cannot start one."""
+    """Open a living shell. Raises the agent's error if it cannot start one."""
     driver, named = await sandbox._attached(), "name" in params
     sink = ShellSink(driver.engine.session, driver.engine.new_event)
     try:
@@ -56,6 +55,6 @@ async def open_shell(sandbox: AsyncAttachable, params: dict[str, Any]) -> AsyncS
     if sink.info is None:
         raise sink.over()
     shell = AsyncShell(driver, sink, named=named)
-    life = sandbox._life
-    life.shells = {other for other in life.shells if not other._sink.ended} | {shell}
+    resources = sandbox._resources
+    resources.shells = {other for other in resources.shells if not other._sink.ended} | {shell}
     return shell

@@ -1,7 +1,6 @@
-"""Files of a sandbox: read, write, list and move them, in memory or streamed, single or as trees.
-
-Owns the public ``sandbox.files``. The content of a file is checked by its CRC-32 on every transfer; big files and trees pass
-through with bounded memory. Paths are absolute, or relative to the sandbox's working directory.
+"""Files of a sandbox: reading, writing, listing, moving and copying them. Owns the public ``sandbox.files``. The content of a file is
+checked by its CRC-32 on every transfer; large files and trees are transferred with bounded memory. Paths are absolute, or relative to the
+sandbox's working directory.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import builtins
 import contextlib
 import os
 from binascii import crc32
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ class AsyncFiles:
     async def stream(
         self, path: RemotePath, *, offset: int = 0, length: int | None = None, user: str | int | None = None
     ) -> AsyncIterator[bytes]:
-        """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent.
+        """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` if it differs from what the agent sent.
 
         ``path`` is the file; ``offset`` and ``length`` select a range of its bytes.
         ``user``: the user whose permissions apply (default: nothing is refused).
@@ -89,19 +88,12 @@ class AsyncFiles:
     ) -> AsyncIterator[bytes]:
         part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length, user=user)}
-        transfer = AsyncTransfer(await self._sandbox._attached(), "read", params)
-        try:
+        with AsyncTransfer(await self._sandbox._attached(), "read", params) as transfer:
             await transfer.opened()
             while data := await transfer.read():
                 seen.note(data)
                 yield data
             seen.check(await transfer.closed())
-        except GeneratorExit:
-            transfer.abandon()
-            raise
-        except BaseException:
-            transfer.stop()
-            raise
 
     async def write(
         self,
@@ -113,12 +105,10 @@ class AsyncFiles:
         atomic: bool = True,
         user: str | int | None = None,
     ) -> TransferResult:
-        """Write a file: bytes, text (as UTF-8) or everything a file object gives, open for bytes or for text.
-
-        ``mode`` are its permission bits (a file that was there keeps its own), ``parents`` makes directories.
-        ``atomic``: the target is replaced at the end, in one step; readers see the old or the new content, never a part. What ``user`` may
-        write and another owns is written in place.
-        ``path`` is the file, ``data`` bytes, or text as UTF-8.
+        """Write a file. ``path`` is the file; ``data`` is bytes, text (written as UTF-8), or a file object opened for bytes or text.
+        ``mode`` is the permission bits of a new file (an existing file keeps its own); ``parents`` creates missing directories. ``atomic``:
+        the target is replaced at the end in one step, so that readers see either the old or the new content. A file that ``user`` may write
+        but does not own is written in place.
         """
         whole = None if hasattr(data, "read") else content_of(data)
         rest = await self._sandbox._fallback()
@@ -134,7 +124,7 @@ class AsyncFiles:
         return await self._send(params, whole, None if whole is not None else data)  # type: ignore[arg-type]
 
     async def append(self, path: RemotePath, data: bytes | str, *, user: str | int | None = None) -> TransferResult:
-        """Append to a file, or create it. Writers that append at the same time overwrite nothing of each other. Not atomic.
+        """Append to a file, or create it. Writers that append at the same time do not overwrite each other's data. Not atomic.
 
         ``path`` is the file, ``data`` bytes, or text as UTF-8.
         ``user``: the user whose permissions apply (default: nothing is refused).
@@ -162,9 +152,8 @@ class AsyncFiles:
     async def list(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> Entries:
         """The entries of a directory by name; with ``recursive`` all below it.
 
-        Raises ``RequestTooLargeError`` where there are more than a million, or some below deeper than a path leads.
-        ``path`` is a directory.
-        ``user``: the user whose permissions apply (default: nothing is refused).
+        Raises ``RequestTooLargeError`` if there are more than a million, or if a directory is so deep that no path can name it. ``path`` is
+        a directory. ``user``: the user whose permissions apply (default: nothing is refused).
         """
         rest = await self._sandbox._fallback()
         if rest is not None:
@@ -187,9 +176,8 @@ class AsyncFiles:
         """Names below ``path`` that match ``glob``, or the lines of such files that contain the plain text ``pattern``; at most ``limit``.
 
         A ``glob`` with a slash is matched against the path below ``path``. Directories matching ``exclude`` are left out: by default
-        ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only.
-        ``ignore_case``: capital and small letters are the same.
-        ``user``: the user whose permissions apply (default: nothing is refused).
+        ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only. ``ignore_case``: do not
+        distinguish upper and lower case. ``user``: the user whose permissions apply (default: nothing is refused).
         """
         skip = None if exclude is None else [exclude] if isinstance(exclude, str) else words_of(exclude, "exclude")
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip, "user": user}
@@ -203,18 +191,16 @@ class AsyncFiles:
                 found += read_each(unpacker, data, read, "directory")
             result = await transfer.closed()
         if operation == "list" and result.get("truncated") is True:
-            message = f"there is more below {path!s:.200} than the {len(found)} entries that one list gives"
+            message = f"{path!s:.200} has more entries than the {len(found)} that one list can return"
             raise RequestTooLargeError("request_too_large", message, hint="list the directories below it one by one, or run find")
         return found
 
     @opening
     async def watch(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> AsyncWatch:
-        """Watch a file, or a directory, with ``recursive`` its whole tree: iterate the watch for ``FileEvent``s.
-
-        Every change after this call has returned is reported. Changes of attributes count as ``modified``; what a new directory already
-        holds is reported as ``created``. Raises ``QuotaError`` when the machine's limit of watches is reached.
-        ``path`` is a directory or a file.
-        ``user``: the user whose permissions apply (default: nothing is refused).
+        """Watch a file or a directory, or with ``recursive`` a whole tree: iterate the watch for ``FileEvent``s. Every change after this
+        call has returned is reported. Changes of attributes count as ``modified``; entries that a new directory already has are reported as
+        ``created``. Raises ``QuotaError`` if the machine's limit of watches is reached. ``path`` is a directory or a file. ``user``: the
+        user whose permissions apply (default: nothing is refused).
         """
         params = {"path": path_of(path), **given(recursive=recursive or None, user=user)}
         watch = AsyncWatch(await self._sandbox._attached(), params)
@@ -222,7 +208,7 @@ class AsyncFiles:
         return watch
 
     async def stat(self, path: RemotePath, *, follow: bool = True, user: str | int | None = None) -> FileEntry:
-        """What a path is; with ``follow`` what a symbolic link points to.
+        """The entry at a path; with ``follow``, the entry that a symbolic link points to.
 
         ``path`` is a file, directory or link.
         ``user``: the user whose permissions apply (default: nothing is refused).
@@ -230,7 +216,7 @@ class AsyncFiles:
         return read_entry(take(await self._ask("stat", path, follow=follow, user=user), "entry", dict))
 
     async def exists(self, path: RemotePath, *, user: str | int | None = None) -> bool:
-        """Whether there is something at ``path``.
+        """Whether ``path`` exists.
 
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
@@ -239,11 +225,8 @@ class AsyncFiles:
     async def mkdir(
         self, path: RemotePath, *, parents: bool = True, exist_ok: bool = True, mode: int | None = None, user: str | int | None = None
     ) -> None:
-        """Make a directory.
-
-        ``path`` is the directory, ``mode`` its permission bits; ``parents``: with those above it; ``exist_ok``: also where it is
-        there.
-        ``user``: the user whose permissions apply (default: nothing is refused).
+        """Create a directory. ``path`` is the directory, ``mode`` its permission bits; ``parents``: create missing parents too;
+        ``exist_ok``: do not raise if it exists. ``user``: the user whose permissions apply (default: nothing is refused).
         """
         await self._ask("mkdir", path, parents=parents, exist_ok=exist_ok, mode=mode, user=user)
 
@@ -257,18 +240,18 @@ class AsyncFiles:
     async def copy(self, src: RemotePath, dst: RemotePath, *, user: str | int | None = None) -> TransferResult:
         """Copy a file or a whole tree inside the sandbox, as ``cp -a``; the data are not transferred to this machine.
 
-        ``src`` goes into ``dst`` where that is a directory, else it becomes ``dst``, whose directory has to be there; of ``"src/."`` the
-        content goes into ``dst``. Files that are there are written over, directories merged; links stay links; owners, modes and times
-        are kept. The result counts entries and bytes. One that fails or is cancelled leaves what it has copied.
-        ``user``: the user whose permissions apply (default: nothing is refused), and then what is made is that user's, unless it is root.
+        If ``dst`` is a directory, ``src`` is copied into it; otherwise the copy is named ``dst``, whose parent directory must exist.
+        ``"src/."`` copies the content of a directory into ``dst``. Existing files are overwritten and directories are merged; links stay
+        links; owners, modes and times are kept. The result counts entries and bytes. A copy that fails or is cancelled leaves what it has
+        copied. ``user``: the user whose permissions apply (default: nothing is refused), who then owns the copies, unless it is root.
         """
         return read_transfer(await self._ask("copy", src, to=path_of(dst), user=user))
 
     async def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False, user: str | int | None = None) -> None:
         """Remove a file or an empty directory; with ``recursive`` a whole tree.
 
-        ``path`` is a file or directory; ``missing_ok``: also where it is not there.
-        ``user``: the user whose permissions apply (default: nothing is refused).
+        ``path`` is a file or directory; ``missing_ok``: do not raise if it does not exist. ``user``: the user whose permissions apply
+        (default: nothing is refused).
         """
         await self._ask("remove", path, recursive=recursive, missing_ok=missing_ok, user=user)
 
@@ -290,11 +273,9 @@ class AsyncFiles:
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
     async def upload(self, local: LocalPath, remote: RemotePath, *, user: str | int | None = None) -> TransferResult:
-        """Copy a local file to the file ``remote`` (into it where that is a directory), or a local directory's content into ``remote``.
-
-        Directories on the way are made, permission bits are kept (not over REST). Local failures are the ``OSError`` of ``open``.
-        ``local`` is the file or directory here.
-        ``user``: the user whose permissions apply (default: nothing is refused).
+        """Copy a local file to the file ``remote`` (into it if that is a directory), or the content of a local directory into ``remote``.
+        Missing directories are created, and permission bits are kept (not over REST). A local failure raises the ``OSError`` of ``open``.
+        ``local`` is the file or directory on this machine. ``user``: the user whose permissions apply (default: nothing is refused).
         """
         source = local_path(local)
         if await run_blocking(source.is_dir):
@@ -312,21 +293,26 @@ class AsyncFiles:
         left_out: list[Path] = []
         pieces = pack(source, left_out=left_out)
         try:
-            with await self._open("upload", remote, user=user) as transfer:
-                while data := await run_blocking(next, pieces, b""):
-                    await transfer.write(data)
-                await transfer.write(b"", eof=True)
-                return read_transfer(await transfer.closed(), left_out=len(left_out))
+            moved = await self._upload_archive(pieces, remote, user)
         finally:
-            with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that thread ends
+            with contextlib.suppress(ValueError):  # cancelled while a thread reads: the generator is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
+        return read_transfer(moved, left_out=len(left_out))
+
+    async def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
+        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        with await self._open("upload", remote, user=user) as transfer:
+            while data := await run_blocking(next, pieces, b""):
+                await transfer.write(data)
+            await transfer.write(b"", eof=True)
+            return await transfer.closed()
 
     async def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
 
-        Where ``local`` is a directory, a file is put into it; directories on the way are made. A file appears whole or not at all. What an
-        archive from the sandbox may do here is limited: links that lead out of ``local`` are left out.
-        ``user``: the user whose permissions apply (default: nothing is refused).
+        If ``local`` is a directory, a file is put into it; missing directories are created. A file appears complete or not at all. An
+        archive from the sandbox is not trusted: links that lead out of ``local`` are left out. ``user``: the user whose permissions apply
+        (default: nothing is refused).
         """
         target = local_path(local)
         there = await self.stat(remote, user=user)
@@ -334,7 +320,7 @@ class AsyncFiles:
             return await self._download_tree(remote, target, user)
         if await run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
-        special = await run_blocking(is_special, target)  # such as /dev/null: it takes the bytes and is not replaced
+        special = await run_blocking(is_special, target)  # such as /dev/null: the bytes are written to it, and it is not replaced
         part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         seen = Transferred()
         try:

@@ -23,8 +23,8 @@ HEARTBEATS_PER_TTL = 3
 class AsyncGroup:
     """``async with client.group("run-7", ttl_s=60) as group``, then ``client.create_sandbox(image, group=group)``.
 
-    While the block runs, heartbeats go out by themselves; at its end the group is deleted with all its sandboxes. When this process
-    dies, or cannot reach the service for ``ttl_s`` seconds, the service deletes them (reason ``group-lease``), and ``lost`` is set.
+    Inside the block heartbeats are sent automatically; at its end the group is deleted with all its sandboxes. If this process ends, or
+    cannot reach the service for ``ttl_s`` seconds, the service deletes the sandboxes (reason ``group-lease``), and ``lost`` is set.
     """
 
     def __init__(self, rest: AsyncRest, name: str, ttl_s: float, groups: set[AsyncGroup]) -> None:
@@ -40,7 +40,7 @@ class AsyncGroup:
         self._stopped = Event()
 
     async def begin(self) -> None:
-        """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
+        """Start the lease, and send heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
         if not self._lease:
             await self._heartbeat(None)
             self._groups.add(self)
@@ -48,16 +48,16 @@ class AsyncGroup:
             self._background.start(self._beat, name=f"holdfast-group-{self.name}")
 
     async def info(self) -> GroupInfo:
-        """The service's record of it. Raises ``NotFoundError``."""
+        """The service's record of the group. Raises ``NotFoundError``."""
         return GroupInfo.read((await self._rest.request("GET", self._path)).map())
 
     async def delete(self) -> bool:
-        """End it with all its sandboxes, which go within moments; False when there was none."""
+        """End the group; its sandboxes are deleted within moments. Returns False if the group did not exist."""
         await self.close()
         return await self._rest.deleted(self._path) is not None
 
     async def close(self) -> None:
-        """Stop the heartbeats: its sandboxes end when the lease does."""
+        """Stop the heartbeats. The sandboxes are deleted when the lease expires."""
         self._stopped.set()
         self._groups.discard(self)
         await self._background.stop()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._arguments import bad
 from holdfast._async.rest import AsyncRest
 from holdfast._public import public
-from holdfast._results import ImageInfo
+from holdfast._results import ImageInfo, take
 from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.rest.readers import image_info
 from holdfast._urls import quoted
@@ -22,21 +22,19 @@ ImageList = list[ImageInfo]
 
 @public
 class AsyncImages:
-    """``client.images``: the images that the service has, and how others come there. Sandboxes are made from them by name."""
+    """``client.images``: the images of the service, and methods that add and remove images. Sandboxes are created from them by name."""
 
     def __init__(self, rest: AsyncRest) -> None:
         self._rest = rest
 
     async def list(self) -> ImageList:
         """All images."""
-        body = (await self._rest.request("GET", "/images")).value()
-        rows = body.get("images", []) if isinstance(body, dict) else body
+        rows = take((await self._rest.request("GET", "/images")).map(), "images", list, default=[])
         return [image_info(row) for row in rows if isinstance(row, dict)]
 
     async def import_(self, path: LocalImage, name: str) -> ImageInfo:
-        """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. It is read here and sent.
-
-        ``path`` is the archive or directory here, ``name`` what it is called from then on.
+        """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. ``path`` is the archive or
+        directory on this machine, whose content is sent; ``name`` is the name of the new image.
         """
         from holdfast._archives import image_pieces
 
@@ -46,8 +44,8 @@ class AsyncImages:
     async def pull(self, name: str) -> ImageInfo:
         """Fetch an image from a registry; in a cluster, to every node that takes sandboxes.
 
-        Raises ``ImageNotFoundError``, and ``ImagePullError`` where the registry failed or cannot be reached.
-        ``name`` is as docker writes it: ``python:3.12``, ``registry.example/team/image:tag``.
+        Raises ``ImageNotFoundError``, and ``ImagePullError`` if the registry failed or cannot be reached. ``name`` is written as for
+        docker: ``python:3.12``, ``registry.example/team/image:tag``.
         """
         return await self._added("/images/pull", json={"name": name})
 
@@ -57,7 +55,7 @@ class AsyncImages:
     async def remove(self, name: str) -> None:
         """Remove an image; in a cluster, stop keeping it on the nodes. Raises ``ConflictError`` while sandboxes use it.
 
-        ``name`` is that of ``list``.
+        ``name`` is as in ``list``.
         """
         if not isinstance(name, str) or not name:
             raise bad("name must be the name of an image")

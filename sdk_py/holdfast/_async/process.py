@@ -1,6 +1,6 @@
 """Live processes, terminals, and the live output of one shell command.
 
-Thin objects over a call: what they can do while it runs. Made by ``sandbox.start``, ``sandbox.terminal`` and ``shell.stream``.
+These objects are thin wrappers of a ``Call``. Created by ``sandbox.start``, ``sandbox.terminal`` and ``shell.stream``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.session.command_call import Call
-from holdfast._transport.session.sinks import ShellSink
 
 
 @public
@@ -23,7 +22,7 @@ class AsyncProcess(AsyncInput):
     """A process in the sandbox: write, close_stdin, signal, iterate, wait. Leaving its ``with`` block ends it."""
 
     async def close_stdin(self) -> None:
-        """End its standard input: a real end of file. Nothing more when it is closed already, or the command has ended."""
+        """Close the command's standard input, which is an end of file. Does nothing if it is closed already or the command has ended."""
         if not self._no_input and not self.done:
             await self._write(b"", True)
             self._no_input = "the command's standard input was closed"
@@ -31,21 +30,21 @@ class AsyncProcess(AsyncInput):
 
 @public
 class AsyncTerminal(AsyncInput):
-    """A pseudo-terminal in the sandbox. Iterating it gives chunks of stream 1: bytes as the terminal wrote them, escapes included."""
+    """A pseudo-terminal in the sandbox. Iterating it gives chunks of stream 1: the terminal's output with its escape sequences."""
 
     @property
     def name(self) -> str | None:
-        """The name to attach to it again."""
+        """The name by which a client can attach to it again."""
         name = self._call.info.get("name")
         return name if isinstance(name, str) else None
 
     @property
     def created(self) -> bool:
-        """Whether it was started now; False: it was there already."""
+        """Whether this call started it; False: it existed already."""
         return self._call.info.get("created") is not False
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set its size in character cells; what runs in it gets SIGWINCH.
+        """Set the size in character cells; the program in the terminal gets SIGWINCH.
 
         ``rows`` and ``cols`` are from 1 to 4096.
         """
@@ -56,30 +55,30 @@ class AsyncTerminal(AsyncInput):
 class AsyncCommandStream:
     """One command of a shell with live output: iterate for chunks, then look at ``result``.
 
-    The command starts with the first step of the iteration. Breaking off the iteration cancels it.
+    The command starts with the first step of the iteration. Leaving the iteration early cancels the command.
     """
 
-    _running: AsyncRunning | None = None
-    """None also where ``__init__`` was interrupted: the finalizer reads it."""
+    _begun = False
+    """Whether it was sent. False also where ``__init__`` was interrupted: the finalizer reads it."""
     _abandoned = False
 
-    def __init__(self, driver: SessionDriver, sink: ShellSink, new: Callable[[], Call]) -> None:
+    def __init__(self, driver: SessionDriver, call: Call, send: Callable[[], None]) -> None:
         self._driver = driver
-        self._sink = sink
-        self._new = new
+        self._call = call
+        self._send = send
+        self._running = AsyncRunning(driver, call)
         self._result: CommandResult | None = None
 
     def _started(self) -> AsyncRunning:
-        if self._running is None:
-            call = self._new()
-            self._running = AsyncRunning(self._driver, call)
+        if not self._begun:
+            self._begun = True
             try:
-                self._driver.perform(self._sink.run, call)
+                self._driver.perform(self._send)
             except Cancelled:
                 self._abandon()
                 raise
             except BaseException:
-                self._running = None
+                self._begun = False
                 raise
         return self._running
 
@@ -87,9 +86,9 @@ class AsyncCommandStream:
     def result(self) -> CommandResult:
         """The outcome. Raises ``RuntimeError`` before the iteration has ended."""
         if self._result is None:
-            if self._running is None or not self._running.done:
+            if not self._call.done:
                 raise RuntimeError("iterate to the end first, or await wait()")
-            self._result = self._running._call.result()
+            self._result = self._call.result()
         return self._result
 
     async def wait(self) -> CommandResult:
@@ -114,13 +113,13 @@ class AsyncCommandStream:
             await running.close()
             raise
         if chunk is None:
-            self._result = running._call.result()
+            self._result = self._call.result()
             raise StopAsyncIteration
         return chunk
 
     async def close(self) -> None:
         """Cancel the command if it still runs."""
-        if self._running is not None:
+        if self._begun:
             await self._running.close()
 
     async def __aenter__(self) -> Self:
@@ -131,10 +130,9 @@ class AsyncCommandStream:
         await self.close()
 
     def _abandon(self) -> None:
-        running = self._running
-        if running is not None and not running._call.done and not self._abandoned:
+        if self._begun and not self._call.done and not self._abandoned:
             self._abandoned = True
-            self._driver.later(running._call.cancel)
+            self._driver.later(self._call.cancel)
 
     def __del__(self) -> None:
         self._abandon()

@@ -1,7 +1,7 @@
 """The REST client of the service: lifecycle of sandboxes, and one-off commands and files where WebSockets cannot pass.
 
-Owns routes and bodies, but for those of ``images`` and ``group``, and the loop that sends requests again; ``_transport.rest.retry`` decides
-when. Sessions (``_transport``) are the default path for all that happens inside a sandbox.
+Owns the routes and bodies, except for those of ``images`` and ``group``, and the loop that repeats requests; ``_transport.rest.retry``
+decides when. Sessions (``_transport``) are the default path for all that happens inside a sandbox.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from holdfast._transport.session.failures import lost_command
 from holdfast._urls import quoted
 
 LEAST_BEAT_S = 1.0
-"""Shortest time a heartbeat waits for its answer; else until the next is due, for an answer that does not come must not stop them."""
+"""Shortest time that a heartbeat waits for its answer. Otherwise it waits until the next one is due, so that a missing answer does not stop
+them."""
 _ALIVE_S = 30.0
 """Longest time for one answer while a command runs."""
 _LEAST_WAIT_S = 1.0
@@ -41,18 +42,18 @@ class AsyncRest:
         self._options = options
         self.http = AsyncHttp(options)
         self._answered = False
-        """Whether the service ever answered: then it is being restarted where it does not."""
+        """Whether the service ever answered: if it stops answering later, it is assumed to be restarting."""
         self.closed = False
         """Whether the client was closed: requests raise ``ClientClosedError`` then."""
         self._closing = Event()
 
     def refuse(self) -> None:
-        """The client is closed: end the pauses between attempts too."""
+        """Refuse further requests, because the client was closed, and end the pauses between attempts."""
         self.closed = True
         self._closing.set()
 
     def check_open(self) -> None:
-        """Raise ``ClientClosedError`` where the client was closed."""
+        """Raise ``ClientClosedError`` if the client was closed."""
         if self.closed:
             raise ClientClosedError("client_closed", f"the client of {self._options.url} is closed")
 
@@ -66,7 +67,7 @@ class AsyncRest:
         headers: dict[str, str] | None = None,
         **more: Any,
     ) -> Answer:
-        """One request, tried again while that is harmless and the service answers "later". Raises the typed error."""
+        """Send one request, and repeat it while that is harmless and the service asks to retry later. Raises the typed error."""
         retry = Retry(self._options, idempotent=idempotent)
         return await self._send(retry, method, path, timeout_s or self._options.request_timeout_s, headers=headers, **more)
 
@@ -97,8 +98,8 @@ class AsyncRest:
     # Sandboxes --------------------------------------------------------------------------------------------------
 
     async def create(self, body: dict[str, Any], key: str) -> SandboxInfo:
-        """``POST /sandboxes``, then ``GET /sandboxes/{id}/wait`` until it is ready. Raises ``SandboxLostError`` for one that failed,
-        ``SandboxNotReadyError`` for a slow one."""
+        """``POST /sandboxes``, then ``GET /sandboxes/{id}/wait`` until it is ready. Raises ``SandboxLostError`` if the sandbox failed,
+        ``SandboxNotReadyError`` if it did not become ready in time."""
         timeout_s = float(body["timeout"])
         end = time.monotonic() + timeout_s
         retry = Retry(self._options, end=end)
@@ -113,7 +114,7 @@ class AsyncRest:
         return SandboxInfo.read((await self.request("GET", _sandbox(sandbox_id))).map())
 
     async def list(self, labels: Mapping[str, str]) -> Records:
-        """All sandboxes of this key, those with ``labels`` where any are given."""
+        """The records of this key's sandboxes; with ``labels``, only of those that have all of these labels."""
         found: Records = []
         cursor = None
         for _ in range(_MOST_PAGES):
@@ -129,15 +130,15 @@ class AsyncRest:
         return found
 
     async def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
-        """Whether it was there. With ``cancelled_key`` only what the create under it made; if that arrives later, it makes nothing."""
+        """Delete a sandbox; returns whether it existed. With ``cancelled_key``, only if the create under this key made it; if that create
+        arrives later, it is refused."""
         headers = None if cancelled_key is None else {"X-Holdfast-Cancelled-Create": cancelled_key}
         answer = await self.deleted(_sandbox(sandbox_id), headers=headers)
         return answer is not None and take(answer.map(), "existed", bool, default=True) is True
 
     async def deleted(self, path: str, **more: Any) -> Answer | None:
-        """The answer to a DELETE, None where there was nothing to delete.
-
-        A client that was closed deletes too, by a connection of its own: a block that ends late must not leave its sandbox.
+        """The answer to a DELETE; None if there was nothing to delete. A closed client can delete too, over a new connection: a ``with``
+        block that ends late must not leave its sandbox behind.
         """
         rest = AsyncRest(self._options) if self.closed else self
         try:
@@ -153,12 +154,13 @@ class AsyncRest:
                 await rest.http.close()
 
     async def change(self, sandbox_id: str, what: str, body: dict[str, Any]) -> SandboxInfo:
-        """Its ``network`` or ``lifetime``. Requests that postpone the end are sent once: each repetition would postpone it again."""
+        """Change a sandbox's ``network`` or ``lifetime``. A request that postpones the end is sent only once: each repetition would
+        postpone it again."""
         answer = await self.request("PUT", f"{_sandbox(sandbox_id)}/{what}", json=body, idempotent="extend_s" not in body)
         return SandboxInfo.read(answer.map())
 
     async def heartbeat(self, sandbox_id: str, timeout_s: float | None = None, *, used: bool = True) -> None:
-        """``used``: also begin its idle time anew."""
+        """Send a heartbeat. ``used``: also reset the idle time."""
         more: dict[str, Any] = {} if used else {"json": {"used": False}}
         await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s, **more)
 
@@ -169,10 +171,10 @@ class AsyncRest:
     # Inside a sandbox -------------------------------------------------------------------------------------------
 
     async def exec(self, sandbox_id: str, params: dict[str, Any], data: bytes | None, limit: int) -> CommandResult:
-        """``POST /sandboxes/{id}/exec`` and wait. The key makes it one command, however often the request is repeated.
-
-        No request waits for long: over HTTP an answer alone shows that the service is alive. A longer command is a polled job.
-        Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known, as a session does.
+        """``POST /sandboxes/{id}/exec``, and wait for the result. The idempotency key makes sure that the command runs once, even if the
+        request is repeated. No request waits for long, because over HTTP only an answer shows that the service is alive; the job of a
+        longer command is polled. Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known about the command, as a session
+        does.
         """
         body = exec_body(params, data, limit)
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}
@@ -189,7 +191,7 @@ class AsyncRest:
         return cut(job_result(job, params["id"]), limit)
 
     async def patch(self, sandbox_id: str, diff: str) -> PatchResult:
-        """``POST /sandboxes/{id}/apply_patch``. Raises ``OutcomeUnknownError`` when it may have been applied."""
+        """``POST /sandboxes/{id}/apply_patch``. Raises ``OutcomeUnknownError`` if the patch may have been applied."""
         path, retry = f"{_sandbox(sandbox_id)}/apply_patch", Retry(self._options, idempotent=False)
         try:
             answer = await self._send(retry, "POST", path, self._options.request_timeout_s, json={"patch": diff})

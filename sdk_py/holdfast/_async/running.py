@@ -1,6 +1,5 @@
-"""Waiting for commands: until the end, chunk by chunk, and what a cancelled wait does to the command it waited for.
-
-Owns ``outcome`` and the base of streams, processes and terminals. Does not own how facts are gathered (``_transport.session.sinks``).
+"""Waiting for commands: until their end or chunk by chunk, and what a cancelled wait does to the command. Owns ``outcome`` and the base
+class of streams, processes and terminals. Does not own how the agent's messages are collected (``_transport.session.sinks``).
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from holdfast._transport.session.sinks import CommandSink, ShellSink
 
 
 async def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> CommandResult:
-    """Send a command that collects its output and wait for its result.
-
-    A local cancellation, also one before it is sent, cancels the remote command, waits a bounded time for its end, and goes on.
+    """Send a command that collects its output, and wait for its result. A local cancellation, even before the command is sent, cancels the
+    remote command, waits a bounded time for its end, and is raised again.
     """
     try:
         driver.perform(send)
@@ -36,7 +34,7 @@ async def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -
 
 
 async def cancel(driver: SessionDriver, call: Call) -> None:
-    """End the remote command and wait for that, at most ``cancel_timeout_s``."""
+    """End the remote command, and wait at most ``cancel_timeout_s`` until it has ended."""
     step_limit_s = driver.options.cancel_timeout_s / 2
     driver.perform(call.cancel)
     if not call.done and isinstance(call.sink, ShellSink) and not await call.changed.wait(step_limit_s):
@@ -47,7 +45,7 @@ async def cancel(driver: SessionDriver, call: Call) -> None:
 
 @public
 class AsyncRunning:
-    """Something that runs: iterate it for live output, ``wait`` for the result, leave its ``with`` block to end it."""
+    """A running command: iterate it for live output, ``wait`` for its result, or leave its ``with`` block to end it."""
 
     def __init__(self, driver: SessionDriver, call: Call) -> None:
         self._driver = driver
@@ -55,18 +53,18 @@ class AsyncRunning:
 
     @property
     def command_id(self) -> str:
-        """The id the command runs under; attach to it again with ``sandbox.follow(command_id)``."""
+        """The command's id; ``sandbox.follow(command_id)`` attaches to the command again."""
         return self._call.command_id
 
     @property
     def done(self) -> bool:
-        """Whether the end has come, unread output aside."""
+        """Whether the command has ended; there may still be unread output."""
         return self._call.done
 
     async def read(self, timeout: float | None = None) -> Chunk | None:
-        """The next chunk of output, None at the end. Unread output is bounded: beyond 1 MiB the command waits.
+        """The next chunk of output, None at the end. At most 1 MiB of output is buffered unread; then the command waits.
 
-        Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
+        Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error if the session ends first.
         """
         call = self._call
         timeout = wait_time_of(timeout)
@@ -92,9 +90,9 @@ class AsyncRunning:
         return chunk
 
     async def wait(self, timeout: float | None = None) -> CommandResult:
-        """The result, once it is there; what was not read is in it, up to the output limit.
+        """Wait for the result. It contains the output that was not read, up to the output limit.
 
-        Raises ``WaitTimeoutError`` after ``timeout`` seconds: the command goes on. A cancelled wait leaves it running too.
+        Raises ``WaitTimeoutError`` after ``timeout`` seconds. The command continues to run then, and also if the wait is cancelled.
         """
         call = self._call
         timeout = wait_time_of(timeout)
@@ -118,11 +116,11 @@ class AsyncRunning:
         await self.signal("TERM")
 
     async def kill(self) -> None:
-        """End the command's whole tree."""
+        """Kill the command and all processes that it started."""
         await self.signal("KILL")
 
     async def detach(self) -> None:
-        """Stop reading and leave the command running; ``sandbox.follow(command_id)`` finds it again."""
+        """Stop reading and leave the command running; ``sandbox.follow(command_id)`` attaches to it again."""
         sink = self._call.sink
         if isinstance(sink, CommandSink):
             self._driver.perform(sink.close, True)
@@ -145,13 +143,13 @@ class AsyncRunning:
 
 @public
 class AsyncInput(AsyncRunning):
-    """Something that runs and takes input."""
+    """A running command that takes input."""
 
     _no_input = ""
-    """Why it takes none from here, where it does not."""
+    """Why this object cannot write input; empty if it can."""
 
     async def _start(self, send: Callable[[], None]) -> None:
-        """Return once it has been sent and has started, or raise why it could not."""
+        """Return once the command has started; raises the reason if it could not."""
         call = self._call
         try:
             self._driver.perform(send)
@@ -169,7 +167,7 @@ class AsyncInput(AsyncRunning):
         return pid if isinstance(pid, int) else None
 
     async def write(self, data: bytes | str) -> None:
-        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when it never will.
+        """Write to the command's input; waits while the command does not read. Raises ``InputClosedError`` if it never will read again.
 
         ``data`` is bytes, or text as UTF-8.
         """

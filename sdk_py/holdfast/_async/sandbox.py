@@ -1,22 +1,19 @@
 """One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
 
-Owns the public methods, and whether the sandbox is deleted. Does not own its driver (``attachable``), how commands begin (``commands``),
-what has to end with the session (``lifetime``) or REST routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
+Owns the public methods that work in a sandbox. Does not own its driver (``attachable``), its record and end (``lifecycle``), how commands
+begin (``commands``) or REST routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self
-from warnings import warn
+from typing import TYPE_CHECKING, Any
 
 from holdfast._arguments import (
     RemotePath,
     content_of,
     given,
     host_of,
-    lifetime_of,
     local_port_of,
     name_of,
     new_id,
@@ -27,22 +24,19 @@ from holdfast._arguments import (
     time_limit,
     wait_time_of,
 )
-from holdfast._async.attachable import AsyncAttachable
 from holdfast._async.commands import begin, execute, open_shell
 from holdfast._async.files import AsyncFiles
+from holdfast._async.lifecycle import AsyncLifecycle
 from holdfast._async.process import AsyncProcess, AsyncTerminal
-from holdfast._async.rest import AsyncRest
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import ClientClosedError, SandboxLostError, UnsupportedError, from_map
+from holdfast._errors import UnsupportedError
 from holdfast._file_results import PatchResult, read_patch
-from holdfast._options import Options
 from holdfast._public import public
-from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
-from holdfast._results import CommandResult, SandboxInfo, ending
+from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, shell_params, terminal_params
+from holdfast._results import CommandResult, SandboxInfo
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
@@ -50,41 +44,25 @@ if TYPE_CHECKING:
 
 
 @public
-class AsyncSandbox(AsyncAttachable):
+class AsyncSandbox(AsyncLifecycle):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
-    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when it cannot be known whether a command ran, and
-    ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
+    Methods raise ``SandboxLostError`` if the sandbox is gone, ``OutcomeUnknownError`` if it cannot be determined whether a command ran, and
+    ``ServiceUnavailableError`` if the service does not answer for longer than ``resume_timeout_s``.
     """
 
-    def __init__(
-        self,
-        client: AsyncSandboxClient,
-        rest: AsyncRest,
-        options: Options,
-        sandbox_id: str,
-        info: SandboxInfo | None,
-        token: SessionToken | None = None,
-    ) -> None:
-        super().__init__(client._in_use, rest, options, sandbox_id, token)
-        self._client = client
+    def __init__(self, client: AsyncSandboxClient, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
+        super().__init__(client, sandbox_id, info, token)
         self.files = AsyncFiles(self)
         """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
-        self._info = info
-        self._deleted = False
-        self._made_here = info is not None
-        self._owns_client = False
-        self._request: dict[str, Any] | None = None
-        """The request that created it, if this client did."""
 
     @classmethod
     @opening
     async def create(cls, image: str, *, url: str | None = None, api_key: str | None = None, **options: Any) -> AsyncSandbox:
-        """A sandbox with a client of its own, which is closed with it: ``Sandbox.create("python:3.12", memory="512m")``.
+        """Create a sandbox with its own client, which is closed with it: ``Sandbox.create("python:3.12", memory="512m")``.
 
-        ``url`` and ``api_key`` as for the client, ``options`` and errors as for its ``create_sandbox``. For more than a few sandboxes one
-        client for all of them is quicker.
-        ``image`` as for ``create_sandbox``.
+        ``url`` and ``api_key`` are those of the client; ``image``, ``options`` and the errors are those of its ``create_sandbox``. For more
+        than a few sandboxes, one client for all of them is faster.
         """
         from holdfast import AsyncSandboxClient
 
@@ -96,16 +74,6 @@ class AsyncSandbox(AsyncAttachable):
             raise
         sandbox._owns_client = True
         return sandbox
-
-    @property
-    def client(self) -> AsyncSandboxClient:
-        """The client it was made with."""
-        return self._client
-
-    @property
-    def sandbox_id(self) -> str:
-        """The id, under the name that REST and ``SandboxInfo`` use."""
-        return self.id
 
     # Commands ---------------------------------------------------------------------------------------------------
 
@@ -129,16 +97,16 @@ class AsyncSandbox(AsyncAttachable):
     ) -> CommandResult:
         """Run one command and return its result, whatever its exit code. A list runs directly; a string is run by the shell.
 
-        ``command`` is ``["ls", "-la"]`` or, with ``arguments`` one by one, ``"ls", "-la"``, and runs as it is; a string alone is run by
-        bash, or sh. ``cwd`` is where (default: the image's directory), ``env`` adds variables, ``user`` is a name or uid, ``login``
-        has the shell read the profile.
-        After ``timeout`` seconds all that it started is killed; the exit code is 124, with the output so far. ``input`` is its standard
-        input, all of it; without one it reads end of file. ``outlive`` selects what happens to processes that it leaves
-        behind: ``adopt`` leaves them running, as `docker exec` does, and discards what they write; ``kill`` ends them; ``wait`` waits.
-        The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
-        ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
-        ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
-        kept; ``keep`` selects which: the ``head``, the ``tail``, or ``both`` ends, half of each.
+        ``command`` is a list, ``["ls", "-la"]``, or a program followed by its ``arguments``, ``"ls", "-la"``; both run without a shell. A
+        single string is run by bash, or by sh if the image has no bash. ``cwd`` is the working directory (default: that of the image),
+        ``env`` adds variables, ``user`` is a name or uid, ``login`` makes the shell read the profile. After ``timeout`` seconds the command
+        and all processes that it started are killed; the exit code is then 124, and the result has the output so far. ``input`` is the
+        whole standard input; without it the command reads end of file. ``outlive`` selects what happens to processes that the command
+        leaves behind: ``adopt`` leaves them running, as `docker exec` does, and discards what they write; ``kill`` ends them; ``wait``
+        waits for them. A second call with the same ``command_id`` attaches to the same command. Cancelling the wait kills the command.
+        ``spool`` and ``spool_bytes`` select what happens to output while this client cannot be reached, as for ``start``.
+        ``stderr="stdout"`` writes both streams into one, in the order of writing: ``result.output``. At most ``max_output_bytes`` of each
+        stream are kept; ``keep`` selects which part: the ``head``, the ``tail``, or half of it from ``both`` ends.
         """
         data = None if input is None else content_of(input, "input")
         params = command_params(
@@ -178,12 +146,13 @@ class AsyncSandbox(AsyncAttachable):
         max_output_bytes: int | None = None,
         keep: Keep = "head",
     ) -> AsyncProcess:
-        """Start a command and return while it runs. ``stdin=False``: it reads end of file. All other arguments are those of ``exec``:
+        """Start a command and return while it runs. With ``stdin=False`` it reads end of file. All other arguments are those of ``exec``:
         ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
         ``max_output_bytes``, ``keep``.
 
-        The sandbox holds at most ``spool_bytes`` of unread output; beyond them the command waits, or with ``spool="tail"``
-        the oldest bytes are dropped: ``streams`` of the result counts them. ``detached``: it keeps running when this client disconnects.
+        The sandbox stores at most ``spool_bytes`` of unread output. When these are full, the command waits, or with ``spool="tail"`` the
+        oldest bytes are dropped, and ``streams`` of the result counts them. ``detached``: the command keeps running when this client
+        disconnects.
         """
         params = command_params(
             command,
@@ -208,11 +177,10 @@ class AsyncSandbox(AsyncAttachable):
         return process
 
     async def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> AsyncProcess:
-        """Attach to a command that runs or has ended, by its id.
+        """Attach to a command by its id, whether it still runs or has ended. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when its
+        record is no longer kept.
 
-        Raises ``NotFoundError``, or ``OutcomeUnknownError`` when its record is no longer kept.
-
-        ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
+        ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` limits how much of each stream is kept.
         """
         params = {"id": name_of(command_id, "command_id")}
         return await begin(self, AsyncProcess, "follow", params, self._limit(max_output_bytes))
@@ -230,13 +198,13 @@ class AsyncSandbox(AsyncAttachable):
         rows: int = 24,
         cols: int = 80,
     ) -> AsyncShell:
-        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
+        """A living shell: bash, or POSIX sh if the image has no bash. With ``name``: the existing shell of that name, or else a new one.
 
-        ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
-        ``tty``: its commands run on a pseudo-terminal of ``rows`` by ``cols``. ``run`` still gives exact exit codes, and what the terminal
-        showed as ``stdout``: line ends are CR LF, keys are echoed, standard error is in it. ``shell.write`` types, ``shell.resize`` changes
-        the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
-        no terminal. For one program on a terminal, such as an editor, see ``terminal``.
+        ``shell`` is ``auto``, ``bash`` or ``sh``. ``cwd`` is the directory in which it starts, ``env`` adds variables, ``user`` is a name
+        or uid. ``tty``: its commands run on a pseudo-terminal of ``rows`` by ``cols``. Then ``run`` still returns exact exit codes, and its
+        ``stdout`` is what the terminal showed: with CR LF as line ends, echoed keys, and standard error. ``shell.write`` types,
+        ``shell.resize`` changes the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` if the
+        existing shell of that name has no terminal. To run one program on a terminal, such as an editor, use ``terminal``.
         """
         size = size_of(rows, cols)
         return await open_shell(self, shell_params(name, shell, cwd, env, user, size if tty else None))
@@ -255,10 +223,11 @@ class AsyncSandbox(AsyncAttachable):
         login: bool = False,
         max_output_bytes: int | None = None,
     ) -> AsyncTerminal:
-        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists.
+        """A command (default: a shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attach to that terminal if it exists.
 
-        ``command`` is split as a shell splits words, or a list. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a
-        name or uid. ``login`` has the shell read the profile; ``max_output_bytes`` bounds what ``wait`` keeps.
+        ``command`` is a list, or a string that is split into words as a shell does. ``cwd`` is the directory in which it starts, ``env``
+        adds variables, ``user`` is a name or uid. ``login`` makes the shell read the profile; ``max_output_bytes`` limits how much output
+        ``wait`` keeps.
         """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
@@ -275,11 +244,10 @@ class AsyncSandbox(AsyncAttachable):
         check: bool = False,
         user: str | int | None = None,
     ) -> PatchResult:
-        """Apply a unified diff, all of it or nothing; ``check`` only tries, ``user`` is as for ``files``.
+        """Apply a unified diff completely or not at all. With ``check`` nothing is changed. ``user`` is as for ``files``.
 
-        What does not apply is a result, not an exception.
-        ``diff`` is its text, ``cwd`` the directory its paths start from, ``strip`` how many leading parts of them are cut
-        (default: worked out from the diff).
+        A diff that does not apply gives a result, not an exception. ``diff`` is the text, ``cwd`` the directory that its paths are relative
+        to, ``strip`` the number of leading path components that are removed (default: determined from the diff).
         """
         data = content_of(diff, "a diff")
         rest = await self._fallback()
@@ -302,154 +270,22 @@ class AsyncSandbox(AsyncAttachable):
         local_port: int = 0,
         wait_s: float | None = None,
     ) -> AsyncTunnel:
-        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed.
+        """Forward a local port (``local_port`` 0: any free one) to ``port`` in the sandbox, until the tunnel is closed.
 
-        ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
-        once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: at once). Without it
-        each connection finds out: one that reaches nothing is closed, and ``last_error`` is the reason.
+        ``host`` is the address inside the sandbox (default: its loopback), ``local_host`` the address on this machine that the tunnel
+        listens on. With ``wait_s`` this method returns as soon as a program listens on the port, and raises ``PortUnreachableError`` after
+        so many seconds (0: at once). Without ``wait_s`` a connection to a port on which no program listens is closed, and ``last_error``
+        has the reason.
         """
-        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._life.tunnels)
+        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._resources.tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
         limit_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
         await self._attached()
         if limit_s is not None:
             await tunnel._until_served(limit_s)
         await tunnel._listen(*place)
-        self._life.tunnels.add(tunnel)
+        self._resources.tunnels.add(tunnel)
         return tunnel
-
-    # Life -------------------------------------------------------------------------------------------------------
-
-    async def info(self) -> SandboxInfo:
-        """The service's record of it, asked for once; ``refresh`` asks again."""
-        return self._info or await self.refresh()
-
-    async def refresh(self) -> SandboxInfo:
-        """The service's record of it now. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason it is gone."""
-        self._info = await self._rest.get(self.id)
-        return self._info
-
-    async def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
-        """Change what it may reach, from now on: ``network`` as in ``create_sandbox``. Raises ``UnsupportedError`` where that cannot be."""
-        self._info = await self._rest.change(self.id, "network", network_body(network))
-        return self._info
-
-    async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
-        """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
-        given_s = lifetime_of(lifetime_s, "lifetime_s", "to end it now, call delete()")
-        self._info = await self._rest.change(self.id, "lifetime", {"lifetime_s": given_s})
-        return self._info
-
-    async def extend(self, seconds: float) -> SandboxInfo:
-        """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
-        given_s = lifetime_of(seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
-        self._info = await self._rest.change(self.id, "lifetime", {"extend_s": given_s})
-        return self._info
-
-    async def session_token(self) -> str:
-        """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
-
-        It is good for as long as the session lives: 15 minutes without a connection, and not after ``close`` when nothing was running.
-        """
-        session = (await self._attached()).engine.session
-        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._life.heartbeat_s).write()
-
-    async def keep_alive(self) -> None:
-        """Report that the sandbox is still needed: idle and heartbeat time-outs begin anew."""
-        await self._rest.heartbeat(self.id)
-
-    async def reset(self) -> SandboxInfo:
-        """Restore it: delete it with everything in it and create it again, with the same id and arguments.
-
-        Returns when it is ready. Shells, processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason
-        ``reset``; its lifetime begins anew. Raises ``UnsupportedError`` where this client did not make it, and what ``create_sandbox``
-        raises: then there is no sandbox any more.
-        """
-        body = self._request
-        if body is None:
-            hint = "delete it and create it again; only an object that create_sandbox() returned knows the arguments"
-            raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
-        self._check_own()
-        self._check_not_deleted()
-        async with self._lock.own:  # requests made during this wait find the new one
-            driver, self._driver = self._driver, None
-            if driver is not None and driver.here:
-                driver.perform(driver.engine.reset)
-            await self._life.end(driver)
-            await self._rest.delete(self.id)
-            key = new_id()
-            try:
-                self._info = await self._rest.create(body | {"exist_ok": False}, key)
-                self._rest.check_open()
-            except (Cancelled, ClientClosedError):  # closed during this request
-                await self._client._forget(self.id, key)
-                raise
-            if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
-                await self._client._forget(self.id, key)
-                self._check_not_deleted()
-            self._start_over()
-        return self._info
-
-    def _check_not_deleted(self) -> None:
-        if self._deleted:
-            message = f"sandbox {self.id!r} was deleted: it cannot be reset"
-            raise SandboxLostError("sandbox_gone", message, hint="create a new sandbox")
-
-    def _check_own(self) -> None:
-        """Raise where another client took the session over, which now owns the sandbox."""
-        driver = self._driver
-        if driver is not None and driver.engine.error is not None and self._fenced:
-            raise from_map(driver.engine.error.to_map())
-
-    async def delete(self) -> bool:
-        """Delete it with everything in it; False when it was gone already."""
-        self._deleted = True
-        await self._let_go()
-        try:
-            return await self._rest.delete(self.id)
-        finally:
-            await self._close_own_client()
-
-    async def close(self) -> None:
-        """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
-        driver = self._driver
-        if driver is not None and driver.engine.error is None and driver.here:
-            await self._life.leave_shells(self._options.cancel_timeout_s)
-        await self._let_go()
-        await self._close_own_client()
-
-    async def _close_own_client(self) -> None:
-        if self._owns_client:
-            await self._client.close()
-
-    async def _let_go(self) -> None:
-        self._made_here = False
-        self._in_use.discard(self)
-        driver = self._driver
-        if not self._fenced:  # the error stays: a new session from here would disturb the client that took over
-            self._driver = None
-        await self._life.end(driver)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._fenced:
-            await self.close()  # another client owns it now
-        else:
-            await self.delete()
-
-    def __reduce__(self) -> Never:
-        raise TypeError("a sandbox object holds a connection: pass its id on, and call client.get_sandbox(id) there")
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id}{ending(self._info)}>"
-
-    def __del__(self) -> None:
-        if getattr(self, "_made_here", False) and not self._client._closed:
-            lives = ending(self._info) or " until it is deleted"
-            message = f"sandbox {self.id} was neither deleted nor closed and keeps running{lives}: use 'with'"
-            warn(message, ResourceWarning, stacklevel=2)
 
     def _limit(self, max_output_bytes: int | None, keep: Keep = "head") -> int:
         return output_limit(max_output_bytes, self._options.max_output_bytes, keep)

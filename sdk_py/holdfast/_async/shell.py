@@ -10,38 +10,40 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import content_of, output_limit, size_of
+from holdfast._arguments import bad, command_id_of, content_of, output_limit, size_of
 from holdfast._async.process import AsyncCommandStream
 from holdfast._async.running import outcome
 from holdfast._async.transfers import send
 from holdfast._errors import UnsupportedError
 from holdfast._public import public
-from holdfast._requests import Keep
+from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio.driver import SessionDriver
+from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sink import AnyEvent
-from holdfast._transport.session.sinks import ShellSink, new_run
+from holdfast._transport.session.sinks import ShellSink
 
 
 @public
 class AsyncShell:
-    """A bash (or POSIX sh) that lives in the sandbox. It survives lost connections; one with a name also survives ``sandbox.close()``."""
+    """A bash (or POSIX sh) that lives in the sandbox. It survives lost connections; a shell with a name also survives
+    ``sandbox.close()``."""
 
     def __init__(self, driver: SessionDriver, sink: ShellSink, *, named: bool = False) -> None:
         self._driver = driver
         self.named = named
-        """Whether it was asked for by name; only such shells outlive ``sandbox.close()``."""
+        """Whether the caller gave it a name; only such shells continue after ``sandbox.close()``."""
         self._sink = sink
         info = sink.info or {}
         self.name: str | None = info["name"] if isinstance(info.get("name"), str) else None
-        """The name to find it by from another process: ``sandbox.shell(name)``."""
+        """The name by which another process can attach to it: ``sandbox.shell(name)``."""
         self.pid: int | None = info["pid"] if isinstance(info.get("pid"), int) else None
         """Its process id inside the sandbox."""
         self.kind: str = "sh" if info.get("shell") == "sh" else "bash"
         """``bash`` or ``sh``."""
         self.created: bool = info.get("created") is not False
-        """Whether it was started now; False: a shell of that name was there already."""
+        """Whether this call started it; False: a shell of that name existed already."""
         self.tty: bool = info.get("tty") is True
         """Whether its commands run on a terminal."""
 
@@ -57,15 +59,13 @@ class AsyncShell:
     ) -> CommandResult:
         """Run ``command`` in the shell and return its result, whatever its exit code.
 
-        After ``timeout`` seconds all that the command started is killed; the exit code is 124, with the output so far. ``command_id`` makes
-        it idempotent: the same id again attaches to the same command. ``input`` is its standard input, all of it.
-        ``max_output_bytes`` bounds what is kept of each stream, and ``keep`` selects which: the ``head``, the ``tail`` or ``both`` ends.
-        Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError``, ``SessionLostError`` and
+        After ``timeout`` seconds the command and all processes that it started are killed; the exit code is then 124, and the result has
+        the output so far. ``command_id`` makes the call idempotent: a second call with the same id attaches to the same command. ``input``
+        is the whole standard input. At most ``max_output_bytes`` of each stream are kept, and ``keep`` selects which part: the ``head``,
+        the ``tail`` or ``both`` ends. Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError``, ``SessionLostError`` and
         ``ServiceUnavailableError``. Cancelling the wait interrupts the command.
         """
-        data = None if input is None else content_of(input, "input")
-        limit = output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
-        call = new_run(self._driver.engine, self._sink, command, timeout, data, command_id, limit, collecting=True)
+        call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, collecting=True)
         return await outcome(self._driver, call, partial(self._sink.run, call))
 
     def stream(
@@ -78,21 +78,39 @@ class AsyncShell:
         max_output_bytes: int | None = None,
         keep: Keep = "head",
     ) -> AsyncCommandStream:
-        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors as for ``run``.
-
-        That is ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
+        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors are those of ``run``:
+        ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
         """
-        data = None if input is None else content_of(input, "input")
-        limit = output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
-        new = partial(new_run, self._driver.engine, self._sink, command, timeout, data, command_id, limit, collecting=False)
-        return AsyncCommandStream(self._driver, self._sink, new)
+        call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, collecting=False)
+        return AsyncCommandStream(self._driver, call, partial(self._sink.run, call))
+
+    def _new_call(
+        self,
+        command: str,
+        timeout: float | None,
+        data: bytes | str | None,
+        command_id: str | None,
+        max_output_bytes: int | None,
+        keep: Keep,
+        *,
+        collecting: bool,
+    ) -> Call:
+        """A command that ``ShellSink.run`` sends; ``data`` is all of its standard input."""
+        driver, options = self._driver, self._driver.options
+        if data is not None and self.tty:
+            raise bad("a command on a terminal reads typed keys and takes no other input", hint="shell.write() types them while it runs")
+        limit = output_limit(max_output_bytes, options.max_output_bytes, keep)
+        call = Call(self._sink, driver.engine.new_event, command_id_of(command_id), limit, collecting=collecting)
+        call.params = run_params(command, timeout, options.command_timeout_s, data is not None)
+        if data is not None:
+            call.input = content_of(data, "input")
+        return call
 
     async def write(self, data: bytes | str) -> None:
-        """Type on its terminal (``shell(tty=True)``), for what runs: ``"yes\\n"``, ``"\\x03"`` for Ctrl-C, ``"\\x04"`` for end of input.
+        """Type on the shell's terminal (``shell(tty=True)``): ``"yes\\n"``, ``"\\x03"`` for Ctrl-C, ``"\\x04"`` for end of input.
 
-        What is typed while nothing runs is for the next command; what a command leaves unread is discarded when it ends. Waits while
-        the terminal's buffer is full.
-        ``data`` is bytes, or text as UTF-8.
+        The keys go to the running command, or to the next one if none runs; keys that a command has not read are discarded when it ends.
+        Waits while the terminal's buffer is full. ``data`` is bytes, or text as UTF-8.
         """
         self._check_terminal("write")
         keys = content_of(data)
@@ -100,7 +118,7 @@ class AsyncShell:
             raise self._sink.over()
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set the size of its terminal in character cells; what runs gets SIGWINCH.
+        """Set the size of the terminal in character cells; the running command gets SIGWINCH.
 
         ``rows`` and ``cols`` are from 1 to 4096, in the order of ``Terminal.resize``.
         """
@@ -126,11 +144,11 @@ class AsyncShell:
             self._driver.perform(call.signal, number)
 
     async def close(self) -> None:
-        """End the shell and all it started."""
+        """End the shell and all processes that it started."""
         await self._leave(False).wait(self._driver.options.cancel_timeout_s)
 
     async def detach(self) -> None:
-        """Leave the shell running; ``sandbox.shell(name)`` finds it again, from this process or another."""
+        """Leave the shell running; ``sandbox.shell(name)`` attaches to it again, from this process or another."""
         await self._leave(True).wait(self._driver.options.cancel_timeout_s)
 
     def _leave(self, detach: bool) -> AnyEvent:

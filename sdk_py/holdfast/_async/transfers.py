@@ -1,7 +1,6 @@
-"""Moving bytes over a channel of the session: both directions, bounded memory, and an end that is always waited for.
-
-Owns the waiting around ``TransferSink``. Called by ``files``, ``sandbox`` (patches) and ``tunnel``; what the bytes mean is theirs.
-``send`` also writes the input of commands and shells.
+"""Moving bytes over a channel of the session, in both directions and with bounded memory. Owns the waiting around ``TransferSink``, also
+for the end of the channel. Called by ``files``, ``sandbox`` (patches) and ``tunnel``, which know what the bytes mean. ``send`` also writes
+the input of commands and shells.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from holdfast._errors import HoldfastError
 from holdfast._requests import bounded
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Cancelled
-from holdfast._transport.session.sink import AnyEvent, Sink
+from holdfast._transport.session.sink import Sink
 from holdfast._transport.session.sinks import TransferSink
 
 
 async def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool = False) -> bool:
-    """Send ``data``, and its end with ``eof``; waits while the far end does not take it. False: the channel has ended."""
+    """Send ``data``, and with ``eof`` the end of the input. Waits while the other side does not accept it. Returns False if the channel has
+    ended."""
     left = memoryview(data)
     while (sent := driver.perform(sink.write, left, eof)) >= 0:
         left = left[sent:]
@@ -30,7 +30,10 @@ async def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof:
 
 
 class AsyncTransfer:
-    """One open transfer channel. Leaving its ``with`` block ends it. ``sink`` is where its facts go, if to another than a new one."""
+    """One open transfer channel. Leaving its ``with`` block ends it, also where a wait was cancelled; without one, ``stop`` has to.
+
+    ``sink`` is where its facts go, if to another than a new one.
+    """
 
     def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any], sink: TransferSink | None = None) -> None:
         self._driver = driver
@@ -43,39 +46,34 @@ class AsyncTransfer:
             raise
 
     async def opened(self) -> dict[str, Any]:
-        """What the channel was opened with. Raises the typed refusal."""
+        """Wait until the channel is opened; returns the fields of ``Opened``. Raises the agent's typed error if it refuses."""
         sink = self._sink
         if sink.opened is None:
-            await self._wait(sink.changed)
+            await sink.changed.wait()
         if sink.error is not None:
             raise sink.error
         return sink.opened or {}
 
     async def read(self) -> bytes:
-        """The next bytes; b"" at the end of what the far end sends. Raises the typed error that ended it early."""
+        """The next bytes, or b"" when the other side has sent everything. Raises the typed error that ended the channel early."""
         sink = self._sink
         while (data := self._driver.perform(sink.take)) is None:
-            await self._wait(sink.changed)
+            await sink.changed.wait()
         if not data and sink.error is not None:
             raise sink.error
         return data
 
     async def write(self, data: bytes | memoryview, eof: bool = False) -> None:
         """Send ``data``; waits while the far end does not take it. Raises the typed error that ended the channel."""
-        try:
-            sent = await send(self._driver, self._sink, data, eof)
-        except Cancelled:
-            self.stop()
-            raise
-        if not sent:
+        if not await send(self._driver, self._sink, data, eof):
             raise self._sink.error or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
 
     async def closed(self) -> dict[str, Any]:
-        """The result, once the channel has done its work."""
+        """Wait for the end of the channel; returns the fields of ``Closed``."""
         sink = self._sink
         while not sink.ended:
             self._driver.perform(sink.discard_unread)
-            await self._wait(sink.changed)
+            await sink.changed.wait()
         if sink.error is not None:
             raise sink.error
         if sink.closed is None:
@@ -85,11 +83,14 @@ class AsyncTransfer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is GeneratorExit:
+            self.abandon()
+        else:
+            self.stop()
 
     def stop(self) -> None:
-        """End the transfer; the agent discards what was written so far where it can."""
+        """End the transfer; the agent discards what was written so far, if it can."""
         if not self._sink.ended:
             self._driver.perform(self._sink.stop)
 
@@ -97,10 +98,3 @@ class AsyncTransfer:
         """``stop`` for a finalizer, which may run in the middle of a step and cannot wait for its end."""
         if not self._sink.ended:
             self._driver.later(self._sink.stop)
-
-    async def _wait(self, changed: AnyEvent) -> None:
-        try:
-            await changed.wait()
-        except Cancelled:
-            self.stop()
-            raise

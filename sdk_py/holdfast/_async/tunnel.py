@@ -28,7 +28,7 @@ _ASK_MOST_S = 0.5
 
 @public
 class AsyncTunnel:
-    """Listens on ``address`` until it is closed. Its ``with`` block gives the address, ``str()`` of which is ``host:port``."""
+    """Listens on ``address`` until it is closed. Its ``with`` block returns the address; ``str(address)`` is ``host:port``."""
 
     def __init__(self, sandbox: AsyncAttachable, port: int, host: str | None, tunnels: set[AsyncTunnel]) -> None:
         self._sandbox = sandbox
@@ -49,7 +49,7 @@ class AsyncTunnel:
         return self._address
 
     async def _listen(self, host: str, port: int) -> None:
-        """Raises ``InvalidArgumentError`` when that is not possible, for example because the port is in use."""
+        """Start listening. Raises ``InvalidArgumentError`` if that is not possible, for example because the port is in use."""
         try:
             self._server = await listen(host, port, self._accept, self._background)
         except (OSError, OverflowError) as error:

@@ -2,19 +2,19 @@
 """How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST where WebSockets are blocked.
 
 Owns when a driver is made, replaced or left to another process, the choice between session and REST, and the order in which all that a
-sandbox object has open ends. Does not own the driver (``_transport``) nor the operations over it (``sandbox``, its only subclass).
+sandbox object has open ends. Does not own the driver (``_transport``), the sandbox's record and end (``lifecycle``), nor the operations
+over a session (``sandbox``).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._sync.shell import Shell
 from holdfast._errors import ClientClosedError, HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
-from holdfast._options import Options
 from holdfast._public import public
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads.driver import SessionDriver
@@ -22,17 +22,20 @@ from holdfast._transport.threads.events import Background, Event, Lock
 from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
+if TYPE_CHECKING:
+    from holdfast import SandboxClient  # by its public name: its module imports this one
 
-class Lifetime:
+
+class Resources:
     """What a sandbox object has open beside its session: shells, tunnels and heartbeats. Another begins in another process or event loop,
     and after a reset."""
 
     def __init__(self, rest: Rest, sandbox_id: str, fenced: Callable[[], bool]) -> None:
         self.heartbeat_s: float | None = None
-        """The interval of the heartbeats, where they are sent."""
+        """The interval of the heartbeats; None if none are sent."""
         self.shells: set[Shell] = set()
         self.tunnels: set[Any] = set()
-        """Of ``AsyncTunnel``, whose module imports this one."""
+        """The open tunnels (``AsyncTunnel``, whose module imports this one)."""
         self._rest = rest
         self._id = sandbox_id
         self._fenced = fenced
@@ -58,13 +61,13 @@ class Lifetime:
                 return
 
     def leave_shells(self, limit_s: float) -> None:
-        """End the shells, and leave those with a name running; waits for all of them together, however many there are."""
+        """End the shells without a name, and detach from the others. Waits for all of them at the same time."""
         end = time.monotonic() + limit_s
         for changed in [shell._leave(shell.named) for shell in self.shells]:
             changed.wait(max(end - time.monotonic(), 0.0))
 
     def end(self, driver: SessionDriver | None) -> None:
-        """Stop the heartbeats, close the tunnels and the session. What another process opened is left to it."""
+        """Stop the heartbeats and close the tunnels and the session, except for what another process has opened."""
         self._stopped.set()
         if driver is None or driver.here:
             for tunnel in list(self.tunnels):
@@ -78,39 +81,39 @@ class Lifetime:
 class Attachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, in_use: set[Any], rest: Rest, options: Options, sandbox_id: str, token: SessionToken | None) -> None:
-        """``in_use``: the sandboxes that are closed with their client."""
+    def __init__(self, client: SandboxClient, sandbox_id: str, token: SessionToken | None) -> None:
         self.id = sandbox_id
-        self._in_use = in_use
-        self._rest = rest
-        self._options = options
+        self._client = client
+        self._rest = client._rest
+        self._options = client._options
         self._token = token
         self._driver: SessionDriver | None = None
         self._lock = Lock()
-        self._by_rest = options.transport == "rest"
-        self._life = self._new_life()
+        self._by_rest = self._options.transport == "rest"
+        self._resources = self._new_resources()
 
-    def _new_life(self) -> Lifetime:
-        return Lifetime(self._rest, self.id, lambda: self._fenced)
+    def _new_resources(self) -> Resources:
+        return Resources(self._rest, self.id, lambda: self._fenced)
 
     def _heartbeat(self, interval_s: float) -> None:
-        self._in_use.add(self)
-        self._life.beat(interval_s)
+        self._client._in_use.add(self)
+        self._resources.beat(interval_s)
 
     def _start_over(self) -> None:
         """Begin anew in this process or event loop: background work of the former one does not run here."""
-        former, self._life = self._life, self._new_life()
+        former, self._resources = self._resources, self._new_resources()
         if former.heartbeat_s is not None:
             self._heartbeat(former.heartbeat_s)
 
     @property
     def _fenced(self) -> bool:
-        """Whether another client took the session over."""
+        """Whether another client has taken the session over."""
         why = self._driver.engine.error if self._driver is not None else None
         return why is not None and why.code == "session_fenced"
 
     def _attached(self) -> SessionDriver:
-        """The driver, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
+        """The attached driver. An expired session is replaced by a new one; a session that was taken over, or whose sandbox is gone, is
+        not."""
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
             return driver
@@ -124,7 +127,7 @@ class Attachable:
             if driver is not None and not driver.here:
                 if not driver.left_behind:
                     raise wrong_process_error()
-                driver = self._driver = None  # it belongs to the other process; this one makes a session of its own
+                driver = self._driver = None  # it belongs to the other process; this one opens a session of its own
                 self._start_over()
             if driver is not None and driver.engine.error is not None:
                 if driver.engine.error.code in GONE or self._fenced:
@@ -135,14 +138,14 @@ class Attachable:
                 token, self._token = self._token, None
                 driver = self._begun(token)
                 self._driver = driver
-                self._in_use.add(self)
+                self._client._in_use.add(self)
                 if self._rest.closed:  # during the attach: closing the client did not find this driver
                     driver.close()
                     self._rest.check_open()
         return driver
 
     def _begun(self, token: SessionToken | None) -> SessionDriver:
-        """A driver that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
+        """Attach a new driver. Raises the reason if that fails; if only REST reaches the service, REST is used from then on."""
         answered = False
         while True:
             driver = SessionDriver(self._options, self.id, token)
@@ -166,7 +169,7 @@ class Attachable:
         return True
 
     def _fallback(self) -> Rest | None:
-        """The REST client, where that is chosen or WebSockets do not pass; None where a session is."""
+        """The REST client if REST was chosen or WebSockets are blocked; None if a session is used."""
         if self._driver is None and not self._by_rest:
             try:
                 self._attached()

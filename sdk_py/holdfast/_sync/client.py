@@ -1,5 +1,5 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""The client of one Holdfast service: makes sandboxes, finds them, and keeps the images.
+"""The client of one Holdfast service: creates and lists sandboxes, and manages images and groups.
 
 Owns the settings and the HTTP connections; each sandbox owns its session.
 """
@@ -38,15 +38,14 @@ Results = list[R]
 
 @public
 class SandboxClient:
-    """Start here. ``url`` and ``api_key`` come from ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY`` where they are not given.
-
-    Times are seconds. ``transport``: ``auto`` (sessions, and REST where WebSockets do not pass), ``session`` or ``rest``.
-    ``connect_timeout_s``: how long each connection may take, and the first attach while the service cannot be reached; a busy service that
-    answers has three times as long. ``resume_timeout_s``: how long a connection that was lost is tried again before waiting calls fail.
-    ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``: the ``timeout`` of commands that name none
-    (``float("inf")`` there lifts it). ``max_output_bytes``: what is kept of each stream.
-    Raises ``ConfigurationError`` when there is no address or key. Once it is closed, it and its sandboxes, groups and images raise
-    ``ClientClosedError`` where they would need a connection; only what deletes goes on to work.
+    """The client of a Holdfast service. ``url`` and ``api_key`` default to ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY``. Times are seconds.
+    ``transport`` is ``auto`` (sessions, or REST if WebSockets are blocked), ``session`` or ``rest``. ``connect_timeout_s``: how long each
+    connection may take, and the first attach while the service cannot be reached; a service that answers but is busy gets three times as
+    long. ``resume_timeout_s``: how long to try to resume after a lost connection before waiting calls fail. ``request_timeout_s``: how long
+    one answer over HTTP may take. ``command_timeout_s``: the ``timeout`` of commands that set none (``float("inf")`` as a command's
+    ``timeout`` means no limit). ``max_output_bytes``: how much of each output stream is kept. Raises ``ConfigurationError`` if no address
+    or key is configured. After ``close``, the client and its sandboxes, groups and images raise ``ClientClosedError`` for everything that
+    needs a connection, except for deletions.
     """
 
     def __init__(
@@ -73,7 +72,8 @@ class SandboxClient:
             max_output_bytes=max_output_bytes,
         )
         self._rest = Rest(self._options)
-        self._in_use: set[Sandbox] = set()
+        self._in_use: set[Any] = set()
+        """The sandboxes that are closed with this client."""
         self._groups: set[Group] = set()
         self.images = Images(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
@@ -111,25 +111,25 @@ class SandboxClient:
         shm_size: int | str | None = None,
         **cluster: Unpack[ClusterOptions],
     ) -> Sandbox:
-        """Make a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
+        """Create a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
 
-        ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``
-        (the service's default is in ``info``; ``extend`` and ``set_lifetime`` change it), or when idle
-        for ``idle_timeout_s``: no command ran in it, detached ones too, and no request came (an attached client alone does not count);
-        with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
-        ``network`` is more exact than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
-        "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
-        ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.
-        ``entrypoint``: start what the image defines (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
-        ``sandbox.follow`` reaches; the sandbox lives on when it ends. ``ulimits`` are of all that is started, as
-        ``{"nofile": (1024, 4096), "core": 0}``, -1 for none. ``shm_size`` is how large /dev/shm may grow, in bytes (``"1g"``), by default
-        64 MiB on one machine.
-        ``sandbox_id`` names it. One of yours that has the name raises ``ConflictError``; with ``exist_ok`` it is shared, as it was made
-        with the same arguments: the first client to leave its ``with`` block deletes it.
-        Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``ImagePullError``,
-        ``QuotaError``, ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
-        ``image`` is its name in the store or a registry, ``env`` variables of all that runs in it, ``labels`` what
-        ``list_sandboxes`` finds it by; ``cluster`` stands for the fields of ``ClusterOptions``.
+        ``cpu`` is a number of cores (``2``, ``"500m"``), ``memory`` and ``disk`` are sizes in bytes (``"4Gi"``). The sandbox is deleted
+        after ``lifetime_s`` (``info`` shows the service's default; ``extend`` and ``set_lifetime`` change it), or when it was idle for
+        ``idle_timeout_s``, which means that no command ran, detached commands included, and no request came (an attached client alone does
+        not count as use). With ``heartbeat_timeout_s`` it is also deleted when this process stops sending heartbeats, which are sent
+        automatically. ``network`` is more exact than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …,
+        "ports": […]}], "domains": […], "dns": True}``. ``ClusterOptions`` lists the further options of a cluster, from ``gpu`` to
+        ``volumes``. ``group``: the group that the sandbox belongs to and ends with, given by its name or as the result of ``client.group``.
+        If the service or the quota is full, this method waits. ``entrypoint``: start the image's own entrypoint (``True``, on one machine)
+        or this list of words; ``sandbox.follow("entrypoint")`` attaches to it, and the sandbox continues when it ends. ``ulimits`` hold for
+        every process, as in ``{"nofile": (1024, 4096), "core": 0}``, with -1 for no limit. ``shm_size`` is how large /dev/shm may grow, in
+        bytes (``"1g"``), by default 64 MiB on one machine. ``sandbox_id`` is the id of the new sandbox. If you already have a sandbox of
+        that id, ``ConflictError`` is raised; with ``exist_ok`` that sandbox is returned instead, if it was created with the same arguments,
+        and the first client to leave its ``with`` block deletes it. The call may be repeated: requests carry an idempotency key. Raises
+        ``ConflictError``, ``ImageNotFoundError``, ``ImagePullError``, ``QuotaError``, ``SandboxNotReadyError``,
+        ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``. ``image`` is a name in the service's store or in a
+        registry, ``env`` are variables of every process, ``labels`` are what ``list_sandboxes`` filters by; ``cluster`` stands for the
+        fields of ``ClusterOptions``.
         """
         from holdfast._requests import create_body
 
@@ -157,17 +157,7 @@ class SandboxClient:
             cluster=cluster,
         )
         self._rest.check_open()
-        key = new_id()
-        try:
-            info = self._rest.create(body, key)
-            self._rest.check_open()
-        except (Cancelled, ClientClosedError):  # closed during this request
-            self._forget(chosen, key)
-            raise
-        except HoldfastError as why:
-            if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
-                self._forget(chosen, key, status="failed")
-            raise
+        info, _ = self._create(body, shared=exist_ok)
         sandbox = self._sandbox(info.sandbox_id, info)
         sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
@@ -197,12 +187,12 @@ class SandboxClient:
         progress: bool | None = None,
         return_exceptions: bool = False,
     ) -> Any:
-        """``function`` of each of ``items``, at most ``concurrency`` at a time; the results in their order.
+        """Call ``function`` for each of ``items``, at most ``concurrency`` at a time, and return the results in the order of the items.
 
-        For rollouts: a function that creates a sandbox, works in it and returns. ``progress`` shows a line of how many are done and failed
-        (None: where standard error is a terminal; True: also into a log, every ten seconds). The first exception, and Ctrl-C, ends the
-        map, cancels the others and is raised; with ``return_exceptions`` an exception stands in the place of its result, and
-        ``error.is_infrastructure`` is true of those to mask.
+        Meant for rollouts: a function that creates a sandbox, works in it and returns. ``progress`` prints a line with how many items are
+        done and have failed (None: only if standard error is a terminal; True: also to a log, every ten seconds). The first exception, or
+        Ctrl-C, ends the map: the other calls are cancelled and the exception is raised. With ``return_exceptions`` an exception is returned
+        in the place of its result; exclude those whose ``error.is_infrastructure`` is true from training.
         """
         from holdfast._progress import Progress
         from holdfast._transport.threads.mapping import mapped
@@ -213,26 +203,26 @@ class SandboxClient:
         return mapped(function, wanted, concurrency, Progress(len(wanted), progress), keep=return_exceptions)
 
     def group(self, name: str, *, ttl_s: float = 60.0) -> Group:
-        """A group of sandboxes that end together; no request is sent until its ``with`` block, or ``begin``.
+        """A group of sandboxes that are deleted together. No request is sent until its ``with`` block is entered or ``begin`` is called.
 
-        ``name`` is its name among yours; ``ttl_s``: how many seconds its sandboxes outlive the last heartbeat.
+        ``name`` is unique among your groups; ``ttl_s``: how many seconds after the last heartbeat the sandboxes are deleted.
         """
         return Group(self._rest, group_name_of(name), ttl_of(ttl_s), self._groups)
 
     def get_sandbox(self, sandbox_id: str) -> Sandbox:
-        """The sandbox of that id; no request is sent until it is used. Leaving its ``with`` block deletes it, ``close`` does not.
+        """An object for an existing sandbox. No request is sent until it is used. Leaving its ``with`` block deletes the sandbox, ``close``
+        does not.
 
-        ``sandbox_id`` is what ``create_sandbox`` was given, or ``sandbox.id``.
+        ``sandbox_id`` is the argument of ``create_sandbox``, or ``sandbox.id``.
         """
         return self._sandbox(sandbox_id_of(sandbox_id))
 
     def take_over(self, token: str) -> Sandbox:
-        """The sandbox of ``sandbox.session_token()``, with its session: its previous holder gets ``SessionFencedError`` from now on.
+        """Take over a session by the result of ``sandbox.session_token()``: its previous holder gets ``SessionFencedError`` from now on.
 
-        What runs goes on: reach commands with ``follow(command_id)``, shells and terminals by their names. The new holder also sends the
-        heartbeats. Raises ``InvalidArgumentError`` when it is no token, ``AuthenticationError`` when its secret is wrong,
-        ``SessionLostError`` when the session has expired.
-        ``token`` is what ``session_token`` gave.
+        Commands continue to run: ``follow(command_id)`` attaches to them, and shells and terminals are reached by their names. The new
+        holder also sends the heartbeats. ``token`` is the result of ``session_token``. Raises ``InvalidArgumentError`` for a malformed
+        token, ``AuthenticationError`` for a wrong secret, ``SessionLostError`` if the session has expired.
         """
         from holdfast._session_token import SessionToken
 
@@ -244,15 +234,15 @@ class SandboxClient:
         return sandbox
 
     def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> Records:
-        """The records of all sandboxes of this key, those that carry all of ``labels`` where any are given."""
+        """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels."""
         return self._rest.list(labels_of(labels))
 
     def doctor(self) -> Checks:
-        """The service's checks of itself: maps of name, ok, detail, fix."""
+        """The service's checks of its own installation, as maps with name, ok, detail and fix."""
         return self._rest.doctor()
 
     def close(self) -> None:
-        """Close the sessions and connections. The sandboxes stay, those of a group until its lease expires."""
+        """Close the sessions and connections. Sandboxes continue to run, those of a group until its lease expires."""
         self._rest.refuse()
         for group in list(self._groups):
             group.close()
@@ -263,13 +253,28 @@ class SandboxClient:
     def _sandbox(self, sandbox_id: str, info: SandboxInfo | None = None, session: SessionToken | None = None) -> Sandbox:
         from holdfast._sync.sandbox import Sandbox  # with all of a session: a program that only lists does without
 
-        return Sandbox(self, self._rest, self._options, sandbox_id, info, session)
+        return Sandbox(self, sandbox_id, info, session)
+
+    def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
+        """The record of the sandbox that ``body`` describes, and the key of its create. One that fails is deleted, unless it is shared with
+        other clients; one that its caller does not get is deleted too."""
+        sandbox_id, key = body["sandbox_id"], new_id()
+        try:
+            info = self._rest.create(body, key)
+            self._rest.check_open()
+        except (Cancelled, ClientClosedError):  # closed during this request
+            self._forget(sandbox_id, key)
+            raise
+        except HoldfastError as why:
+            if not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
+                self._forget(sandbox_id, key, status="failed")
+            raise
+        return info, key
 
     def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
-        """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
-
-        The create may still be on its way on another connection: it makes nothing then. A client that was closed meanwhile uses a
-        connection of its own.
+        """Delete the sandbox that was created under ``key`` and cannot be returned to the caller; with ``status``, only if it has that
+        status. If the create is still on its way on another connection, it is refused when it arrives. A client that was closed meanwhile
+        uses a new connection.
         """
         rest = Rest(self._options) if self._rest.closed else self._rest
         try:
@@ -288,7 +293,7 @@ class SandboxClient:
         self.close()
 
     def __reduce__(self) -> Never:
-        raise TypeError("a client cannot be copied or pickled: it holds connections and a key; make another client there")
+        raise TypeError("a client holds connections and a key and cannot be copied or pickled: create another client")
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.http.connected):

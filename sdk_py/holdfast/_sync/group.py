@@ -24,8 +24,8 @@ HEARTBEATS_PER_TTL = 3
 class Group:
     """``async with client.group("run-7", ttl_s=60) as group``, then ``client.create_sandbox(image, group=group)``.
 
-    While the block runs, heartbeats go out by themselves; at its end the group is deleted with all its sandboxes. When this process
-    dies, or cannot reach the service for ``ttl_s`` seconds, the service deletes them (reason ``group-lease``), and ``lost`` is set.
+    Inside the block heartbeats are sent automatically; at its end the group is deleted with all its sandboxes. If this process ends, or
+    cannot reach the service for ``ttl_s`` seconds, the service deletes the sandboxes (reason ``group-lease``), and ``lost`` is set.
     """
 
     def __init__(self, rest: Rest, name: str, ttl_s: float, groups: set[Group]) -> None:
@@ -41,7 +41,7 @@ class Group:
         self._stopped = Event()
 
     def begin(self) -> None:
-        """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
+        """Start the lease, and send heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
         if not self._lease:
             self._heartbeat(None)
             self._groups.add(self)
@@ -49,16 +49,16 @@ class Group:
             self._background.start(self._beat, name=f"holdfast-group-{self.name}")
 
     def info(self) -> GroupInfo:
-        """The service's record of it. Raises ``NotFoundError``."""
+        """The service's record of the group. Raises ``NotFoundError``."""
         return GroupInfo.read((self._rest.request("GET", self._path)).map())
 
     def delete(self) -> bool:
-        """End it with all its sandboxes, which go within moments; False when there was none."""
+        """End the group; its sandboxes are deleted within moments. Returns False if the group did not exist."""
         self.close()
         return self._rest.deleted(self._path) is not None
 
     def close(self) -> None:
-        """Stop the heartbeats: its sandboxes end when the lease does."""
+        """Stop the heartbeats. The sandboxes are deleted when the lease expires."""
         self._stopped.set()
         self._groups.discard(self)
         self._background.stop()

@@ -1,7 +1,7 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """The HTTP client of one service: one request, one answer.
 
-Owns the sending of a request, the idle connections, which are kept for a while, and the errors of requests without an answer.
+Owns the sending of a request, the idle connections that are kept for later requests, and the errors of requests without an answer.
 ``_transport.http1`` reads the answer; ``aio.net`` owns the socket. No library: the usual ones take milliseconds of CPU time for a request
 beside a thousand others, and longer to import than a short command takes altogether (decisions 0042, 0064).
 """
@@ -15,8 +15,8 @@ from typing import Any
 from holdfast._options import Options
 from holdfast._transport.threads.net import Stream, abort_all, connect, home
 from holdfast._transport.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
-from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer
-from holdfast._transport.rest.request import LocalFailureError, Service, body_of, no_answer
+from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer, LocalFailureError, no_answer
+from holdfast._transport.service import Service
 
 
 class Http:
@@ -24,7 +24,7 @@ class Http:
 
     def __init__(self, options: Options) -> None:
         self.connected = False
-        """Whether there may be connections to give back."""
+        """Whether there may be connections that have to be closed."""
         self._options = options
         self._service = Service(options)
         self._idle: list[tuple[Stream, float]] = []
@@ -34,8 +34,7 @@ class Http:
 
     def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
-        content, about = body_of(method, more)
-        head = self._service.head(method, path, headers, about, more.get("params"))
+        head, content = self._service.request(method, path, headers or {}, **more)
         if self._home != home():  # a fork or another event loop cannot use the connections of this one
             abort_all([stream for stream, _ in self._idle])
             self._idle, self._home = [], home()
@@ -59,13 +58,14 @@ class Http:
         return Answer(reader.status, reader.headers, reader.body)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         idle, self._idle, self.connected = self._idle, [], False
         abort_all([stream for stream, _ in idle])
 
 
 def _send(connection: Stream, head: bytes, content: bytes | Iterator[bytes]) -> bool:
-    """Send a request. False: not to its end, since the service has answered before, or broken the connection and may have said why."""
+    """Send a request. Returns False if not all of it was sent, because the service answered early or closed the connection, perhaps after
+    an answer."""
     try:
         if isinstance(content, bytes):
             connection.write(head + content)
@@ -92,11 +92,11 @@ def _chunks(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _usable(idle: list[tuple[Stream, float]]) -> Stream | None:
-    """A connection that the service has not closed; None where there is none."""
+    """An idle connection that the service has not closed; None if there is none."""
     while True:
         try:
             connection, since = idle.pop()
-        except IndexError:  # also where another thread took the last one
+        except IndexError:  # another thread may have taken the last one
             return None
         if time.monotonic() - since <= KEPT_S and connection.usable:
             return connection

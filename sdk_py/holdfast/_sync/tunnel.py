@@ -29,7 +29,7 @@ _ASK_MOST_S = 0.5
 
 @public
 class Tunnel:
-    """Listens on ``address`` until it is closed. Its ``with`` block gives the address, ``str()`` of which is ``host:port``."""
+    """Listens on ``address`` until it is closed. Its ``with`` block returns the address; ``str(address)`` is ``host:port``."""
 
     def __init__(self, sandbox: Attachable, port: int, host: str | None, tunnels: set[Tunnel]) -> None:
         self._sandbox = sandbox
@@ -50,7 +50,7 @@ class Tunnel:
         return self._address
 
     def _listen(self, host: str, port: int) -> None:
-        """Raises ``InvalidArgumentError`` when that is not possible, for example because the port is in use."""
+        """Start listening. Raises ``InvalidArgumentError`` if that is not possible, for example because the port is in use."""
         try:
             self._server = listen(host, port, self._accept, self._background)
         except (OSError, OverflowError) as error:

@@ -1,7 +1,6 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""What changes in a directory of the sandbox, one event after the other.
-
-Owns the reading of events. Made by ``sandbox.files.watch``; what an event means is decided by the agent.
+"""Events for changes in a directory of the sandbox. Owns the reading of events; the agent decides what an event means. Created by
+``sandbox.files.watch``.
 """
 
 from __future__ import annotations
@@ -28,14 +27,10 @@ _MOST_BYTES = 1024 * 1024
 
 @public
 class Watch:
-    """Changes of files: iterate it, or ``read`` one at a time; it ends with its ``with`` block, ``close``, or when what it watches is gone.
-
-    A connection that is lost and resumed loses no event. One that is not read for long, and a storm of changes, make an event
-    ``overflow``: some are lost, and what is there has to be looked at anew. A session that is lost raises ``SessionLostError``.
+    """Changes of files: iterate it, or ``read`` one event at a time. It ends with its ``with`` block, with ``close``, or when the watched
+    path is removed. A connection that is lost and resumed loses no event. If events are not read for long, or too many come at once, an
+    event ``overflow`` reports that some were lost: list the directory again. If the session is lost, ``SessionLostError`` is raised.
     """
-
-    _transfer: Transfer | None = None
-    """None also where ``__init__`` was interrupted: the finalizer reads it."""
 
     def __init__(self, driver: SessionDriver, params: dict[str, Any]) -> None:
         self._driver = driver
@@ -48,15 +43,17 @@ class Watch:
 
     def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
-        self._channel().opened()
+        try:
+            self._transfer.opened()
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, timeout: float | None = None) -> FileEvent | None:
-        """The next event; None when it is closed, or what it watches is gone. A cancelled wait loses none.
-
-        Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
+        """The next event, or None if the watch was closed or the watched path was removed. A cancelled wait loses no event. Raises
+        ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error if the session ends first.
         """
-        transfer = self._channel()
-        sink = transfer._sink
+        sink = self._transfer._sink
         timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         while not self._found:
@@ -74,7 +71,7 @@ class Watch:
 
     def _take(self) -> bytes | None:
         """Take what has come and read the events in it, as one step: an interrupt loses none."""
-        data = self._channel()._sink.take()
+        data = self._transfer._sink.take()
         if data:
             self._found.extend(read_each(self._unpacker, data, read_event, "event"))
         return data
@@ -82,11 +79,7 @@ class Watch:
     def close(self) -> None:
         """Stop watching; a call that waits for an event gets None."""
         self._closed = True
-        self._channel().stop()
-
-    def _channel(self) -> Transfer:
-        assert self._transfer is not None
-        return self._transfer
+        self._transfer.stop()
 
     def __iter__(self) -> Iterator[FileEvent]:
         return self
@@ -104,9 +97,10 @@ class Watch:
         self.close()
 
     def __repr__(self) -> str:
-        over = self._closed or self._channel()._sink.ended
+        over = self._closed or self._transfer._sink.ended
         return f"<{type(self).__name__} {self._path!r:.200}{' ended' if over else ''}>"
 
     def __del__(self) -> None:
-        if self._transfer is not None and not self._closed:
-            self._transfer.abandon()
+        transfer = getattr(self, "_transfer", None)  # not there where ``__init__`` was interrupted
+        if transfer is not None and not self._closed:
+            transfer.abandon()

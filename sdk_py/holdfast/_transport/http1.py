@@ -1,4 +1,4 @@
-"""HTTP/1.1 without I/O, as much as requests to one service need: a request as bytes, and one answer from the bytes that come.
+"""HTTP/1.1 without I/O, as far as requests to one service need it: writing a request, and reading one answer from received bytes.
 
 Pure. Owns framing (lengths, chunks, answers that end with their connection) and when a connection may carry the next request. Does not own
 sockets (``threads.net``, ``aio.net``) nor what an answer means (``rest.answer``, ``session.websocket``). Reference: RFC 9112.
@@ -21,7 +21,7 @@ class AnswerError(ValueError):
 
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    """The head of a request. Raises ``ValueError`` where a value holds what would end its line."""
+    """The head of a request. Raises ``ValueError`` for a value that contains a line end or another forbidden character."""
     lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()]]
     text = "".join(lines)
     if not text.isascii() or not text.isprintable() or " " in target:
@@ -30,21 +30,21 @@ def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
 
 
 def chunk(piece: bytes) -> bytes:
-    """A piece of a body of unknown length. An empty one would end it."""
+    """A chunk of a body of unknown length. It must not be empty, because an empty chunk ends the body."""
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
 class AnswerReader:
-    """Feed it what the socket gives until it is ``done``. Raises ``AnswerError``."""
+    """Reads one answer: feed it the received bytes until it is ``done``. Raises ``AnswerError``."""
 
     def __init__(self, *, upgrades: bool = False) -> None:
-        """``upgrades``: the request asked for another protocol, and 101 is its answer (RFC 9110 §7.8)."""
+        """``upgrades``: the request asked for another protocol, so status 101 is expected (RFC 9110 §7.8)."""
         self._upgrades = upgrades
         self.status = 0
         self.headers: dict[str, str] = {}
         self.done = False
         self.begun = False
-        """Whether any byte of an answer has come."""
+        """Whether any byte of the answer has arrived."""
         self._keeps = False
         self._buffer = bytearray()
         self._body: list[bytes] = []
@@ -58,16 +58,16 @@ class AnswerReader:
 
     @property
     def rest(self) -> bytes:
-        """What came behind the answer."""
+        """The bytes after the answer."""
         return bytes(self._buffer) if self.done else b""
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection may carry another request: its answer is whole, and nothing comes behind it."""
+        """Whether the connection may carry another request: the answer is complete, and no bytes follow it."""
         return self.done and self._keeps and not self._buffer
 
     def feed(self, data: bytes) -> None:
-        """Take bytes; none are the end of the connection."""
+        """Add received bytes; an empty value is the end of the connection."""
         if self.done:
             self._buffer += data
             return
@@ -165,7 +165,7 @@ class AnswerReader:
         self._move(size)
 
     def _move(self, size: int) -> int:
-        """Bytes of the body, out of the buffer."""
+        """Move bytes of the body out of the buffer."""
         if size:
             self._body.append(bytes(memoryview(self._buffer)[:size]))
             del self._buffer[:size]

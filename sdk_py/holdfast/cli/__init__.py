@@ -1,6 +1,5 @@
-"""The command line ``holdfast``: thin, on the synchronous SDK.
-
-Owns arguments, printing and exit codes; what it can do, the SDK can. Modules of commands are imported when they are used.
+"""The command line ``holdfast``, a thin layer on the synchronous SDK. Owns arguments, printing and exit codes. Modules of commands are
+imported when they are used.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """The entry point of the installed script."""
-    gc.disable()  # until the modules are read, which makes no garbage
+    gc.disable()  # disabled until the modules are loaded, which creates no garbage
     try:
         from holdfast.cli.app import run
 
         _open_missing_streams()
-        # UTF-8 whatever the locale is, as the far end is
+        # always UTF-8, as in the sandbox, whatever the locale is
         status = run([os.fsencode(word).decode("utf-8", "surrogateescape") for word in sys.argv[1:]])
-    except KeyboardInterrupt:  # while modules were still read
+    except KeyboardInterrupt:  # while modules were still being loaded
         status = 130
     _leave(status)
 

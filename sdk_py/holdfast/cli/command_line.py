@@ -1,8 +1,6 @@
-"""Command lines: options, commands and what is read from words, without a library.
-
-Owns the reading and the ``UsageError`` for what cannot be read. ``commands`` owns which commands there are. Written here because a parser
-library costs a tenth of the time that a short command takes to start, and none has docker's rule: what follows the sandbox or image
-belongs to the command that runs in it.
+"""Parsing of command lines: options, commands and their values. Owns the parsing and its ``UsageError``. ``commands`` owns the list of
+commands. No library is used, because importing one takes a tenth of the start of a short command, and none has docker's rule that the words
+after the sandbox or image belong to the command that runs in it.
 """
 
 from __future__ import annotations
@@ -14,15 +12,16 @@ from typing import Any
 from holdfast_wire.records import dataclass
 
 Arguments = SimpleNamespace
-"""What was read: one attribute an option or position, ``argv`` (the sandbox's command, or None), ``entry``, ``command`` and ``not_values``,
-a hint for each word that follows an option which may stand alone and that is none of its values."""
+"""The parsed command line: an attribute for each option and position; ``argv`` (the words of the command in the sandbox, or None);
+``entry`` and ``command``; and ``not_values``: a hint for each word that follows an option with an optional value without being one of its
+values."""
 
 
 _MOST = 999_999_999
 
 
 class UsageError(Exception):
-    """The command line is wrong. ``usage`` is the right form; without it that of the command which was typed is shown."""
+    """The command line is wrong. ``usage`` is the correct form; by default the usage of the typed command is shown."""
 
     def __init__(self, message: str, hint: str = "", usage: str = "", program: str = "holdfast") -> None:
         super().__init__(message)
@@ -32,7 +31,7 @@ class UsageError(Exception):
 
 
 def number(text: str) -> float:
-    """Seconds, or another quantity from 0."""
+    """A number of seconds, or another quantity of at least 0."""
     value = float(text)
     if not 0 <= value <= _MOST:
         raise ValueError
@@ -41,9 +40,10 @@ def number(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option by its names, as ``"-e --env"``. With a ``metavar`` it takes a value, that ``read`` reads (``ValueError`` for what is no
-    number); ``many``: again and again; ``bare``: the value where none is given, which then has to be written ``--name=VALUE`` or be one of
-    ``values``; ``closes``: where it is given, options after the first position are the sandbox's command's too."""
+    """An option. ``names`` are all its names, as in ``"-e --env"``. With a ``metavar`` it takes a value, which ``read`` converts
+    (``ValueError`` if it is not a number). ``many``: the option may be repeated. ``bare``: the value if none is given; then a value must be
+    written ``--name=VALUE`` or be one of ``values``. ``closes``: after this option, all words after the first position belong to the
+    command in the sandbox."""
 
     names: str
     help: str
@@ -57,7 +57,7 @@ class Option:
 
     @property
     def dest(self) -> str:
-        """The attribute that holds what was read."""
+        """The attribute that holds the option's value."""
         names = self.names.split()
         return next((name for name in names if name.startswith("--")), names[0]).lstrip("-").replace("-", "_")
 
@@ -67,8 +67,8 @@ JSON = Option("--json", "print JSON")
 
 
 class Command:
-    """One command: ``places`` are its positions (``NAME``, ``NAME?``, ``NAME...``, ``NAME*``); with ``inner`` the words after the first
-    position are those of a command in the sandbox, which begins with the first word that is no option."""
+    """One command. ``places`` are its positions (``NAME``, ``NAME?``, ``NAME...``, ``NAME*``). With ``inner``, the words after the first
+    position belong to a command in the sandbox, which begins with the first word that is not an option."""
 
     def __init__(self, name: str, help_: str, entry: str, places: str = "", *options: Option, inner: str = "", more: str = "") -> None:
         self.name = name
@@ -83,7 +83,7 @@ class Command:
 
     @property
     def positions(self) -> str:
-        """What follows the options, as the usage shows it."""
+        """The positions, as the usage shows them."""
         places = [f"[{place.rstrip('?*')}{'...' * place.endswith('*')}]" if place[-1] in "?*" else place for place in self.places]
         return " ".join([*places, *([self.inner] if self.inner else [])])
 
@@ -119,7 +119,7 @@ class Command:
         return found
 
     def _take(self, found: Arguments, word: str, following: Sequence[str]) -> int:
-        """Take one word of options; how many of those after it were values."""
+        """Parse one word with options. Returns how many of the following words were values."""
         if word.startswith("--"):
             name, separator, value = word.partition("=")
             return self._set(found, self._known(name), name, value if separator else None, following)
@@ -132,7 +132,7 @@ class Command:
         return 0
 
     def _set(self, found: Arguments, option: Option, name: str, value: str | None, following: Sequence[str]) -> int:
-        """Set what an option says; without a ``value`` the next word may be it. How many words were."""
+        """Set the value of an option; without ``value`` the next word may be the value. Returns how many words were used."""
         if not option.metavar:
             if value is not None:
                 raise self.wrong(f"{name} takes no value")
@@ -189,13 +189,20 @@ class Command:
             raise self.wrong(f"{left[0]!r} is an unexpected argument", next(iter(found.not_values.values()), ""))
 
     def help_text(self) -> str:
-        """What ``--help`` prints."""
+        """The text of ``--help``."""
         more = f"\n{self.more.strip()}\n" if self.more else ""
         return f"{self.usage}\n\n{self.help[0].upper()}{self.help[1:]}.\n{more}\noptions:\n{columns(self.options)}"
 
 
+class Delegated(Command):
+    """A command whose words another parser reads, which also owns its help."""
+
+    def read(self, words: Sequence[str]) -> Arguments:
+        return Arguments(entry=self.entry, argv=list(words), command=self, not_values={}, json=False, help=False)
+
+
 def columns(rows: Sequence[Option | tuple[str, str]]) -> str:
-    """Two columns; what is too wide for the first has a line of its own."""
+    """Two columns; an entry that is too wide for the first column has its own line."""
     width, text = 28, ""
     for row in rows:
         if isinstance(row, Option):

@@ -1,6 +1,6 @@
 """The commands of the command line: names, options, and the function of each.
 
-Owns the tree and its words; ``command_line`` parses command lines with it. Functions are named ``module:function`` below
+Owns the list of commands and their texts; ``command_line`` parses command lines with it. Functions are named ``module:function`` below
 ``holdfast.cli`` and imported when they are used.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.command_line import HELP, JSON, Command, Option, columns, number
+from holdfast.cli.command_line import HELP, JSON, Command, Delegated, Option, columns, number
 
 NETWORKS = ("none", "bridge", "internet")
 
@@ -32,23 +32,23 @@ exit codes:
   0    done
   1    `rm --all` was answered with no, `up` had to kill a process, or a check of `recipes` failed
   2    wrong usage, arguments, settings or local files; no service is configured
-  125  the service does not answer, refuses or fails; the sandbox or session failed or is not there; a check of `doctor` failed
+  125  the service does not answer, refuses or fails; the sandbox or session failed or does not exist; a check of `doctor` failed
   130  interrupted
-`run`, `exec` and `shell` end with the exit code of what they ran: 126 cannot be executed, 127 not found, 124 after a time-out,
-128+n after signal n.
+`run`, `exec` and `shell` end with the exit code of the command: 126 if it cannot be executed, 127 if it is not found, 124 after a
+time-out, 128+n after signal n.
 
 SANDBOX is an id, or the beginning of a generated one. --json may also stand before the command.
-The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdfast/env that `holdfast up` writes.
+The address and key of the service come from HOLDFAST_URL and HOLDFAST_API_KEY, else from the file .holdfast/env of `holdfast up`.
 """
 
 
 _ENV = (
     Option("-e --env", "set a variable; NAME alone takes its value from this environment", "NAME=VALUE", many=True),
-    Option("--env-file", "set the variables of a file of NAME=VALUE lines", "FILE", many=True),
+    Option("--env-file", "set the variables in a file with NAME=VALUE lines", "FILE", many=True),
 )
 _PLACE = (Option("-w --cwd --workdir", "working directory", "DIR"), Option("-u --user", "user name or id", "USER"))
 _MAKING = (
-    Option("--id --name", "the sandbox's id, else one is generated", "ID"),
+    Option("--id --name", "id of the sandbox (default: a generated id)", "ID"),
     Option("--cpu --cpus", "limit of CPU, in cores: 2, 0.5, 500m", "CORES"),
     Option("-m --memory", "limit of memory: 512m, 4g, 512Mi, 4Gi", "SIZE"),
     Option("--disk", "limit of disk space: 10g, 10Gi", "SIZE"),
@@ -69,7 +69,7 @@ _RUNNING = (
     Option("--timeout", "end the command after this time, with exit code 124", "SECONDS", number),
     Option("--raw", "pass control sequences to this terminal; files and pipes always get raw bytes"),
     Option("--login", "run the command in a login shell"),
-    Option("-c", "a command string, run by the sandbox's shell, instead of words", "STRING"),
+    Option("-c", "a command line for the sandbox's shell, in place of COMMAND", "STRING"),
 )
 _RAW = Option("--raw", "pass control sequences to this terminal")
 _NO_EFFECT = "no effect; accepted for compatibility with docker"
@@ -81,23 +81,23 @@ def _lines(text: str) -> int | None:
 
 _COMMANDS = {command.name: command for command in (
     Command(
-        "run", "make a sandbox and run a command in it", "running:run", "IMAGE",
+        "run", "create a sandbox and run a command in it", "running:run", "IMAGE",
         Option("--rm", "delete the sandbox once the command has ended; with -d, some seconds later"),
         Option("--entrypoint", "the program to run; the words after IMAGE are its arguments", "PROGRAM", closes=True),
         *_RUNNING, *_MAKING, *_PLACE,
         inner="[COMMAND ARGUMENTS...]",
         more="""
-The sandbox stays unless --rm is given; -d prints its id and returns. Without COMMAND the image's own command runs (with -t, a
-shell). The image's variables, user and directory apply; its ENTRYPOINT is not put before a COMMAND. -w makes DIR where there is none.
+The sandbox continues to exist unless --rm is given; -d prints its id and returns. Without COMMAND the image's own command runs (with -t,
+a shell). The image's variables, user and directory apply; its ENTRYPOINT is not put before a COMMAND. -w creates DIR if it does not exist.
 """,
     ),
-    Command("create", "make a sandbox and print its id", "sandboxes:create", "IMAGE", *_MAKING),
+    Command("create", "create a sandbox and print its id", "sandboxes:create", "IMAGE", *_MAKING),
     Command(
         "exec", "run a command in a sandbox", "execute:exec_", "SANDBOX", *_RUNNING, *_ENV, *_PLACE,
         inner="[--] COMMAND ARGUMENTS...",
         more="""
-No shell reads the words of COMMAND: for pipes or variables write -c STRING, or bash -c STRING. Background processes that the command
-leaves continue to run.
+COMMAND runs without a shell: for pipes or variables write -c STRING, or bash -c STRING. Background processes that the command leaves
+continue to run.
 -d prints the id of the command, for `logs`.
 """,
     ),
@@ -111,16 +111,17 @@ leaves continue to run.
         "cp", "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
         Option("-L --follow-link", "follow a local link that is named as the source"),
         Option("-q --quiet", "do not report what is left out"),
-        Option("-r -a -R --recursive --archive", "no effect; directories are copied whole, with their modes"),
+        Option("-r -a -R --recursive --archive", "no effect; directories are always copied completely, with their modes"),
         more="""
-As docker cp:  a file goes to the file TARGET, or into the directory TARGET.
-  A directory becomes TARGET where there is none, else TARGET/DIR; DIR/. copies what it holds.
-  The directory above TARGET must be there. - is a tar archive on standard input or output.
+As docker cp does:
+  A file is copied to the file TARGET, or into the directory TARGET.
+  A directory becomes TARGET if that does not exist, else TARGET/DIR; DIR/. copies only the content.
+  The parent directory of TARGET must exist. - is a tar archive on standard input or output.
   Remote paths may be relative to the sandbox's working directory.
 """,
     ),
     Command(
-        "port", "reach a port of a sandbox at a local one, until interrupted", "ports:port", "SANDBOX PORT",
+        "port", "forward a local port to a port of a sandbox, until interrupted", "ports:port", "SANDBOX PORT",
         more="PORT is a port of the sandbox; LOCAL:PORT also chooses the port on this machine.",
     ),
     Command(
@@ -141,7 +142,7 @@ the command has ended and its output was read to the end.
     Command("inspect", "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
     Command(
         "stats", "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
-        Option("--no-stream", "print once instead of every two seconds; always so for a file or pipe"),
+        Option("--no-stream", "print once instead of every two seconds; the default for a file or pipe"),
         Option("-a --all", _NO_EFFECT),
         more="The figures are sums over the processes in a sandbox; memory that processes share counts once for each of them.",
     ),
@@ -151,8 +152,8 @@ the command has ended and its output was read to the end.
         more="The same as rm: a sandbox that has ended cannot be started again, and its files are deleted.",
     ),
     Command(
-        "rm", "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
-        Option("-f --force", "do not ask, and ignore sandboxes that are gone already"),
+        "rm", "delete sandboxes and everything in them", "sandboxes:remove", "SANDBOX*",
+        Option("-f --force", "do not ask, and ignore sandboxes that do not exist"),
         Option("-a --all", "all sandboxes of this key"), Option("-l --label", "those with this label", "NAME=VALUE", many=True),
         Option("-v --volumes", _NO_EFFECT),
     ),
@@ -184,34 +185,34 @@ Ctrl-C ends all processes and sandboxes in order; a second Ctrl-C kills them.
 """,
     ),
     Command(
-        "cost", "compute what a sandbox costs for an hour on nodes of your own", "cost:cost", "",
+        "cost", "compute the hourly cost of a sandbox on your own nodes", "cost:cost", "",
         Option("--sandboxes", "number of sandboxes that run at the same time (128)", "NUMBER", number, 128),
         Option("--cpu --cpus", "CPU limit of a sandbox, in cores (2)", "CORES", default="2"),
         Option("-m --memory", "memory limit of a sandbox (8g)", "SIZE", default="8Gi"),
         Option("--cpu-used", "cores that a sandbox uses on average; nodes are then filled by use, not by limits", "CORES"),
         Option("--memory-used", "memory that a sandbox uses on average; as --cpu-used", "SIZE"),
-        Option("--headroom", "what a node reserves for a sandbox, as a multiple of its use (1.25)", "FACTOR", number, 1.25),
+        Option("--headroom", "reservation of a node for a sandbox, as a multiple of its use (1.25)", "FACTOR", number, 1.25),
         Option("--commands", "commands that one sandbox runs in a second (0.2)", "NUMBER", number, 0.2),
         Option("--node-cpu", "cores of a node that are available to sandboxes (16)", "CORES", default="16"),
         Option("--node-memory", "memory of a node that is available to sandboxes (64g)", "SIZE", default="64Gi"),
-        Option("--node-pods", "most pods on a node (110, the kubelet's usual limit)", "NUMBER", number, 110),
+        Option("--node-pods", "limit of pods on a node (110, the kubelet's usual limit)", "NUMBER", number, 110),
         Option("--node-price", "price of a node for an hour (0.824; 0.165 was the spot price of the same node)", "USD", number, 0.824),
         Option("--service-price", "price for an hour of a node that runs the service (as --node-price)", "USD", number),
-        Option("--measured", "read what Holdfast itself uses from this bench.json", "FILE"),
+        Option("--measured", "read the overhead of Holdfast from this bench.json", "FILE"),
         more="""
-Measure the use with `holdfast stats` or your cluster's metrics during a training run. Without --cpu-used and --memory-used a sandbox counts
-with its limits.
+Measure the use with `holdfast stats` or your cluster's metrics during a training run. Without --cpu-used and --memory-used the limits of a
+sandbox are counted.
 """,
     ),
     Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor"),
     Command("version", "print the version", "app:version"),
+    Delegated("recipes", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)", "app:recipes", "COMMAND"),
 )}  # fmt: skip
-_APART = ("recipes COMMAND", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)")
-NAMES = sorted({*_COMMANDS, *ALIASES, "help", "recipes"})
+NAMES = sorted({*_COMMANDS, *ALIASES, "help"})
 
 
 def named(words: Sequence[str]) -> tuple[Command | None, int]:
-    """The command that words begin with, and how many of them name it; None where they name none."""
+    """The command that the words begin with, and how many of them are its name; None if they name no command."""
     at = 1 if len(words) > 1 and words[0] in GROUPS else 0
     for size in (2, 1):
         name = " ".join(words[at : at + size])
@@ -222,14 +223,14 @@ def named(words: Sequence[str]) -> tuple[Command | None, int]:
 
 
 def help_text() -> str:
-    """What ``holdfast --help`` prints."""
+    """The text of ``holdfast --help``."""
     head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help for details):\n"
     top = columns([JSON, HELP, ("--version", "print the version")])
-    return f"{head}{columns([*map(_overview, _COMMANDS.values()), _APART])}\noptions:\n{top}\n{EPILOG}"
+    return f"{head}{columns([*map(_overview, _COMMANDS.values())])}\noptions:\n{top}\n{EPILOG}"
 
 
 def group_help_text(group: str) -> str:
-    """What ``holdfast GROUP --help`` prints, where that is the first word of several commands; else nothing."""
+    """The text of ``holdfast GROUP --help`` if GROUP is the first word of several commands, else an empty text."""
     rows = [_overview(command) for name, command in _COMMANDS.items() if group in GROUPS or name.startswith(f"{group} ")]
     if not rows or group in _COMMANDS:
         return ""

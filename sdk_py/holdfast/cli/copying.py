@@ -1,8 +1,8 @@
 """``cp``: copy a file or a directory in or out, to the path that ``docker cp`` would choose. The remote side is written ``SANDBOX:PATH``.
 
-Owns docker's rules (``_place``): where each kind of source goes, and what is refused. ``-`` is a tar archive on a standard stream.
-Differs on purpose: relative remote paths start at the working directory, and a link named as the source in a sandbox is followed, since
-a link from a sandbox could point to any file of this machine.
+Owns docker's rules (``_place``): the target path for each kind of source, and what is refused. ``-`` is a tar archive on standard input or
+output. Two differences to docker are intended: relative remote paths start at the working directory, and a link that is named as the source
+in a sandbox is followed, because a copied link could point to any file of this machine.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from holdfast import (
@@ -49,20 +50,20 @@ def copy(arguments: Arguments) -> None:
     source, target = remote(arguments.source), remote(arguments.target)
     if source is not None and target is not None:
         raise UsageError(
-            "nothing is copied from one sandbox to another",
-            hint="holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path, through this machine",
+            "cp cannot copy from one sandbox to another",
+            hint="copy through this machine: holdfast cp SANDBOX:/path - | holdfast cp - OTHER:/path",
         )
     if source is None and target is None:
         raise UsageError(
-            "either SOURCE or TARGET must be SANDBOX:PATH", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL"
+            "either SOURCE or TARGET must be SANDBOX:PATH", hint="write holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL"
         )
     if arguments.json and arguments.target == "-":
-        raise UsageError("standard output cannot take the archive and JSON at once", hint="leave out --json, or copy to a file")
+        raise UsageError("standard output cannot hold both the archive and JSON", hint="leave out --json, or copy to a file")
     if "" in (arguments.source, arguments.target):
         raise UsageError("a local path is empty", hint="write . for the working directory")
     archive: IO[bytes] | None = _archive_here() if arguments.source == "-" else None
     if source is None and archive is None:
-        _local_source(arguments.source)  # before anything is asked: a mistake here needs no service
+        _local_source(arguments.source)  # before any request: this check needs no service
     with SandboxClient() as client, opened(client, (source or target or ("", ""))[0]) as sandbox:
         if source is not None:
             moved = _to_output(sandbox, source[1]) if arguments.target == "-" else _download(sandbox.files, source[1], arguments.target)
@@ -88,9 +89,9 @@ def remote(word: str) -> tuple[str, str] | None:
 
 
 def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], str | None], where: str = "", mkdir: str = "mkdir -p") -> str:
-    """The path that a source gets at ``target``. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
-    ``kind`` returns what is at a path. Raises ``UsageError`` for what docker refuses: a target of another kind than the source, or one
-    without a directory above it."""
+    """The path to which a source is copied. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
+    ``kind`` returns the kind of entry at a path. Raises ``UsageError`` for what docker refuses: a target of another kind than the source,
+    or a target whose parent directory does not exist."""
     name, is_directory, contents = source
     there, place = kind(target), target
     if there == "directory":
@@ -98,9 +99,9 @@ def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], st
     elif is_directory:
         place = target.rstrip("/") or "/"
     elif target.endswith(("/", "/.")):
-        raise UsageError(f"there is no directory {target}", hint="make it first, or leave out the slash to name the file itself")
+        raise UsageError(f"there is no directory {target}", hint="create it first, or leave out the slash to name the file itself")
     if there is None and kind(parent := posixpath.dirname(place) or ".") != "directory":
-        raise UsageError(f"there is no directory {parent}{where}", hint=f"make it first: {mkdir} {parent}")
+        raise UsageError(f"there is no directory {parent}{where}", hint=f"create it first: {mkdir} {parent}")
     present = kind(place) if there == "directory" and place != target else there
     if present is not None and (present == "directory") != is_directory:
         kinds = ("directory", "file") if is_directory else ("file", "directory")
@@ -125,23 +126,13 @@ def _download(files: Files, path: str, local: str) -> TransferResult:
 
 
 def _name_of(source: FileEntry, path: str) -> str:
-    """The last name of the path as it was written: that of a link, not of what it points to."""
+    """The last component of the path as it was written: for a link, the name of the link."""
     last = posixpath.basename(path.rstrip("/").removesuffix("/."))
     return last if last not in ("", ".", "..") else posixpath.basename(source.path.rstrip("/"))
 
 
-class _Incoming:
-    """What a transfer sends, for ``tarfile``, which takes pieces of any size."""
-
-    def __init__(self, transfer: Transfer) -> None:
-        self._transfer = transfer
-
-    def read(self, _size: int) -> bytes:
-        return self._transfer.read()
-
-
 def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
-    """A tar archive on standard output whose members begin with the source's name, or with ``./`` for ``DIR/.``."""
+    """Write a tar archive to standard output. Its members begin with the source's name, or with ``./`` for ``DIR/.``."""
     source = sandbox.files.stat(path)
     top = "." if source.is_dir and _wants_contents(path) else _name_of(source, path) or "."
     out = sys.stdout.buffer
@@ -149,13 +140,13 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
     try:
         with (
             Transfer(sandbox._attached(), "download", {"path": path}) as transfer,
-            tarfile.open(fileobj=cast(Any, _Incoming(transfer)), mode="r|") as packed,
+            tarfile.open(fileobj=cast(Any, SimpleNamespace(read=lambda _size: transfer.read())), mode="r|") as packed,
             tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
         ):
             for member in packed:
                 inner = posixpath.normpath(member.name) if source.is_dir else ""
                 member.name = top if inner in ("", ".") else f"{top}/{inner}"
-                member.pax_headers = {}  # they hold the old name
+                member.pax_headers = {}  # they contain the old name
                 archive.addfile(member, packed.extractfile(member) if member.isreg() else None)
                 entries, size = entries + 1, size + member.size
             archive.close()
@@ -177,7 +168,7 @@ def _local_source(local: str) -> Path:
 
 
 def _kind(files: Files, path: str) -> str | None:
-    """What is at a remote path: ``directory``, ``file`` for anything else, None for nothing."""
+    """The kind of entry at a remote path: ``directory``, ``file`` for any other kind, None if it does not exist."""
     try:
         return "directory" if files.stat(path).is_dir else "file"
     except _NO_ENTRY:
@@ -193,10 +184,11 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     named = (os.path.basename(os.path.abspath(local)), is_directory, _wants_contents(local))
     try:
         place = _place(named, path, partial(_kind, files), " in the sandbox", f"holdfast exec {sandbox.id} mkdir -p")
-    except UnsupportedError:  # REST alone cannot ask: then the path is taken for the file's own
+    except UnsupportedError:  # over REST the path cannot be checked: then it is used as the path of the file
         return files.upload(local, path)
     if as_link:
-        return _send(sandbox, posixpath.dirname(place) or ".", _link_archive(source, posixpath.basename(place)))
+        link = _link_archive(source, posixpath.basename(place))
+        return read_transfer(files._upload_archive(link, posixpath.dirname(place) or "."))
     return files.upload(os.path.realpath(local) if follow else local, place)
 
 
@@ -210,7 +202,7 @@ def _link_archive(link: Path, name: str) -> Iterator[bytes]:
 
 
 def _archive_here() -> Any:
-    """The archive on standard input, unpacked where it is compressed. Raises ``UsageError`` where it is none."""
+    """The archive on standard input, decompressed if necessary. Raises ``UsageError`` if it is not an archive."""
     source = _Input()
     begun = source.begun
     for magic, module in _COMPRESSED:
@@ -219,13 +211,13 @@ def _archive_here() -> Any:
     if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun)):
         raise UsageError(
             "standard input is not a tar archive",
-            hint="tar c DIR | holdfast cp - SANDBOX:/path; to write one file: holdfast exec -i SANDBOX sh -c 'cat > /path'",
+            hint="an archive: tar c DIR | holdfast cp - SANDBOX:/path; one file: holdfast exec -i SANDBOX sh -c 'cat > /path' < FILE",
         )
     return source
 
 
 class _Input:
-    """Standard input, whose first block has been read."""
+    """Standard input, of which the first block has been read."""
 
     def __init__(self) -> None:
         self._source: Any = sys.stdin.buffer
@@ -241,7 +233,7 @@ class _Input:
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:
     if _kind(sandbox.files, path) != "directory":
         raise UsageError(f"the target of an archive must be a directory: {path}", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
-    return _send(sandbox, path, _pieces(archive))
+    return read_transfer(sandbox.files._upload_archive(_pieces(archive), path))
 
 
 def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
@@ -249,16 +241,8 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
         try:
             piece = archive.read(PIECE_BYTES)
         except Exception as wrong:  # noqa: BLE001  each library that decompresses has its own kinds
-            raise UsageError(f"the archive on standard input cannot be decompressed: {wrong}", hint="send it again, whole") from None
+            hint = "the archive is incomplete or damaged: send it again"
+            raise UsageError(f"the archive on standard input cannot be decompressed: {wrong}", hint=hint) from None
         if not piece:
             return
         yield piece
-
-
-def _send(sandbox: Sandbox, directory: str, pieces: Iterator[bytes]) -> TransferResult:
-    """Have the sandbox unpack a tar stream into a directory."""
-    with Transfer(sandbox._attached(), "upload", {"path": directory}) as transfer:
-        for piece in pieces:
-            transfer.write(piece)
-        transfer.write(b"", eof=True)
-        return read_transfer(transfer.closed())

@@ -1,8 +1,8 @@
 """``cost``: the price of a sandbox for an hour on your own nodes, from the nodes' price and how many sandboxes fit on one.
 
-Owns the arithmetic and the printing. What Holdfast itself adds to a sandbox and to the cluster was measured (tests/bench); --measured takes
-it from another run's bench.json. Prices are US dollars. Defaults are those of Orchard Env's paper (arXiv 2605.15040, appendix B);
-`holdfast recipes cost` is its table.
+Owns the arithmetic and the printing. The overhead of Holdfast itself was measured (tests/bench); --measured reads it from the bench.json of
+another run. Prices are US dollars. The defaults are those of Orchard Env's paper (arXiv 2605.15040, appendix B); `holdfast recipes cost`
+prints its table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _CONTROLLER_AND_REDIS_CORES = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What Holdfast adds: memory of agent and shell in each sandbox, of a gateway for each session, and its CPU for each command."""
+    """The overhead of Holdfast: memory of agent and shell in each sandbox, and a gateway's memory for each session and CPU time for each
+    command."""
 
     sandbox_bytes: float = 18 * _MIB
     session_bytes: float = 24 * _KIB
@@ -39,7 +40,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """``cpu`` (cores) and ``memory`` (bytes) are what each sandbox takes of a node; ``rate``: commands a second of each."""
+    """``cpu`` (cores) and ``memory`` (bytes) are what each sandbox uses of a node; ``rate``: commands a second of each sandbox."""
 
     sandboxes: int
     cpu: float
@@ -49,7 +50,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What sandboxes can have of a node, and its price for an hour."""
+    """The part of a node that sandboxes can use, and the node's price for an hour."""
 
     cpu: float
     memory: float
@@ -59,7 +60,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``bound`` is what a node runs out of first: cpu, memory or pods. Dollars are of the whole fleet for an hour, and of each sandbox."""
+    """``bound`` is the resource that limits how many sandboxes fit on a node: cpu, memory or pods. Prices are for an hour, of the whole
+    fleet and of one sandbox."""
 
     per_node: int
     bound: str
@@ -72,7 +74,8 @@ class Cost:
 
 
 def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) -> Cost:
-    """The fleet on such nodes, its service on nodes of this size at ``service_price``. Raises ValueError where no sandbox fits on one."""
+    """The cost of the fleet on such nodes, with its service on nodes of the same size at ``service_price``. Raises ValueError if no sandbox
+    fits on a node."""
     fits = {
         "cpu": math.floor(node.cpu / fleet.cpu + 1e-9),
         "memory": math.floor(node.memory / (fleet.memory + overhead.sandbox_bytes)),
@@ -81,8 +84,8 @@ def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) 
     bound = min(fits, key=lambda name: fits[name])
     per_node = fits[bound]
     if per_node < 1:
-        raise ValueError(f"no sandbox fits on a node: {bound} is not enough")
-    # half of a core at most: what is left answers bursts
+        raise ValueError(f"no sandbox fits on a node: the node has too little {bound}" if bound != "pods" else "a node takes no pod")
+    # at most half of a core: the rest is kept for bursts
     busy = max(fleet.sandboxes * fleet.rate * overhead.command_s / 0.5, fleet.sandboxes * overhead.session_bytes / _GIB)
     gateways = max(_GATEWAYS_AT_LEAST, math.ceil(busy))
     service_cores = gateways + _CONTROLLER_AND_REDIS_CORES
@@ -92,19 +95,20 @@ def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) 
 
 
 def cost(arguments: Arguments) -> int:
-    """Print what a sandbox-hour costs."""
-    limits = parse_cpu(arguments.cpu), parse_bytes(arguments.memory)
+    """Print the cost of a sandbox-hour."""
+    limits = parse_cpu(arguments.cpu, "--cpu"), parse_bytes(arguments.memory, "--memory")
     used = (
-        parse_cpu(arguments.cpu_used) if arguments.cpu_used else None,
-        parse_bytes(arguments.memory_used) if arguments.memory_used else None,
+        parse_cpu(arguments.cpu_used, "--cpu-used") if arguments.cpu_used else None,
+        parse_bytes(arguments.memory_used, "--memory-used") if arguments.memory_used else None,
     )
     if arguments.headroom < 1:
-        raise UsageError("--headroom must be at least 1", "1.25 reserves a quarter more than is used")
+        raise UsageError("--headroom must be at least 1", "1.25 reserves a quarter more than a sandbox uses")
     cpu, memory = (limit if use is None else min(limit, use * arguments.headroom) for limit, use in zip(limits, used, strict=True))
     sandboxes = int(arguments.sandboxes)
     if sandboxes < 1 or sandboxes != arguments.sandboxes:
-        raise UsageError("--sandboxes must be a whole number of at least 1")
-    node = Node(parse_cpu(arguments.node_cpu), parse_bytes(arguments.node_memory), int(arguments.node_pods), arguments.node_price)
+        raise UsageError("--sandboxes must be a whole number of at least 1", "for example --sandboxes 128")
+    node_memory = parse_bytes(arguments.node_memory, "--node-memory")
+    node = Node(parse_cpu(arguments.node_cpu, "--node-cpu"), node_memory, int(arguments.node_pods), arguments.node_price)
     service_price = node.price if arguments.service_price is None else arguments.service_price
     overhead = Overhead() if arguments.measured is None else measured(arguments.measured)
     try:
@@ -117,10 +121,10 @@ def cost(arguments: Arguments) -> int:
             {"sandboxes": sandboxes, **asdict(found), "hosted_usd_per_sandbox_hour": {name: round(usd, 4) for name, usd in hosted.items()}}
         )
         return 0
-    print_line(f"a node takes {found.per_node} sandboxes (then {found.bound} is used up): {found.nodes} nodes for {sandboxes}")
-    print_line(f"the service takes {found.service_cores:g} cores, {found.gateways} gateways among them: {found.service_nodes} more")
+    print_line(f"{found.per_node} sandboxes fit on a node, limited by {found.bound}: {sandboxes} sandboxes need {found.nodes} nodes")
+    print_line(f"the service, with {found.gateways} gateways, needs {found.service_cores:g} cores: {found.service_nodes} further nodes")
     print_line(f"${found.usd_per_hour:,.2f} an hour, ${found.usd_per_sandbox_hour:.4f} per sandbox-hour")
-    print_line("hosted, list prices for the same limits: " + ", ".join(f"{name} ${usd:.3f}" for name, usd in hosted.items()))
+    print_line("list prices of hosted services for the same limits: " + ", ".join(f"{name} ${usd:.3f}" for name, usd in hosted.items()))
     return 0
 
 
@@ -133,7 +137,7 @@ def measured(path: str) -> Overhead:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, LookupError, TypeError):
-        raise UsageError(f"{path} is no bench.json", "make bench writes one") from None
+        raise UsageError(f"{path} is not a bench.json", "`make bench` writes this file") from None
     found = {
         name: values[figure] * unit
         for name, figure, unit in (("sandbox_bytes", "P8", _MIB), ("session_bytes", "P9", _KIB))

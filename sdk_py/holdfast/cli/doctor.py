@@ -1,6 +1,5 @@
-"""``doctor``: checks Python and the service, or this machine's node where no service answers; prints what to do about each failure.
-
-Exit status 0 when all that is required is there, 125 otherwise.
+"""``doctor``: checks Python and the service, or this machine's node if no service answers, and prints what to do about each failure. Exit
+status 0 if all required checks pass, 125 otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NODE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: ``fix`` is what to do when it failed; without ``required`` its failure only disables a feature."""
+    """One check. ``fix``: what to do if it fails; without ``required``, a failure only disables a feature."""
 
     name: str
     ok: bool
@@ -66,7 +65,7 @@ def _service() -> list[Check]:
 
 
 def _node() -> list[Check]:
-    """The checks of a node on this machine, where its code is installed."""
+    """The checks of a node on this machine, if the node's code is installed."""
     if find_spec("session_agent") is None or find_spec(NODE) is None:
         return []
     try:
@@ -76,12 +75,12 @@ def _node() -> list[Check]:
         body = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as why:
         what = f"the checks of the node could not be run: {type(why).__name__}"
-        return [Check("node", False, what, "run `python -m session_agent.node doctor`")]
+        return [Check("node", False, what, "run `python -m session_agent.node doctor` to see the whole error")]
     rows = body.get("checks", []) if isinstance(body, dict) else body
     return [read(row) for row in rows if isinstance(row, dict)]
 
 
 def read(row: dict[str, Any]) -> Check:
-    """A check as the service or a node reports it."""
+    """Read a check that the service or a node reports."""
     detail, fix = str(row.get("detail") or ""), str(row.get("fix") or "")
     return Check(str(row.get("name", "?")), row.get("ok") is True, detail, fix, row.get("required") is not False)

@@ -1,6 +1,5 @@
-"""``exec``: one command, its output as it comes, its exit code as ours; what ``run`` shares with it; and ``shell``.
-
-Owns the options of commands, our standard streams while one runs, and commands that are started and left.
+"""``exec`` and ``shell``, and what ``run`` shares with them. The command's output is shown as it arrives, and its exit code is that of this
+program. Owns the options of commands, the standard streams of this program while a command runs, and detached commands.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ _PIPED = "command -v bash >/dev/null 2>&1 && exec bash{login}; exec sh{login}"
 def exec_(arguments: Arguments) -> int:
     command = command_of(arguments)
     if command is None:
-        raise UsageError("a command is missing", hint="holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
+        raise UsageError("COMMAND is missing", hint="write holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
     options = options_of(arguments) | {"env": variables(arguments) or None}
     if arguments.detach and (arguments.tty or arguments.stdin):
         raise UsageError(
-            "a detached command has no terminal and no standard input", hint="leave out -i and -t; shell --attach NAME keeps a terminal"
+            "a detached command has no terminal and no standard input",
+            hint="leave out -i and -t; `holdfast shell SANDBOX --attach NAME` keeps a terminal",
         )
     with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         if not arguments.detach:
@@ -48,8 +48,8 @@ def exec_(arguments: Arguments) -> int:
 
 
 def shell(arguments: Arguments) -> int:
-    """``shell``: a terminal. Where standard input is none, a shell without a terminal reads it, as with other remote shells: no prompts, no
-    echo. Only a terminal with a name is one all the same, fed line by line."""
+    """``shell``: a shell on a terminal. If standard input is not a terminal, a shell without a terminal reads it, without prompts and echo,
+    as with other remote shells. With ``--attach`` a terminal is used in any case."""
     from holdfast.cli.terminal import run_terminal, size
 
     place = {"cwd": arguments.cwd, "user": arguments.user, "env": variables(arguments) or None}
@@ -63,14 +63,14 @@ def shell(arguments: Arguments) -> int:
 
 
 def command_of(arguments: Arguments) -> Command | None:
-    """The command to run, None where there is none. Raises ``UsageError`` for both words and ``-c``."""
+    """The command to run; None if none was given. Raises ``UsageError`` if both words and ``-c`` were given."""
     if arguments.c is not None and arguments.argv:
-        raise UsageError("give either the command's words or a string with -c", hint="bash -c STRING can be written as words too")
+        raise UsageError("give either a COMMAND or -c STRING, not both", hint="bash -c STRING is a COMMAND too")
     return arguments.c if arguments.c is not None else arguments.argv or None
 
 
 def options_of(arguments: Arguments) -> dict[str, Any]:
-    """What ``Sandbox.exec`` and ``start`` are called with."""
+    """The arguments of ``Sandbox.exec`` and ``start``."""
     if arguments.tty and arguments.timeout is not None:
         raise UsageError("a command on a terminal cannot have a time limit", hint="leave out --timeout, or -t")
     user = arguments.user
@@ -83,7 +83,7 @@ def options_of(arguments: Arguments) -> dict[str, Any]:
 
 
 def attached(sandbox: Sandbox, command: Command | None, options: dict[str, Any], arguments: Arguments, **more: Any) -> int:
-    """Run it with our standard streams, or on our terminal. The exit status."""
+    """Run the command with the standard streams or the terminal of this program. Returns the exit status."""
     if arguments.tty:
         from holdfast.cli.terminal import run_terminal, size
 
@@ -97,15 +97,15 @@ def attached(sandbox: Sandbox, command: Command | None, options: dict[str, Any],
 
 
 def _hint(command: Command) -> None:
-    """A whole command line was given as the name of one program."""
+    """Print a hint if a whole command line was given as the name of one program."""
     if isinstance(command, list) and len(command) == 1 and _SHELL_SIGNS & set(command[0]):
         import shlex
 
-        print_note(f"holdfast: words are passed on as they are; a shell reads them with -c {shlex.quote(command[0])}, or bash -c")
+        print_note(f"holdfast: no shell reads these words; to run them in a shell write -c {shlex.quote(command[0])}, or bash -c STRING")
 
 
 def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: bool, raw: bool = False, as_json: bool = False) -> int:
-    """Run it, its output as it comes or the whole of it as JSON. The exit status."""
+    """Run the command and print its output as it arrives, or all of it as JSON. Returns the exit status."""
     if not as_json:
         return _live(sandbox, command, options, stdin, raw)
     result = sandbox.exec(command, input=sys.stdin.buffer.read() if stdin else None, **options)
@@ -116,13 +116,14 @@ def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: b
 
 
 def terminal_of(sandbox: Sandbox, command: Command | None, options: dict[str, Any], **more: Any) -> Terminal:
-    """A terminal that runs it, and keeps none of its output."""
+    """A terminal that runs the command. None of its output is kept for the result."""
     words = ["sh", "-c", command] if isinstance(command, str) else command
     return sandbox.terminal(words, max_output_bytes=0, **{name: value for name, value in options.items() if name != "timeout"}, **more)
 
 
 def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_id: str | None) -> tuple[Process, int]:
-    """Start it and leave it, with its output kept for ``logs``. The exit status is not 0 where it could not be started."""
+    """Start the command and detach from it; its output is kept for ``logs``. Returns the exit status too, which is not 0 if the command
+    could not be started."""
     more = {"command_id": command_id, "env": None, "stdin": False, "outlive": "adopt", "spool": "tail", "detached": True}
     params = command_params(command, **{**more, "live": True, "keep": True, **options})
     process = begin(sandbox, Process, "command", params, sandbox._options.max_output_bytes)
@@ -150,20 +151,21 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
 
             threading.Thread(target=_feed, args=(process,), daemon=True).start()
         return show(process, screen)
-    except BaseException:  # Ctrl-C or a signal: end it too
+    except BaseException:  # Ctrl-C or a signal: end the command too
         process.close()
         raise
 
 
 def show(process: Process, screen: Screen) -> int:
-    """Show what it writes until it ends; signals are for it. The exit status."""
-    with passed_to_command(lambda: process.signal("INT"), process.close):
+    """Show the process's output until it ends, and pass signals to it. Returns the exit status."""
+    with passed_to_command(lambda: process.signal("INT"), process.close) as ended_by:
         screen.show(process)
-        return finish(process.wait())
+        return finish(process.wait(), ended_by)
 
 
 def _feed(process: Process) -> None:
-    """Standard input, passed on until it ends or is not read any more. Bypasses Python's buffer, whose lock must be free when we end."""
+    """Pass standard input on until its end, or until the command no longer reads it. Bypasses Python's buffer, whose lock must be free at
+    exit."""
     try:
         while data := _piece(sys.stdin.fileno()):
             process.write(data)
@@ -173,27 +175,26 @@ def _feed(process: Process) -> None:
 
 
 def _piece(source: int) -> bytes:
-    """What comes next; nothing at its end, and where nothing more can be read."""
+    """The next bytes; empty at the end, or if no more can be read."""
     while True:
         try:
             return os.read(source, PIECE_BYTES)
-        except BlockingIOError:  # it was inherited as non-blocking
+        except BlockingIOError:  # the descriptor was inherited as non-blocking
             select.select([source], [], [])
         except OSError:
             return b""
 
 
 class Screen:
-    """Our own standard streams: a command's output goes to the one of the same kind, byte for byte.
-
-    On a terminal, sequences that would drive it are spelled out, unless ``raw``.
+    """The standard streams of this program: a command's output is written to the stream of the same kind, byte for byte. On a terminal,
+    control sequences are escaped, unless ``raw``.
     """
 
     def __init__(self, *, raw: bool = False) -> None:
         self._filters = {} if raw else {n: TerminalFilter() for n, out in ((STDOUT, sys.stdout), (STDERR, sys.stderr)) if out.isatty()}
 
     def show(self, chunks: Iterable[Chunk]) -> None:
-        """All that comes, to its end."""
+        """Write all chunks until their end."""
         for chunk in chunks:
             filter_ = self._filters.get(chunk.stream)
             self._write(chunk.stream, chunk.data if filter_ is None else filter_.feed(chunk.data))

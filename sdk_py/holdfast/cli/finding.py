@@ -1,6 +1,6 @@
-"""Finds the sandbox that a word names: its id, or the beginning of a generated one, with or without ``sb-``, as with docker's ids.
-
-Owns what counts as a beginning. A chosen id is never shortened: ``worker-1`` means no ``worker-10``, also where the first is gone.
+"""Finds the sandbox that a word names: by its id, or by the beginning of a generated id, with or without ``sb-``, as for docker's ids. Owns
+what counts as a beginning. An id that the user has chosen cannot be shortened: ``worker-1`` never means ``worker-10``, even if ``worker-1``
+does not exist.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _PREFIX = "sb-"
 _DIGITS = 16
-"""Hexadecimal digits of a generated id."""
+"""Number of hexadecimal digits of a generated id."""
 _HEX = frozenset("0123456789abcdef")
 T = TypeVar("T")
 
 
 def whole_id(client: SandboxClient, word: str) -> str | None:
-    """The generated id that ``word`` begins, None where there is none. Raises ``UsageError`` where several begin so."""
+    """The generated id that begins with ``word``; None if there is none. Raises ``UsageError`` if there are several."""
     digits = word.removeprefix(_PREFIX)
     if not 0 < len(digits) < _DIGITS or not _HEX.issuperset(digits):
         return None
@@ -36,7 +36,7 @@ def whole_id(client: SandboxClient, word: str) -> str | None:
 
 
 def found(client: SandboxClient, word: str, use: Callable[[Sandbox], T]) -> T:
-    """What ``use`` makes of the sandbox; its first request shows whether ``word`` is an id."""
+    """The result of ``use(sandbox)``; its first request shows whether ``word`` is an id."""
     try:
         return use(client.get_sandbox(word))
     except SandboxNotFoundError:
@@ -48,7 +48,7 @@ def found(client: SandboxClient, word: str, use: Callable[[Sandbox], T]) -> T:
 
 @contextlib.contextmanager
 def opened(client: SandboxClient, word: str) -> Iterator[Sandbox]:
-    """The sandbox, attached, closed at the end."""
+    """The sandbox, attached; it is closed at the end of the block."""
     with contextlib.closing(found(client, word, _attached)) as sandbox:
         yield sandbox
 

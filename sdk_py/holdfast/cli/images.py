@@ -41,7 +41,7 @@ def remove(arguments: Arguments) -> int:
             for name in arguments.name:
                 try:
                     client.images.remove(name)
-                except (ConflictError, NotFoundError) as why:  # those behind it are removed all the same, as in docker
+                except (ConflictError, NotFoundError) as why:  # the images after it are removed nevertheless, as in docker
                     if len(arguments.name) == 1:
                         raise
                     failed.append(why)

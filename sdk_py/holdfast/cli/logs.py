@@ -1,7 +1,5 @@
-"""``logs``: the output of a command that was started and left, from its beginning, as often as it is asked for.
-
-Owns the choice of the command, how the end of the present output is recognised, and the last lines. The sandbox keeps the output (`keep` in
-CHANNELS.md); reading it here takes nothing from other readers.
+"""``logs``: the output of a detached command from its beginning. Owns the choice of the command, how the end of the output so far is
+recognised, and the last lines. The sandbox keeps the output (`keep` in CHANNELS.md), so that it can be read any number of times.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from holdfast.cli.running import ENTRYPOINT, MAIN
 from holdfast.cli.signals import raised_on_exit_signals
 
 _QUIET_ROUNDS = 2
-"""After so many requests that were answered before any new output came, all output of that time has arrived."""
+"""After so many requests that were answered without new output in between, the output so far has arrived completely."""
 
 
 def logs(arguments: Arguments) -> int:
@@ -40,7 +38,7 @@ def logs(arguments: Arguments) -> int:
 
 
 def _found(sandbox: Sandbox, command_id: str, *others: str) -> Process:
-    """The command of the first of these ids that there is."""
+    """The command of the first of these ids that exists."""
     try:
         return begin(sandbox, Process, "follow", {"id": command_id, "keep": True}, sandbox._options.max_output_bytes)
     except NotFoundError as why:
@@ -58,7 +56,7 @@ def _found(sandbox: Sandbox, command_id: str, *others: str) -> Process:
 
 
 def _present(sandbox: Sandbox, process: Process) -> Iterator[Chunk]:
-    """The output so far. The sandbox answers in order: output from before a request arrives before the answer to it."""
+    """The output so far. The agent answers in order: output from before a request arrives before the answer to that request."""
     quiet = 0
     while quiet < _QUIET_ROUNDS:
         quiet += 1

@@ -1,7 +1,6 @@
-"""Printing: tables, JSON, errors, and text from sandboxes that must not drive the user's terminal.
-
-Owns escaping. Output of a command goes to a file or pipe byte for byte, as with other remote shells; only a terminal is protected, and
-only where the user did not ask for a terminal in the sandbox too. Names, messages and labels are always escaped.
+"""Printing of tables, JSON and errors, and of text from sandboxes, which must not control the user's terminal. Owns escaping. Output of a
+command is written to a file or pipe byte for byte, as with other remote shells; only a terminal is protected, and only if the command does
+not run on a terminal of its own. Names, messages and labels are always escaped.
 """
 
 from __future__ import annotations
@@ -21,33 +20,32 @@ _ALLOWED = frozenset("\n\t")
 
 
 def escape(text: str) -> str:
-    """``text`` without what a terminal would obey: control characters become ``\\x1b`` and the like."""
+    """``text`` with its control characters escaped, such as ``\\x1b``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in _ALLOWED else c.encode("unicode_escape").decode() for c in text)
 
 
 def escape_bytes(data: bytes) -> bytes:
-    """Bytes for a terminal: escape characters are spelled out, all else is kept."""
+    """Bytes for a terminal: escape characters are replaced by text, all other bytes are kept."""
     return data.replace(b"\x1b", b"\\x1b")
 
 
 _SEQUENCE = rb"\x1b(?!\[[0-9;:]{0,32}[mK])"
 _UNFINISHED = rb"\x1b(?:\[[0-9;:]{0,32})?\Z"
-"""Compiled at their first use: most commands print no output of a sandbox."""
+"""Compiled at their first use, because most commands print no output of a sandbox."""
 
 
 class TerminalFilter:
-    """Output on its way to a terminal: colours and the erasing of a line pass, every other escape character is spelled out.
-
-    A sequence may come in pieces: its beginning is held back until the rest is there, or ``end`` is called.
+    """Filters output for a terminal: colours and the erasing of a line are kept, every other escape character is replaced by text. A
+    sequence may arrive in pieces: its beginning is held back until the rest has arrived or ``end`` is called.
     """
 
     def __init__(self) -> None:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What may be written now."""
+        """The bytes that may be written now."""
         if not self._held and b"\x1b" not in data:
             return data
         data = self._held + data
@@ -56,7 +54,7 @@ class TerminalFilter:
         return re.sub(_SEQUENCE, rb"\\x1b", data[: len(data) - len(self._held)])
 
     def end(self) -> bytes:
-        """What was held back."""
+        """The bytes that were held back."""
         held, self._held = self._held, b""
         return escape_bytes(held)
 
@@ -88,7 +86,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def report(error: dict[str, Any], *, as_json: bool, program: str = "holdfast") -> None:
-    """An error on standard error, by its map: its message, then what to do about it."""
+    """Print an error, given as a map, to standard error: its message, then its hint."""
     if as_json:
         import json
 
@@ -111,11 +109,12 @@ def pairs(words: Sequence[str], what: str, example: str = "RUN=7") -> dict[str, 
 
 
 def variables(arguments: Arguments) -> dict[str, str]:
-    """``--env-file`` and ``--env``. A NAME alone has the value it has here, as docker does it. Raises ``UsageError``, ``OSError``."""
+    """The variables of ``--env-file`` and ``--env``. A NAME alone gets its value from this environment, as in docker. Raises
+    ``UsageError``, ``OSError``."""
     found = dict[str, str]()
     for file in arguments.env_file:
         try:
-            with open(file, encoding="utf-8-sig") as lines:  # what docker leaves out of such a file: indentation and a byte order mark
+            with open(file, encoding="utf-8-sig") as lines:  # docker ignores indentation and a byte order mark in such a file
                 words = [word for line in lines if (word := line.lstrip().rstrip("\n")) and not word.startswith("#")]
         except UnicodeDecodeError:
             raise UsageError(
@@ -126,7 +125,7 @@ def variables(arguments: Arguments) -> dict[str, str]:
 
 
 def _assigned(words: Sequence[str], what: str) -> dict[str, str]:
-    """``NAME=VALUE`` words as a map, where a NAME alone has the value it has here. Raises ``UsageError``."""
+    """``NAME=VALUE`` words as a map; a NAME alone gets its value from this environment. Raises ``UsageError``."""
     for word in words:
         if word and "=" not in word and word not in os.environ:
             raise UsageError(f"{what} names the variable {word!r}, which is not set here", hint=f"write {word}=VALUE")
@@ -142,8 +141,14 @@ def age(since_s: float, now_s: float) -> str:
     return f"{int(span)}s"
 
 
-def finish(result: CommandResult) -> int:
-    """Our exit status; what the user should know beside it goes to standard error."""
-    if result.cause is not None:
+def finish(result: CommandResult, ended_by: Sequence[KeyboardInterrupt] = ()) -> int:
+    """The exit status of this program. Prints to standard error why the command was ended; ``ended_by``: signals to this program."""
+    if result.cause is not None and result.cause.reason == "cancelled" and ended_by:
+        import signal
+
+        number = getattr(ended_by[0], "number", None)
+        what = "Ctrl-C a second time" if number is None else signal.Signals(number).name
+        print_note(f"holdfast: received {what} and ended the command with all processes that it had started")
+    elif result.cause is not None:
         print_note(f"holdfast: {result.cause.message or result.cause.reason}")
     return result.exit_code

@@ -1,4 +1,4 @@
-"""``port``: a port of a sandbox on this machine, until interrupted."""
+"""``port``: forwards a local port to a port of a sandbox, until interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.cli.output import print_json, print_line
 def port(arguments: Arguments) -> None:
     local, separator, remote = arguments.port.rpartition(":")
     if not remote.isdecimal() or (separator and not local.isdecimal()):
-        raise UsageError("a port must be written PORT or LOCAL:PORT", hint="holdfast port SANDBOX 8000, or holdfast port SANDBOX 9000:8000")
+        raise UsageError("a port must be written PORT or LOCAL:PORT", hint="write holdfast port SANDBOX 8000, or SANDBOX 9000:8000")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

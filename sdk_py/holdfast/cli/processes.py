@@ -1,7 +1,5 @@
-"""``top`` and ``stats``: the processes in sandboxes and what they use.
-
-Owns the reading of /proc, over the files of the sandbox: no program of the image is needed, and nothing is run in it. The agent, which is
-process 1, is left out.
+"""``top`` and ``stats``: the processes in sandboxes and their use of CPU and memory. Owns reading /proc through the file operations of the
+sandbox, so that no program of the image is needed or run. The agent, which is process 1, is left out.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Row:
 
 
 def rows(sandbox: Sandbox) -> Iterator[Row]:
-    """All processes but the agent; one that ends during the reading is left out."""
+    """All processes except the agent; a process that ends meanwhile is left out."""
     files = sandbox.files
     up_s = float(files.read_text("/proc/uptime").split()[0])
     for entry in files.list("/proc"):
@@ -84,7 +82,7 @@ def _user_names(sandbox: Sandbox) -> dict[int, str]:
 
 
 class _Watched:
-    """One sandbox and what its processes had used when it was last looked at."""
+    """One sandbox, and the usage of its processes at the last reading."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -95,7 +93,7 @@ class _Watched:
         return time.monotonic(), [*rows(self._sandbox)]
 
     def usage(self) -> dict[str, Any]:
-        """What was used since then."""
+        """The usage since the last reading."""
         then, before = self._before
         now, found = self._before = self._look()
         had = {row.pid: row.cpu_s for row in before}

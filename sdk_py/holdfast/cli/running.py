@@ -1,7 +1,6 @@
-"""``run``: a sandbox and its command in one step, as ``docker run``.
-
-Owns the sandbox's life around the command. A command of the command line has the id ``main``, by which ``logs`` finds its
-output; without one the image's own command runs, under the id ``entrypoint``. ``execute`` runs commands.
+"""``run``: create a sandbox and run a command in it, as ``docker run``. Owns the creation and deletion of the sandbox. The given command
+gets the id ``main``, by which ``logs`` finds its output; without a command, the image's own command runs with the id ``entrypoint``.
+``execute`` runs commands.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from holdfast.cli.signals import raised_on_exit_signals
 
 ENTRYPOINT = "entrypoint"
 GONE_AFTER_S = 10.0
-"""With ``-d --rm``, how long after the end of its command, and of what it left running, a sandbox is deleted."""
+"""With ``-d --rm``, how long after the end of the command and of all processes that it started the sandbox is deleted."""
 MAIN = "main"
-"""The id of the command a sandbox was made for, and the name of its terminal with ``-dt``."""
+"""The id of the command that a sandbox was created for, and the name of its terminal with ``-dt``."""
 
 
 def run(arguments: Arguments) -> int:
@@ -30,20 +29,20 @@ def run(arguments: Arguments) -> int:
     options = options_of(arguments)
     if arguments.entrypoint is not None:
         if isinstance(command, str):
-            raise UsageError("-c and --entrypoint cannot be combined", hint="write the words after the image, behind --")
+            raise UsageError("-c and --entrypoint cannot be combined", hint="write the arguments of the entrypoint after IMAGE and --")
         if arguments.entrypoint:
             command = [arguments.entrypoint, *(command or [])]
-        elif command is None:  # an empty one is none, as in docker: not even the image's
-            raise UsageError("a command is missing", hint="the entrypoint is empty: write the COMMAND behind IMAGE")
+        elif command is None:  # an empty entrypoint means none, as in docker, not even the image's
+            raise UsageError("COMMAND is missing", hint="--entrypoint is empty: write a COMMAND after IMAGE")
     own = command is None and not arguments.tty
     if own and arguments.stdin:
         raise UsageError("the image's own command gets no standard input", hint=f"holdfast run -i {arguments.image} COMMAND")
     if own and any(options.values()):
         raise UsageError("-w, -u, --timeout and --login need a COMMAND", hint=f"holdfast run {arguments.image} COMMAND")
-    if command is not None:  # before a sandbox is made, which a mistake would leave behind
+    if command is not None:  # before the sandbox is created, so that a wrong argument leaves no sandbox behind
         command_params(command, command_id=MAIN, env=None, stdin=False, outlive="adopt", **options)
     if arguments.detach and arguments.rm and arguments.idle_timeout is None:
-        arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes what runs nothing
+        arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes the sandbox when it is idle
     with raised_on_exit_signals(), SandboxClient() as client:
         try:
             sandbox = make(client, arguments, entrypoint=own)
@@ -53,7 +52,7 @@ def run(arguments: Arguments) -> int:
             raise
         try:
             if arguments.cwd:
-                with contextlib.suppress(UnsupportedError):  # over REST alone, where it has to be there
+                with contextlib.suppress(UnsupportedError):  # only over REST, where the directory must exist already
                     sandbox.files.mkdir(arguments.cwd)
             if own and not arguments.detach:
                 return show(sandbox.follow(ENTRYPOINT, max_output_bytes=0), Screen(raw=arguments.raw))
@@ -61,7 +60,7 @@ def run(arguments: Arguments) -> int:
                 return _left(sandbox, command, options, arguments)
             status = attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
             if status == NOT_FOUND and not arguments.json and arguments.image in arguments.not_values:
-                print_note(f"holdfast: {arguments.not_values[arguments.image]}")  # as of --network host IMAGE COMMAND
+                print_note(f"holdfast: {arguments.not_values[arguments.image]}")  # such as for --network host IMAGE COMMAND
             return status
         finally:
             if arguments.rm and not arguments.detach:

@@ -1,6 +1,6 @@
 """``create``, ``list``, ``inspect``, ``stop`` and ``rm``.
 
-Owns how options become a request for a sandbox (``make``, which ``run`` uses too) and what is printed of records.
+Owns the translation of options to a request (``make``, which ``run`` uses too) and the printing of records.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from holdfast import (
     HoldfastError,
     ImageNotFoundError,
     ImagePullError,
+    InvalidArgumentError,
     NotFoundError,
     SandboxClient,
     SandboxInfo,
@@ -32,15 +33,20 @@ if TYPE_CHECKING:
     from holdfast import Sandbox
 
 _DOCKER_UNITS = {"k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
+_OPTIONS = {
+    "sandbox_id": "--name", "cpu": "--cpu", "memory": "--memory", "disk": "--disk", "shm_size": "--shm-size", "lifetime_s": "--lifetime",
+    "idle_timeout_s": "--idle-timeout", "ready_timeout_s": "--ready-timeout",
+}  # fmt: skip
+"""The option that sets each argument of ``create_sandbox``: error messages name the option that was typed."""
 _FILTERS = ("label", "status", "ancestor", "id", "name")
 _STATUSES = (*get_args(Status), "running")
 """``running`` is docker's word for ``ready``."""
 _ASK_FROM = 2
-"""From how many on `rm --all` asks first, on a terminal."""
+"""`rm --all` asks for confirmation, on a terminal, if it would delete at least so many sandboxes."""
 
 
 def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = False) -> Sandbox:
-    """The sandbox that the options of ``create`` and ``run`` ask for; with ``entrypoint`` the image's own command is started in it."""
+    """Create the sandbox that the options of ``create`` and ``run`` describe; ``entrypoint``: also start the image's own command in it."""
     try:
         return client.create_sandbox(
             arguments.image,
@@ -58,6 +64,11 @@ def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = Fals
             ulimits=_ulimits(arguments.ulimit),
             shm_size=_size("--shm-size", arguments.shm_size),
         )
+    except InvalidArgumentError as why:
+        argument, _, rest = why.message.partition(" ")
+        if argument in _OPTIONS:
+            why.message = f"{_OPTIONS[argument]} {rest}"
+        raise
     except ConflictError as why:
         if arguments.id and why.code == "sandbox_exists":
             why.hint = f"holdfast rm {arguments.id} deletes it; or choose another --name"
@@ -68,24 +79,25 @@ def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = Fals
 
 
 def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
-    """``nofile=1024:4096`` as docker writes limits."""
+    """The limits in ``--ulimit``, in docker's form ``nofile=1024:4096``."""
     found: dict[str, int | tuple[int, int]] = {}
     for name, value in pairs(words, "--ulimit", "nofile=1024:4096").items():
         soft, _, hard = value.partition(":")
         try:
             found[name] = (int(soft), int(hard or soft))
         except ValueError:
-            raise UsageError(f"--ulimit must be written NAME=SOFT:HARD, not {name}={value}", "as --ulimit nofile=1024:4096") from None
+            message = f"--ulimit must be written NAME=SOFT:HARD, not {name}={value}"
+            raise UsageError(message, "for example --ulimit nofile=1024:4096") from None
     return found or None
 
 
 def _size(option: str, text: str | None) -> str | None:
-    """A size with docker's units, as ``512m`` or ``4gb``, in the units of the service."""
+    """Convert a size with docker's units, such as ``512m`` or ``4gb``, to the service's units."""
     if text is None:
         return None
     size = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)", text)
     if size is None:
-        raise UsageError(f"{option} is a size, not {text!r}", hint="as in 512m, 4g, 512Mi, 4Gi")
+        raise UsageError(f"{option} must be a size, not {text!r}", hint="write it as 512m, 4g, 512Mi or 4Gi")
     digits, unit = size.groups()
     return digits + _DOCKER_UNITS.get(unit.removesuffix("b"), unit)
 
@@ -116,7 +128,7 @@ def list_(arguments: Arguments) -> None:
 
 
 def _filters(words: list[str]) -> dict[str, list[str]]:
-    """The values of each filter: one of them has to match, as in docker. Raises ``UsageError``."""
+    """The values of each filter; a sandbox is listed if one value of every filter matches, as in docker. Raises ``UsageError``."""
     found: dict[str, list[str]] = {}
     for word in words:
         what, _, value = word.partition("=")
@@ -124,7 +136,7 @@ def _filters(words: list[str]) -> dict[str, list[str]]:
             raise UsageError(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID, name=NAME")
         if what == "status" and value not in _STATUSES:
             raise UsageError(f"the filter status must be one of {', '.join(_STATUSES)}, not {value!r}")
-        if not value:  # an empty one would match every sandbox
+        if not value:  # an empty value would match every sandbox
             raise UsageError(f"the filter {what} needs a value: {what}={'NAME=' * (what == 'label')}VALUE")
         found.setdefault(what, []).append(value)
     return found
@@ -152,7 +164,7 @@ def inspect(arguments: Arguments) -> int:
             for word in arguments.sandbox:
                 try:
                     records.append(found(client, word, lambda sandbox: sandbox.refresh()).to_map())
-                except (NotFoundError, SandboxLostError) as why:  # those behind it are shown all the same, as in docker
+                except (NotFoundError, SandboxLostError) as why:  # the sandboxes after it are shown nevertheless, as in docker
                     missing.append(why)
         finally:
             if records or len(arguments.sandbox) > 1:
@@ -170,7 +182,9 @@ def stop(arguments: Arguments) -> int:
 def remove(arguments: Arguments) -> int:
     everything = arguments.all or bool(arguments.label)
     if everything == bool(arguments.sandbox):
-        raise UsageError("give ids of sandboxes, or --all, or -l NAME=VALUE", hint="" if everything else "holdfast list shows the ids")
+        if everything:
+            raise UsageError("ids of sandboxes cannot be combined with --all or -l", hint="leave one of them out")
+        raise UsageError("no sandbox is named", hint="give ids, which `holdfast list` shows, or --all, or -l NAME=VALUE")
     with SandboxClient() as client:
         ids = list(arguments.sandbox)
         if everything:
@@ -181,7 +195,7 @@ def remove(arguments: Arguments) -> int:
 
 
 def _agreed(count: int) -> bool:
-    """Whether the user confirms it; True where there is no terminal to ask on."""
+    """Whether the user confirms the deletion; True if there is no terminal to ask on."""
     if not sys.stdin.isatty() or not sys.stderr.isatty():
         return True
     sys.stderr.write(f"delete {count} sandboxes? [y/N] ")
@@ -190,7 +204,7 @@ def _agreed(count: int) -> bool:
 
 
 def _removed(client: SandboxClient, ids: Iterable[str], *, as_json: bool, quiet: bool = False) -> int:
-    """Delete all that there are, also when some are missing. The exit status."""
+    """Delete the sandboxes; ids that do not exist are reported at the end. Returns the exit status."""
     missing: list[str] = []
     removed: list[str] = []
     for word in ids:

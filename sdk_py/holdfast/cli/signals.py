@@ -1,6 +1,5 @@
-"""Signals that end a command line: SIGTERM and SIGHUP, which also end the command in the sandbox, and Ctrl-C.
-
-Owns the handlers while ``exec`` and ``shell`` wait, and the thread that does what a handler must not: wait for the session.
+"""Signals that end this program: SIGTERM and SIGHUP, which also end the command in the sandbox, and Ctrl-C. Owns the handlers while
+``exec`` and ``shell`` wait, and a thread that uses the session, because a signal handler must not wait for it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from holdfast._transport.threads.signals import raise_between_steps
 
 
 class ExitSignal(KeyboardInterrupt):
-    """A signal other than SIGINT that ends this process; ``number`` is its number. What waits for a command cancels it, as for Ctrl-C."""
+    """A signal other than SIGINT that ends this process; ``number`` is its number. A wait for a command cancels the command, as for
+    Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ def _raise(number: int, _frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
-    """``handler`` for those of these signals that were not ignored before."""
+    """Install ``handler`` for those of these signals that were not ignored before."""
     before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
     try:
         yield
@@ -42,7 +42,7 @@ def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.
 
 @contextlib.contextmanager
 def _follower() -> Iterator[SimpleQueue[Callable[[], None] | None]]:
-    """A thread that takes the steps that are put into the queue, until the end."""
+    """A thread that runs the functions that are put into the queue, until the end of the block."""
     steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def follow() -> None:
@@ -58,13 +58,13 @@ def _follower() -> Iterator[SimpleQueue[Callable[[], None] | None]]:
 
 
 def raised_on_exit_signals() -> contextlib.AbstractContextManager[None]:
-    """Have SIGTERM and SIGHUP raise ``ExitSignal`` here, unless they were ignored before, as nohup has them."""
+    """Let SIGTERM and SIGHUP raise ``ExitSignal``, unless they were ignored before, for example by nohup."""
     return _handled(_raise, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def run_on(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
-    """Run ``action`` in a thread after each signal of this number. When the block is left, none runs and none begins any more."""
+    """Run ``action`` in a thread after each signal of this number. At the end of the block no action is running, and none will start."""
     running, left = threading.Lock(), False
 
     def unless_left() -> None:
@@ -82,17 +82,17 @@ def run_on(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]
             with _handled(on_signal, number):
                 yield
         finally:
-            left = True  # before the wait: what is queued behind a running action must not begin in between
+            left = True  # before the wait: an action that is queued behind a running one must not start in between
             with running:
                 pass
 
 
 @contextlib.contextmanager
-def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterator[None]:
-    """While a command is waited for, signals are for the command.
+def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterator[list[KeyboardInterrupt]]:
+    """Inside the block, which waits for a command, signals act on that command.
 
-    The first Ctrl-C interrupts it (``interrupt``). The second, SIGTERM and SIGHUP end it (``close``) and are raised when the wait is over;
-    one that comes after that is raised at once.
+    The first Ctrl-C interrupts it (``interrupt``). A second Ctrl-C, SIGTERM or SIGHUP ends it (``close``) and is raised at the end of the
+    block; a further signal is raised at once. The block gets a list that holds the signal that ended the command, if there was one.
     """
     interrupts, received = itertools.count(), list[KeyboardInterrupt]()
     with _follower() as steps:
@@ -108,7 +108,7 @@ def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) 
 
         with _handled(on_signal, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             try:
-                yield
+                yield received
             except Exception:
                 if not received:
                     raise

@@ -1,6 +1,5 @@
-"""Suggestions for an unknown command or option: typing mistakes, and the words of docker and other tools.
-
-Loaded only after a mistake. Owns the tables of words. A suggestion is printed and never run.
+"""Suggestions for an unknown command or option: for typing mistakes, and for the commands of docker and other tools. Loaded only after a
+mistake. Owns the tables of these names. A suggestion is printed and never run.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ COMMANDS = {
     "update": "limits are set when a sandbox is created: holdfast run -m 4g --cpus 2",
     "events": "holdfast list shows the sandboxes",
 }
-"""Words of other tools, and what does it here."""
+"""Commands of other tools, and what to use here."""
 
 _FILES = "files go in and out with holdfast cp"
 _PORTS = "holdfast port SANDBOX LOCAL:PORT reaches a port of a running sandbox"
@@ -69,11 +68,11 @@ OF_COMMANDS = {
     ("logs", "--since"): "-n LINES shows the last lines",
     ("port", "-d"): "it runs until interrupted: holdfast port SANDBOX PORT &",
 }
-"""Options of docker's for one command alone."""
+"""Options of docker that belong to one command only."""
 
 
 def suggest_option(name: str, command: str, options: Sequence[str]) -> str:
-    """The end of the sentence about an option that ``command`` does not have; ``options`` are those it has."""
+    """The end of the error message for an option that ``command`` does not have; ``options`` are those that it has."""
     meant = OF_COMMANDS.get((command, name)) or OPTIONS.get(name)
     if meant:
         return f": {meant}"
@@ -83,7 +82,7 @@ def suggest_option(name: str, command: str, options: Sequence[str]) -> str:
 
 
 def suggest_command(word: str, known: list[str]) -> str:
-    """The end of the sentence about a command that there is not."""
+    """The end of the error message for a command that does not exist."""
     if word in COMMANDS:
         return f": {COMMANDS[word]}"
     close = get_close_matches(word, known, 1, 0.6) or get_close_matches(word, COMMANDS, 1, 0.8)

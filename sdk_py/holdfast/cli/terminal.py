@@ -1,6 +1,5 @@
-"""Connects the local terminal to one in a sandbox: raw mode, input, output and window size.
-
-Owns the local terminal's mode, and when the loop ends. The commands that use it are in ``execute``.
+"""Connects the local terminal to a terminal in a sandbox: raw mode, input, output and window size. Owns the mode of the local terminal, and
+the end of the loop. The commands that use it are in ``execute``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _END_AGAIN_S = 0.25
 
 
 def run_terminal(terminal: Terminal, *, attach: str | None = None, as_json: bool = False) -> int:
-    """Pass keys and screen on until it ends or, where it has a name, is detached. The exit status."""
+    """Pass keys and output on until the terminal ends or, if it has a name, the user detaches. Returns the exit status."""
     if attach and sys.stdin.isatty():
         print_note(f"holdfast: attached to {attach}; Ctrl-] detaches")
     detached = threading.Event()
@@ -41,7 +40,7 @@ def run_terminal(terminal: Terminal, *, attach: str | None = None, as_json: bool
         if not detached.is_set():
             raise
         result = None
-    except BaseException:  # Ctrl-C or a signal; a terminal with a name is there to be come back to
+    except BaseException:  # Ctrl-C or a signal; a terminal with a name continues, so that the user can attach again
         if attach is None:
             terminal.close()
         raise
@@ -63,9 +62,9 @@ def _feed(terminal: Terminal, detached: threading.Event, may_detach: bool) -> No
             terminal.write(data)
             last = data[-1:]
         if last not in (b"", b"\r", b"\n") and not sys.stdin.isatty():
-            terminal.write(b"\n")  # the end of input that follows ends nothing in the middle of a line
+            terminal.write(b"\n")  # in the middle of a line, the following end of input would have no effect
         while not detached.wait(_END_AGAIN_S):
-            terminal.write(b"\x04")  # again, since a shell that has just begun throws away what was typed before its prompt
+            terminal.write(b"\x04")  # again, since a shell that has just started throws away what was typed before its prompt
     except (HoldfastError, OSError):
         pass
 

@@ -1,6 +1,6 @@
 """The channel kind ``patch``: applies a diff to files, completely or not at all.
 
-Owns which files the names in a diff refer to and their new content; ``atomic_replace`` replaces them. Every image gets the same strict
+Owns which files the names in a diff refer to and their new content; ``transaction`` replaces them. Every image gets the same strict
 behaviour: ``git apply`` is not used, because its result depends on the version and configuration of git in the image and on surrounding
 repositories. Paths cannot leave ``cwd``. A diff that does not apply gives a result, not an error. Used through ``transfers``.
 """
@@ -19,10 +19,10 @@ from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
 
-from .atomic_replace import NewFile, replace_together
 from .diff_parser import parse
 from .file_user import Owner, acting
 from .safe_path import SafeRoot
+from .transaction import NewFile, replace_together
 from .transfers import Incoming, Info, Sink
 from .unified_diff import FilePatch, PatchError, apply, prefix_depth
 
@@ -119,7 +119,7 @@ class _Plan:
             parts = path.split("/")
             way = next((above for n in range(1, len(parts)) if (above := "/".join(parts[:n])) in kept), None)
             if way is not None:
-                found.append(f"{shown(path)} is beyond {shown(way)}, which the diff makes a file or a link")
+                found.append(f"{shown(path)} is below {shown(way)}, which the diff turns into a file or a link")
         return found
 
     def _depth(self, patches: list[FilePatch]) -> int:

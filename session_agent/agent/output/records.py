@@ -1,7 +1,7 @@
 """The records of all commands of a sandbox, by command id; they make sure that a command runs at most once.
 
-Owns get-or-create by id, the fingerprints that tell a repeated request from a conflicting one, and the pruning of records: a record is
-kept until its result was delivered and five more minutes. The id of a pruned record is remembered, so that it never runs again. Knows no
+Owns get-or-create by id, the fingerprints that distinguish a repeated request from a conflicting one, and the pruning of records: a record
+is kept until its result was delivered and five more minutes. The id of a pruned record is remembered, so that it never runs again. Knows no
 process and no clock: times are arguments. Called by ``command`` and ``shell``.
 """
 
@@ -36,17 +36,17 @@ _RECORD_OVERHEAD_BYTES = 1 * KIB
 
 
 class Owner(Protocol):
-    """The object that runs a live command: a ``Command`` or a ``Shell``."""
+    """What runs a live command: a ``Command``, a ``Terminal`` or the ``Run`` of a shell."""
 
-    def signal_command(self, command_id: str, name: str) -> None:
+    def signal(self, name: str) -> None:
         """Signal it."""
         ...
 
-    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Write to its standard input; ``consumed`` is called with the number of bytes that were used."""
         ...
 
-    def cancel_command(self, command_id: str) -> None:
+    def cancel(self) -> None:
         """Kill it and every process that it started."""
         ...
 

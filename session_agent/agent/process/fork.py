@@ -106,10 +106,9 @@ class Starting:
 class Forker:
     """Starts children.
 
-    ``task_fds`` are open ``tasks`` files of the commands' groups: a process that writes 0 to one moves itself into that group.
-    ``pids_fds`` are the ``tasks``, ``pids.current`` and ``pids.max`` files of the group that limits the number of processes.
-    ``namespace`` is the user namespace of commands, where they have one of their own: then every child runs a stub, because only a
-    process itself can enter a user namespace.
+    ``task_fds`` are open ``tasks`` files of the commands' groups: a process that writes 0 to one moves itself into that group. ``pids_fds``
+    are the ``tasks``, ``pids.current`` and ``pids.max`` files of the group that limits the number of processes. ``namespace`` is the user
+    namespace of commands, if they have their own: then every child runs a stub, because only a process itself can enter a user namespace.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The handlers of channels, imported when they are first needed, so that an agent answers sooner.
 
-Owns which kind of channel is served by what, and the moment of the import. In a container ``server`` imports what nearly every sandbox
-uses as soon as it listens. The rest (archives, patches, terminals, tunnels, watches) is imported at its first use, which takes some
+Owns which kind of channel is served by what, and the moment of the import. In a container ``server`` imports what nearly every sandbox uses
+as soon as it listens. Other modules (archives, patches, terminals, tunnels, watches) are imported at their first use, which takes some
 milliseconds and saves an idle agent 0.4 MiB. The node's warm process has imported everything before it forks (``warmup``).
 """
 
@@ -21,7 +21,7 @@ USUAL = {
     "write": f"{_PACKAGE}.files.write",
     "fs": f"{_PACKAGE}.files.operations",
 }
-"""Imported as soon as a container's agent has settled."""
+"""Imported shortly after a container's agent listens."""
 MODULES = USUAL | {
     "watch": f"{_PACKAGE}.files.watching",
     "download": f"{_PACKAGE}.files.archive",
@@ -34,7 +34,7 @@ MODULES = USUAL | {
 
 
 class LazyHandlers(Mapping[str, Factory]):
-    """Which kind of channel is served by what, by need."""
+    """The handler of each kind of channel, imported when it is needed."""
 
     def load(self) -> None:
         """Import what most sandboxes use."""

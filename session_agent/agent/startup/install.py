@@ -1,7 +1,6 @@
-"""Copies the bundle this agent was started from into a folder, where a cluster has no image volumes.
-
-Owns the copy: an init container runs it into an empty volume before the agent's container starts. The manifest is copied last, so that
-a folder that has one is whole. Called by ``__main__``.
+"""Copies the bundle that this agent was started from into a folder, for clusters without image volumes. An init container runs it with an
+empty volume as the target, before the agent's container starts. The manifest is copied last, so that a folder with a manifest is complete.
+Called by ``__main__``.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 
 
 def install(target: str, source: str = "") -> int:
-    """Copy; the number of bytes. Raises ``OSError``."""
+    """Copy the bundle; returns the number of bytes. Raises ``OSError``."""
     source = source or sys.prefix
     copied = 0
     os.makedirs(target, exist_ok=True)
@@ -29,7 +28,7 @@ def install(target: str, source: str = "") -> int:
 
 def _copy(source: str, target: str) -> int:
     if os.path.lexists(target):
-        os.unlink(target)  # of an init container that was restarted; it may be read-only
+        os.unlink(target)  # left by an init container that was restarted; it may be read-only
     size = 0
     with open(source, "rb", buffering=0) as reading:
         mode = os.fstat(reading.fileno()).st_mode & 0o777

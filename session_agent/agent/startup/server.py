@@ -11,7 +11,6 @@ import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use
 import contextlib
 import functools
 import gc
-import json
 import logging
 import os
 import signal
@@ -40,14 +39,12 @@ log = logging.getLogger("session_agent.agent.startup.server")
 
 CONNECTIONS = SESSIONS + 64
 """Most connections at once: one for each session, and some whose Hello has not arrived or that are about to be fenced."""
-DRAIN_S = 2.0
-"""How long a stopping agent waits for what is still on its way out."""
 SETTLE_S = 0.02
-"""How long after it listens a container's agent begins to import the rest: connections that wait are answered first."""
+"""How long after it listens a container's agent imports further modules: waiting connections are answered first."""
 FINISH_SHARE = 0.5
-"""How much of the grace what runs has to finish by itself, before it is sent SIGTERM."""
+"""The part of the grace period in which running commands may finish before they are sent SIGTERM."""
 NOTICE_S = 1.0
-"""How much of the grace is kept for notifying every client of the end."""
+"""The part of the grace period that is reserved for notifying every client of the end."""
 
 
 class AgentServer:
@@ -83,7 +80,7 @@ class AgentServer:
         self.token = adoption.token
         self._info.update(sandbox_id=adoption.sandbox_id, incarnation=adoption.incarnation)
         for other in self._connections - {connection}:
-            other.abort()  # they used the token of before
+            other.abort()  # they used the previous token
         log.info("adopted as %s", adoption.sandbox_id)
 
     def idle_s(self) -> float:
@@ -99,7 +96,7 @@ class AgentServer:
         self._connections.discard(connection)
 
     async def start(self, listener: socket.socket) -> None:
-        """Serve connections of ``listener`` from now on."""
+        """Start to serve the connections of ``listener``."""
         loop = asyncio.get_running_loop()
         self.context.start()
         if listener.family == socket.AF_UNIX:
@@ -108,10 +105,10 @@ class AgentServer:
             self._server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=128)
 
     async def leave(self) -> None:
-        """The sandbox is taken away: announce it, and let what runs finish and be delivered for half of the grace.
-
-        Then, or as soon as no command runs, everything gets SIGTERM and nearly all that is left of the grace to flush its files. A command
-        that was still running has no outcome: its last output is sent, and its client gets `sandbox_gone` with what is known.
+        """The sandbox is being terminated from outside: announce that, and let commands finish and their results be delivered for half of
+        the grace period. After that, or as soon as no command runs, all processes get SIGTERM and nearly all the remaining time to flush
+        their files. A command that was still running has no outcome: its last output is sent, and its client gets `sandbox_gone` with what
+        is known.
         """
         settings, loop = self.context.settings, asyncio.get_running_loop()
         deadline = loop.time() + settings.grace_s
@@ -124,10 +121,10 @@ class AgentServer:
             stop_entrypoint(self.context)
         finish_until, terminated = loop.time() + settings.grace_s * FINISH_SHARE, False
         while loop.time() < deadline - NOTICE_S:
-            if not terminated and (not self._runs() or loop.time() >= finish_until):
+            if not terminated and (not self.context.runs() or loop.time() >= finish_until):
                 terminated = True
                 self.context.terminate()
-            if not self._unfinished() and not self.context.lingering():
+            if not self._unfinished() and not self.context.started_processes():
                 break
             await asyncio.sleep(0.02)
         if self._server is not None:
@@ -140,24 +137,8 @@ class AgentServer:
         self.context.stop()
         self.sessions.close()
 
-    def _runs(self) -> bool:
-        return bool(self.context.commands) or any(shell.busy for shell in self.context.shells.values())
-
     def _unfinished(self) -> bool:
-        return self._runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
-
-    async def stop(self) -> None:
-        """Refuse new links, ask the live ones to resume elsewhere, flush their output, end every command."""
-        if self._server is not None:
-            self._server.close()
-        self.context.stop()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_S
-        while self.context.busy() and loop.time() < deadline:
-            await asyncio.sleep(0.02)
-        self.sessions.close()
-        for connection in list(self._connections):
-            connection.refuse(HoldfastError("sandbox_gone", "the sandbox is being stopped"))
+        return self.context.runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
 
 
 def listening_socket(address: str) -> socket.socket:
@@ -179,11 +160,9 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     loop = asyncio.get_running_loop()
     warm_allocator()
     stopping = asyncio.Event()
-    if ready_fd is None or os.getpid() != 1:
-        # A first process that handles SIGTERM can be sent it from inside. The node ends its agents with SIGKILL, which cannot.
-        signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(stopping.set))  # the reaper wakes the loop
-    if ready_fd is None:
-        signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(stopping.set))
+    if ready_fd is None:  # the node ends its agents with SIGKILL; a first process that handles SIGTERM can be sent it from inside
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stopping.set))  # the reaper wakes the loop
     server = AgentServer(settings, sole=True)
     await server.start(listener)
     if ready_fd is None:
@@ -195,10 +174,10 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     if ready_fd is None:
         loop.call_later(SETTLE_S, _settle_in)
     else:
-        os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
+        os.write(ready_fd, b'{"ready": true}\n')
         os.close(ready_fd)
     await stopping.wait()
-    await (server.leave() if ready_fd is None else server.stop())
+    await server.leave()
 
 
 @functools.cache
@@ -212,15 +191,15 @@ def warm_allocator() -> None:
 
 
 def _settle_in() -> None:
-    """What a container's agent does once it answers, so that no client waits for it later."""
+    """Imports and allocations that a container's agent does after it listens, so that no client waits for them later."""
     LazyHandlers().load()
     gc.freeze()
-    gc.enable()  # the bundle starts without
+    gc.enable()  # the bundle starts without it
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Make a directory and its parents where there is nothing yet, behind links too. They belong to root, whatever the agent's user;
-    a refusal is ignored."""
+    """Create a directory and its parents if they do not exist, also behind links. They belong to root, whatever the agent's user is; errors
+    are ignored."""
     with contextlib.suppress(OSError):
         path = os.path.realpath(path)
         parent = os.path.dirname(path)
@@ -232,24 +211,24 @@ def make_directory(path: str, mode: int) -> None:
 
 
 def log_to_stderr() -> None:
-    """What an agent of the node logs. Done once where it is done before the fork (``warmup``)."""
+    """Set up logging to stderr. If it was done before the fork (``warmup``), it is not repeated."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="session_agent: %(message)s")
 
 
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
-    """Serve inside the sandbox the node has made around this process; returns after a signal to stop.
+    """Serve inside the sandbox the node has made around this process, until it is killed.
 
-    ``config`` is read by ``AgentSettings.from_config``. One JSON line with the agent's epoch goes to ``ready_fd`` once it serves.
+    ``config`` is read by ``AgentSettings.from_config``. The line ``{"ready": true}`` goes to ``ready_fd`` once it serves.
     """
     log_to_stderr()
     listener = socket.socket(fileno=listen_fd)
     listener.setblocking(False)
     settings = AgentSettings.from_config(config)
     if settings.workdir:
-        make_directory(settings.workdir, 0o755)  # as in a container: an image may name one that none of its layers holds
+        make_directory(settings.workdir, 0o755)  # as in a container: an image may name a directory that none of its layers contains
     else:
         make_directory(DEFAULT_WORKDIR, 0o777)
-    asyncio.new_event_loop().run_until_complete(_serve(settings, listener, ready_fd))  # the process ends with the loop
+    asyncio.new_event_loop().run_until_complete(_serve(settings, listener, ready_fd))  # the process ends together with the loop
 
 
 def main() -> int:
@@ -258,12 +237,12 @@ def main() -> int:
     try:
         settings = AgentSettings.from_environment(given_environment())
         wipe_settings()
-        os.chdir("/")  # a start returns to this directory, and the user may have no permission on that of the image
+        os.chdir("/")  # starting a process returns to this directory, and the user may have no permission for the image's directory
         raise_ulimits(0, settings.ulimits)
         listener = listening_socket(settings.listen)
     except (HoldfastError, OSError, ValueError) as error:
         print(f"session_agent: {error}", file=sys.stderr)
         return 78
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that asyncio leaves it to ``_serve``
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that asyncio does not handle it and ``_serve`` does
     asyncio.run(_serve(settings, listener, None))
     return 0

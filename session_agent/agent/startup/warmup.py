@@ -35,7 +35,7 @@ _REQUEST = (
 
 
 def warm_up() -> None:
-    """Do it. Safe to call more than once, and with an empty file system."""
+    """Run the warm-up. It may be called more than once, and with an empty file system."""
     log_to_stderr()
     warm_allocator()
     drop_calls()

@@ -1,1 +1,1 @@
-"""Images: where they come from, how they are kept, and what a sandbox needs of one."""
+"""Images: pulling and importing them, the image store, and the facts about an image that a sandbox needs."""

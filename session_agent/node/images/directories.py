@@ -1,7 +1,6 @@
-"""Reading a root directory as if it were an archive.
-
-Owns the walk: links stay links, hard links stay shared, devices and sockets are left out, other mounts below the directory are not
-entered. What is kept of each file is decided by layers.py. Called by formats.py, off the event loop.
+"""Reading a root directory as if it were an archive. Owns the walk: links stay links, hard links stay shared, devices and sockets are left
+out, other mounts below the directory are not entered. layers.py decides what is kept of each file. Called by formats.py, off the event
+loop.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _walk(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def tree_digest(path: str) -> str:
-    """Names the state of *path*: names, types, modes, owners, sizes, times and link targets (not file contents)."""
+    """A digest of the state of *path*: names, types, modes, owners, sizes, times and link targets (not file contents)."""
     digest = hashlib.sha256(b"tree\0")
     for relative, status in _walk(path):
         link = os.readlink(os.path.join(path, relative)) if stat.S_ISLNK(status.st_mode) else ""
@@ -40,7 +39,7 @@ def tree_digest(path: str) -> str:
 
 
 def members_of(path: str) -> Iterator[Member]:
-    """The directory *path* and all in it, as an archive of it has them."""
+    """The directory *path* and its entries, as members of an archive."""
     first: dict[tuple[int, int], str] = {}
     for relative, status in (("", os.lstat(path)), *_walk(path)):
         source, mode = os.path.join(path, relative), status.st_mode
@@ -71,5 +70,5 @@ def members_of(path: str) -> Iterator[Member]:
 def _attributes(path: str) -> dict[str, str]:
     try:
         return {f"{XATTR}{name}": os.getxattr(path, name).decode("utf-8", "surrogateescape") for name in os.listxattr(path)}
-    except OSError:  # a file system that keeps none
+    except OSError:  # a file system without extended attributes
         return {}

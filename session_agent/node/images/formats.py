@@ -1,8 +1,8 @@
 """Reading an image: OCI layout or archive, docker archive, root tar, root directory.
 
-Owns recognition and the metadata of each; gives one `Source` with layers that unpack themselves and prove their
-digests. Everything in it is untrusted: sizes of metadata are bounded, blobs are found by digest under one
-directory. Called by store.py, off the event loop.
+Owns the recognition of the format and the reading of its metadata; returns an `ImageSource` with layers that unpack themselves and check
+their digests. The content is untrusted: sizes of metadata are limited, and blobs are found by digest in one directory. Called by
+store.py, off the event loop.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _MAX_VOLUMES = 256
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 _ANY_PROCESSOR = ("", "v1", "v8")
-"""Variants that run on every processor of their architecture; amd64/v3, for one, does not. They are taken first, wherever they stand."""
+"""Variants that run on every processor of their architecture (amd64/v3, for example, does not). They are preferred, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`digest` names the unpacked content; `unpack` fills an empty directory or raises image_invalid."""
+    """`digest` is that of the unpacked content; `unpack` fills an empty directory or raises image_invalid."""
 
     digest: str
     unpack: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """An image that was recognised. Layers are lowest first."""
+class ImageSource:
+    """An image in a recognised format. Layers are lowest first."""
 
     digest: str
     layers: list[Layer]
@@ -59,8 +59,8 @@ class Source:
 
 
 @contextlib.contextmanager
-def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[Source]:
-    """Recognise *path*; *workspace* is an empty directory for what has to be unpacked on the way."""
+def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[ImageSource]:
+    """Recognise the format of *path*; *workspace* is an empty directory for temporary files."""
     budget = Budget(limits)
     if os.path.isdir(path):
         if os.path.isfile(os.path.join(path, "oci-layout")):
@@ -72,14 +72,14 @@ def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[Sourc
         raise HoldfastError("image_invalid", f"there is no file or directory {path}")
     unpacked = os.path.join(workspace, "archive")
     os.mkdir(unpacked)
-    # One pass to a directory, whatever it is: the members that distinguish an archive from a root tar may come last.
+    # Unpack in one pass without knowing the format: the members that distinguish an archive from a root tar may come last.
     digest = _read_archive(path, unpacked, Budget(limits))
     if os.path.isfile(os.path.join(unpacked, "oci-layout")):
         yield _oci(unpacked, budget)
     elif os.path.isfile(os.path.join(unpacked, "manifest.json")):
         yield _docker(unpacked, budget)
     else:
-        yield Source(digest, [Layer(digest, lambda target: os.rename(unpacked, target))])
+        yield ImageSource(digest, [Layer(digest, lambda target: os.rename(unpacked, target))])
 
 
 def _read_archive(path: str, target: str, budget: Budget) -> str:
@@ -91,7 +91,7 @@ def _read_archive(path: str, target: str, budget: Budget) -> str:
 
 
 def _unpack_layer(directory: str, name: str, budget: Budget, blob: str | None, diff: str, target: str) -> None:
-    """Unpack the file *name* of an image into *target*. *blob* is its digest where there is one, *diff* that of its content."""
+    """Unpack the file *name* of an image into *target*. *blob* is its digest, if known, and *diff* that of its uncompressed content."""
     with _open_file(directory, name) as file:
         if blob is not None and f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != blob:
             raise invalid(f"a blob does not match its digest: {blob}")
@@ -102,16 +102,15 @@ def _unpack_layer(directory: str, name: str, budget: Budget, blob: str | None, d
 
 
 def _unpack_tar(file: io.BufferedReader, target: str, budget: Budget, *, whiteouts: bool) -> str:
-    """The digest of the content of *file*, which may be compressed."""
+    """Unpack *file*, which may be compressed. Returns the digest of the uncompressed content."""
     with decompressed(file, budget) as content:
         unpack(members_of(io.BufferedReader(content, 1 << 18)), target, budget, whiteouts=whiteouts)
         return content.drain()
 
 
 def _open_file(directory: str, name: str) -> io.BufferedReader:
-    """A plain file of the image in *directory*, with links on its path resolved inside; not a pipe, which never answers.
-
-    Archives of older dockers link a repeated layer to its first copy.
+    """Open a regular file of the image in *directory*; links on its path are resolved inside. A named pipe, which would block, is refused.
+    Archives of older docker versions link a repeated layer to its first copy.
     """
     try:
         root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -128,7 +127,7 @@ def _open_file(directory: str, name: str) -> io.BufferedReader:
     raise invalid(f"{name[:200]} is no file")
 
 
-def _oci(directory: str, budget: Budget) -> Source:
+def _oci(directory: str, budget: Budget) -> ImageSource:
     digest = _choose(_metadata(directory, "index.json").get("manifests"))
     manifest = _blob(directory, digest)
     for _ in range(3):
@@ -141,7 +140,7 @@ def _oci(directory: str, budget: Budget) -> Source:
     return _source(directory, digest, [(_blob_name(blob), blob) for blob in blobs], config, budget)
 
 
-def _docker(directory: str, budget: Budget) -> Source:
+def _docker(directory: str, budget: Budget) -> ImageSource:
     manifest = _metadata(directory, "manifest.json", kind=list)
     if len(manifest) != 1 or not isinstance(manifest[0], dict):
         raise invalid(f"an archive of {len(manifest)} images: save one at a time")
@@ -151,9 +150,9 @@ def _docker(directory: str, budget: Budget) -> Source:
     return _source(directory, f"sha256:{hashlib.sha256(raw).hexdigest()}", files, config, budget)
 
 
-def _directory(path: str, budget: Budget) -> Source:
+def _directory(path: str, budget: Budget) -> ImageSource:
     digest = directories.tree_digest(path)
-    return Source(digest, [Layer(digest, lambda target: unpack(directories.members_of(path), target, budget, whiteouts=False))])
+    return ImageSource(digest, [Layer(digest, lambda target: unpack(directories.members_of(path), target, budget, whiteouts=False))])
 
 
 def _metadata(directory: str, name: str, digest: str | None = None, kind: type = dict) -> Any:
@@ -165,7 +164,7 @@ def _metadata(directory: str, name: str, digest: str | None = None, kind: type =
         raise invalid(f"a blob does not match its digest: {digest}")
     try:
         body = json.loads(raw)
-        if b"\\u" in raw:  # half a character, which no path or environment can hold, becomes U+FFFD, as in docker
+        if b"\\u" in raw:  # an unpaired surrogate, which no path or environment can hold, becomes U+FFFD, as in docker
             text = json.dumps(body, ensure_ascii=False)
             body = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError) as error:
@@ -185,7 +184,7 @@ def _blob(directory: str, digest: str) -> dict[str, Any]:
 
 
 def _choose(manifests: object) -> str:
-    """The manifest for this machine; the only one when it names no platforms."""
+    """The manifest for this machine, or the only one if no platforms are named."""
     entries = [entry for entry in _list(manifests) if isinstance(entry, dict)]
     wanted = _ARCHITECTURE.get(platform.machine(), platform.machine())
     fitting: list[tuple[bool, dict[str, Any]]] = []
@@ -195,7 +194,7 @@ def _choose(manifests: object) -> str:
             fitting.append((its.get("variant", "") in _ANY_PROCESSOR, entry))
     if fitting:
         return _digest_of(max(fitting, key=lambda found: found[0])[1])
-    # One image under several names is there once for each of them; signatures beside it are no images.
+    # An image with several names has an entry for each of them; signatures are not images.
     plain = {_digest_of(entry) for entry in entries if not isinstance(entry.get("platform"), dict) and not entry.get("artifactType")}
     if len(plain) == 1:
         return plain.pop()
@@ -211,8 +210,8 @@ def _digest_of(descriptor: object) -> str:
     return digest
 
 
-def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]], config: dict[str, Any], budget: Budget) -> Source:
-    """*files* are those of the layers in *directory*, with their digests where they are known."""
+def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]], config: dict[str, Any], budget: Budget) -> ImageSource:
+    """*files* are the files of the layers in *directory*, with their digests if known."""
     rootfs = config.get("rootfs")
     diffs = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None)
     if len(diffs) != len(files) or not all(isinstance(diff, str) and _DIGEST.fullmatch(diff) for diff in diffs):
@@ -231,7 +230,7 @@ def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]]
     workdir = settings.get("WorkingDir")
     user = settings.get("User")
     created = config.get("created")
-    return Source(
+    return ImageSource(
         digest,
         layers,
         created=created if isinstance(created, str) else "",
@@ -244,7 +243,7 @@ def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]]
 
 
 def _absolute(path: str) -> str:
-    """The path in its shortest form, as docker keeps it: ``..`` removes the part before it, a link or not."""
+    """The path in its shortest form, as in docker: ``..`` removes the component before it, even if that is a link."""
     return posixpath.normpath(f"/{path}").replace("//", "/")
 
 

@@ -1,8 +1,8 @@
 """The `host` image: a read-only view of this machine's toolchain with nothing private in it.
 
-Owns which files of the machine are visible: /usr (and /bin, /lib… where they are not links into it) as they are, and an /etc made
-of an allow-list of public files. The trees are not id-mapped, so everything in them belongs to the user nobody inside and only
-files that every user of the machine may read can be read. Nothing of the machine's /home, /root, /var, /opt, /srv or /mnt is shown.
+Owns which files of the machine are visible: /usr (and /bin, /lib… if they are not links into it) unchanged, and an /etc with the public
+files of an allow-list. The trees are not id-mapped, so all files belong to the user nobody inside, and only files that every user of the
+machine may read can be read. Nothing of the machine's /home, /root, /var, /opt, /srv or /mnt is shown.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 
 NAME = "host"
 _NAMES = "/opt/host/bin"
-"""Last in PATH: names that scripts expect and this machine does not have."""
+"""The last directory in PATH: program names that scripts expect and this machine does not have."""
 _DIRECTORIES = {
     "workspace": 0o777, "root": 0o700, "home/user": 0o700, "var/tmp": 0o1777, "var/lib": 0o755, "var/cache": 0o755, "var/log": 0o755,
     "mnt": 0o755, "media": 0o755, "opt": 0o755, "opt/host": 0o755, "opt/host/bin": 0o755, "srv": 0o755,
 }  # fmt: skip
 _TREES = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Configuration and sources people keep under /usr are theirs, not the toolchain's.
+# Configuration and sources that users keep under /usr are private, not part of the toolchain.
 _HIDDEN = ("usr/local/etc", "usr/local/src", "usr/src")
 _ETC_FILES = (
     "debian_version", "os-release", "lsb-release", "redhat-release", "alpine-release", "ld.so.cache", "ld.so.conf",
@@ -51,7 +51,7 @@ _ETC_TEXTS = {"passwd": _USERS, "group": _GROUP, "nsswitch.conf": _NSSWITCH, "pr
 
 
 def build(path: str) -> None:
-    """Make the host image's own layer at *path* anew."""
+    """Create the host image's own layer at *path* again."""
     skeleton.build(path, *skeleton.LAYERS)
     for name, mode in _DIRECTORIES.items():
         skeleton.make_directory(os.path.join(path, name), mode)
@@ -70,7 +70,7 @@ def build(path: str) -> None:
 
 
 def spec(path: str) -> ImageSpec:
-    """The image made of the layer at *path* and the machine's trees."""
+    """The image that consists of the layer at *path* and the machine's trees."""
     present = [name for name in _TREES if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")]
     return ImageSpec(
         digest=NAME,
@@ -107,7 +107,7 @@ def _copy_directory(source: str, target: str) -> None:
 
 
 def _copy_public(source: str, target: str) -> None:
-    """Links as links, regular files only when everybody may read them."""
+    """Copy links as links, and regular files only if every user may read them."""
     try:
         status = os.lstat(source)
     except OSError:

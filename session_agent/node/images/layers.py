@@ -1,9 +1,9 @@
 """Unpacking layers, root tars and root directories, which may be hostile.
 
-Owns our own extraction: every path is walked from the target directory by descriptor, with links on the way resolved as in a
-chroot. Devices become whiteouts, whiteouts what overlay understands; entries, bytes and ratio are bounded. As root owners, set-id
-bits, file capabilities and other extended attributes are kept, as docker keeps them: the store is closed to every other user of
-the machine. tarfile is used only to read headers. Called by formats.py, off the event loop.
+Owns the extraction: every path is resolved from the target directory by descriptors, with links resolved as in a chroot. Devices become
+whiteouts, and whiteouts are converted to overlay's form; the number of entries, bytes and the compression ratio are limited. As root,
+owners, set-id bits, file capabilities and other extended attributes are kept, as in docker: the store is closed to every other user of the
+machine. tarfile is used only to read headers. Called by formats.py, off the event loop.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
 
 _OVERLAY = "user.overlay."
 _ORIGIN_XATTR = "user.overlay.origin"
-"""Empty, it means that a directory was copied from an unknown lower one, and so may have whiteouts."""
+"""With an empty value: the directory was copied from an unknown lower one, and so may contain whiteouts."""
 XATTR = "SCHILY.xattr."
 _ROOT_XATTRS = ("security.capability", "system.posix_acl_access", "system.posix_acl_default")
 _ROOT = os.geteuid() == 0
-# Without root every file is the node's own user's, for whom these bits would mean something on the machine.
+# Without root every file belongs to the node's own user, so these bits would have an effect on the machine.
 _MODE = 0o7777 if _ROOT else 0o1777
 _MAX_IDS = LOW_IDS + HIGH_IDS - 1
 NOBODY = 65534
-"""Who owns in a sandbox what belongs to an id above those it has."""
+"""The owner, in a sandbox, of files whose owner's id is higher than the sandbox's ids."""
 _WHITEOUT = ".wh."
 _WHITEOUT_METADATA = ".wh..wh."
 _OPAQUE = ".wh..wh..opq"
 _LINKED = ".wh..wh.plnk"
-"""Where AUFS keeps a file that has several names in a layer, which are hard links to it."""
+"""The directory in which AUFS stores a file that has several names in a layer; these are hard links to it."""
 _LATEST_S = 4_000_000_000
 _PAX_TIME = re.compile(r"(\d{1,10})(?:\.(\d{1,9})\d*)?")
 _MAX_HEADER = 1 << 20
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _DEVICE_MODE = 0o600
-"""Permissions of a whiteout that stands for a device of the layer. Overlay looks at none; those of a whiteout file's are 0."""
+"""Permissions of a whiteout that replaces a device of the layer. Overlay ignores them; a whiteout for a whiteout file has 0."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Member = tuple[tarfile.TarInfo, IO[bytes] | None]
-"""What an archive has of a file, and the content of a regular one."""
+"""A member of an archive, and the content of a regular file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class LayerLimits:
 
 @dataclass(slots=True)
 class Budget:
-    """What one image has used of its limits."""
+    """How much of its limits one image has used."""
 
     limits: LayerLimits
     entries: int = 0
@@ -103,7 +103,7 @@ class _Header(tarfile.TarInfo):
 def members_of(stream: io.BufferedReader) -> Iterator[Member]:
     """The members of a tar stream."""
     if not stream.peek(1):
-        return  # a layer of no bytes at all has no entries, where tarfile expects an end mark
+        return  # a layer without any bytes has no entries; tarfile would expect an end marker
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errorlevel=0, encoding="utf-8", errors="surrogateescape") as archive:
         for member in archive:
             yield member, archive.extractfile(member) if member.isreg() else None
@@ -131,7 +131,7 @@ def unpack(members: Iterable[Member], target: str, budget: Budget, *, whiteouts:
 
 
 def parts_of(name: str) -> list[str]:
-    """The components of a member's path. Raises HoldfastError for one that climbs."""
+    """The components of a member's path. Raises HoldfastError for a path with ``..`` that leaves the image."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
         raise invalid(f"a path that leaves the archive: {name[:200]!r}")
@@ -168,7 +168,8 @@ def open_parent(root: int, parts: list[str], *, create: bool) -> int:
 
 
 def _open_parent_through_links(root: int, parts: list[str], *, create: bool) -> tuple[int, list[str]]:
-    """As `open_parent`, with links resolved as in a chroot, and the path without them: files of `lib/` may be in what `lib` links to."""
+    """As `open_parent`, with links resolved as in a chroot; also returns the resolved path. For example, `lib` may be a link, and files of
+    `lib/` belong into its target."""
     try:
         return open_parent(root, parts, create=create), parts
     except HoldfastError:
@@ -180,8 +181,8 @@ def _extract(member: tarfile.TarInfo, content: IO[bytes] | None, root: int, late
     parts = parts_of(member.name)
     if whiteouts and any(part.startswith(_WHITEOUT_METADATA) for part in parts) and parts[-1] != _OPAQUE:
         if parts[0] != _LINKED:
-            return  # what AUFS keeps for itself, which is not part of the image
-        whiteouts = False  # these names are no whiteouts; ``unpack`` removes them when what links to them is there
+            return  # metadata of AUFS, which is not part of the image
+        whiteouts = False  # these names are not whiteouts; ``unpack`` removes them when the links to them exist
     if not parts:
         if member.isdir():
             _own(member, root)
@@ -215,7 +216,7 @@ def _extract(member: tarfile.TarInfo, content: IO[bytes] | None, root: int, late
             os.chmod(name, member.mode & 0o777, dir_fd=parent)
             _times(member, parent, name)
         elif (member.ischr() or member.isblk()) and not _hides_lower_directory(name, parent):
-            # A sandbox has its own /dev, and could use no other device: only what a lower layer has by this name is hidden.
+            # A sandbox has its own /dev and could not use the device, so it only hides an entry of a lower layer with this name.
             _clear(name, parent)
             _whiteout(name, parent, _DEVICE_MODE)
     finally:
@@ -223,11 +224,11 @@ def _extract(member: tarfile.TarInfo, content: IO[bytes] | None, root: int, late
 
 
 def _whiteout(name: str, parent: int, mode: int = 0) -> None:
-    """Hide what lower layers have by this name. What this layer itself brings by it, before or after, stays."""
+    """Hide the entry of this name in lower layers. An entry of this name in the same layer, before or after, stays."""
     if name in ("", ".", ".."):
         raise invalid("a whiteout without a name")
     if mode == 0 and _is_whiteout(name, parent):
-        os.unlink(name, dir_fd=parent)  # it may stand for a device
+        os.unlink(name, dir_fd=parent)  # it may be the whiteout of a device
     try:
         os.mknod(name, stat.S_IFCHR | mode, os.makedev(0, 0), dir_fd=parent)
     except FileExistsError:
@@ -238,13 +239,13 @@ def _whiteout(name: str, parent: int, mode: int = 0) -> None:
 
 
 def _mark_whiteouts(directory: int) -> None:
-    """Have overlay look for whiteouts in a directory also where no lower layer has it; else its list would show them."""
-    with contextlib.suppress(OSError):  # a file system that keeps no attributes
+    """Make overlay look for whiteouts in a directory even if no lower layer has this directory; otherwise listings would show them."""
+    with contextlib.suppress(OSError):  # a file system without extended attributes
         os.setxattr(directory, _ORIGIN_XATTR, b"")
 
 
 def _is_whiteout(name: str, parent: int) -> bool:
-    """Whether it is one, of a whiteout file or of a device."""
+    """Whether the entry is a whiteout, made from a whiteout file or from a device."""
     try:
         status = os.lstat(name, dir_fd=parent)
     except FileNotFoundError:
@@ -253,8 +254,9 @@ def _is_whiteout(name: str, parent: int) -> bool:
 
 
 def _hides_lower_directory(name: str, parent: int) -> bool:
-    """Whether it is of a whiteout file: a directory of this layer in its place is not merged with those of lower layers. One in the place
-    of a device is, as of any other entry: docker's overlay2 and containerd's overlayfs unpack a layer by itself."""
+    """Whether the whiteout was made from a whiteout file: then a directory of this layer in its place is not merged with those of lower
+    layers. A directory in the place of a device or of any other entry is merged: docker's overlay2 and containerd's overlayfs unpack each
+    layer separately."""
     return _is_whiteout(name, parent) and stat.S_IMODE(os.lstat(name, dir_fd=parent).st_mode) == 0
 
 
@@ -267,7 +269,7 @@ def _make_opaque(name: str, parent: int) -> None:
 
 
 def _make_directory(name: str, parent: int, mode: int) -> None:
-    """Have a directory of this name; in the place of a whiteout file one that shows nothing of the lower layers."""
+    """Create the directory if it does not exist; in the place of a whiteout file, it shows no entries of lower layers."""
     try:
         os.mkdir(name, mode, dir_fd=parent)
     except FileExistsError:
@@ -285,7 +287,7 @@ def _directory(member: tarfile.TarInfo, name: str, parent: int) -> None:
     fd = os.open(name, _DIRECTORY, dir_fd=parent)
     try:
         _own(member, fd)
-        # The owner must be able to enter: later members may lie below, and an unprivileged node has to remove it.
+        # The owner must be able to enter the directory: later members may be in it, and an unprivileged node has to remove it.
         os.fchmod(fd, member.mode & _MODE | (0 if _ROOT else 0o700))
         _attributes(member, fd)
     finally:
@@ -293,7 +295,7 @@ def _directory(member: tarfile.TarInfo, name: str, parent: int) -> None:
 
 
 def _directory_times(root: int, late: dict[tuple[str, ...], int]) -> None:
-    """Give directories their times, last of all: what was made in one changed its own."""
+    """Set the times of directories at the end, because creating an entry changes the time of its directory."""
     for parts, when in late.items():
         try:
             parent = open_parent(root, [*parts, "."], create=False)
@@ -342,7 +344,7 @@ def _hard_link(member: tarfile.TarInfo, name: str, parent: int, root: int) -> No
 
 
 def _clear(name: str, parent: int) -> None:
-    """Make room for *name*: what an earlier member put there goes."""
+    """Remove an entry *name* that an earlier member created."""
     try:
         status = os.lstat(name, dir_fd=parent)
     except FileNotFoundError:
@@ -364,7 +366,8 @@ def _own(member: tarfile.TarInfo, where: int, name: str | None = None) -> None:
 
 
 def _image_attribute(name: str) -> bool:
-    """Whether an image may set this extended attribute: users' own and, as root, file capabilities and access lists. Not an overlay's."""
+    """Whether an image may set this extended attribute: attributes of users and, as root, file capabilities and access lists. Not those of
+    overlay."""
     return (name.startswith("user.") and not name.startswith(_OVERLAY)) or (_ROOT and name in _ROOT_XATTRS)
 
 
@@ -382,7 +385,7 @@ def _times(member: tarfile.TarInfo, parent: int, name: str) -> None:
 
 
 def _time_ns(member: tarfile.TarInfo) -> int:
-    """The exact time of an extended header, which tarfile rounds to a float; docker too sets times before 1970 to its start."""
+    """The exact time in an extended header, which tarfile rounds to a float. Times before 1970 become 1970-01-01, as in docker."""
     exact = _PAX_TIME.fullmatch(member.pax_headers.get("mtime", ""))
     if exact is None:
         return int(min(max(float(member.mtime), 0.0), _LATEST_S)) * 10**9

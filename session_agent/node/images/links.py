@@ -1,7 +1,7 @@
 """Paths of an image with the links on their way resolved, as in a chroot: no path leaves the image.
 
-Owns the walk over a path's parts and the lookup of a link: in one directory and in layers laid over each other. Called by layers.py for
-members of an archive, by formats.py for files of a layout and by store.py for volumes.
+Owns the walk over a path's components and the lookup of a link, in one directory and in stacked layers. Called by layers.py for members of
+an archive, by formats.py for files of a layout and by store.py for volumes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _MAX_LINKS = 40
 
 
 def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | None]) -> list[str]:
-    """The path of *parts* without links; *link_of* gives a link's target, and None for anything else.
-
-    Raises HoldfastError(image_invalid).
+    """The path of *parts* with its links resolved; *link_of* returns a link's target, None for other entries. Raises
+    HoldfastError(image_invalid).
     """
     real: list[str] = []
     left = [*reversed(parts)]
@@ -47,7 +46,7 @@ def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | Non
 
 
 def link_at(root: int, parts: Sequence[str]) -> str | None:
-    """The target of the link at *parts* below *root*, a path without links on its way; None for anything else."""
+    """The target of the link at *parts* below *root*, whose parents are not links; None for another kind of entry."""
     try:
         return os.readlink("/".join(parts), dir_fd=root)
     except OSError as error:
@@ -57,14 +56,13 @@ def link_at(root: int, parts: Sequence[str]) -> str | None:
 
 
 def link_in_layers(layers: Sequence[str]) -> Callable[[Sequence[str]], str | None]:
-    """As `link_at`, in layers laid over each other, as overlay shows them. *layers* are their directories, topmost first.
-
-    The function that is returned looks at each directory once. It raises HoldfastError(image_invalid) for a name that no file can have.
+    """As `link_at`, in stacked layers, as overlay shows them. *layers* are their directories, topmost first. The returned function reads
+    each directory once. It raises HoldfastError(image_invalid) for a name that no file can have.
     """
 
     @functools.cache
     def look(path: tuple[str, ...]) -> tuple[list[str], str | None]:
-        """The directories that overlay merges at *path*, or the target of the link that it shows there."""
+        """The directories that overlay merges at *path*, or the target of the link that is there."""
         found: list[str] = []
         for folder in look(path[:-1])[0] if len(path) > 1 else layers:
             place = f"{folder}/{path[-1]}"
@@ -76,7 +74,7 @@ def link_in_layers(layers: Sequence[str]) -> Callable[[Sequence[str]], str | Non
                 if error.errno != errno.ENAMETOOLONG:
                     raise
                 raise HoldfastError("image_invalid", f"this image cannot be imported: a path that is too long: {place[-200:]!r}") from error
-            if not stat.S_ISDIR(mode):  # a directory above hides it
+            if not stat.S_ISDIR(mode):  # a parent directory hides it
                 return found, os.readlink(place) if stat.S_ISLNK(mode) and not found else None
             found.append(place)
             if _is_opaque(place):
@@ -87,7 +85,7 @@ def link_in_layers(layers: Sequence[str]) -> Callable[[Sequence[str]], str | Non
 
 
 def _is_opaque(directory: str) -> bool:
-    """Whether a directory of a layer shows nothing of the layers below."""
+    """Whether a directory of a layer hides the same directory of lower layers."""
     try:
         return os.getxattr(directory, OPAQUE_XATTR) == b"y"
     except OSError:

@@ -16,7 +16,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def normalise(name: str) -> str:
-    """Raises HoldfastError(invalid_argument) for what cannot be an image's name."""
+    """The full form of a name. Raises HoldfastError(invalid_argument) if it cannot be an image's name."""
     rest = name.removeprefix("docker://")
     rest, at, digest = rest.partition("@")
     first, slash, others = rest.partition("/")
@@ -43,5 +43,5 @@ def normalise(name: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """The short form people type: without docker.io, library/ and :latest."""
+    """The short form that users type: without docker.io, library/ and :latest."""
     return name.removeprefix("docker.io/").removeprefix("library/").removesuffix(":latest")

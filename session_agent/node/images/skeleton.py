@@ -1,8 +1,8 @@
 """The read-only layers that every sandbox has beside those of its image.
 
-The topmost has the directories that rootfs.py mounts onto. Being on top, they hide what an image has in their place, such as a
-link, which could redirect a mount. The lowest ones have what programs expect and an image may lack: an image's own files hide
-them. Called when the node starts and when an image is imported.
+The topmost layer has the directories that rootfs.py mounts onto: it hides entries of an image in their place, such as a link, which could
+redirect a mount. The lowest layers have files that programs expect and an image may lack: an image's own files hide them. Called when the
+node starts and when an image is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ff02::2\tip6-allrouters
 
 
 def hosts_file(name: str) -> str:
-    """As docker writes it, with the sandbox's own name last."""
+    """The content of /etc/hosts, as docker writes it, with the sandbox's own name last."""
     return f"{_HOSTS}127.0.0.1\t{name}\n"
 
 
@@ -38,7 +38,7 @@ def make_directory(path: str, mode: int) -> None:
 
 
 def build(path: str, *names: str) -> None:
-    """Make the directory *path* anew, with the layers of these names together in it."""
+    """Create the directory *path* again, with the files of the layers of these names."""
     shutil.rmtree(path, ignore_errors=True)
     make_directory(path, 0o755)
     for layer in names:
@@ -49,7 +49,7 @@ def build(path: str, *names: str) -> None:
 
 
 def fill_directories(root: str, paths: Sequence[str]) -> None:
-    """Make the lowest layer of an image in the empty directory *root*: its volumes."""
+    """Create the lowest layer of an image in the empty directory *root*: the directories of its volumes."""
     make_directory(root, 0o755)
     for path in paths:
         os.makedirs(os.path.join(root, path), mode=0o755, exist_ok=True)

@@ -9,9 +9,8 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """`layers` are directories, topmost first; `trees` (source, target) are shown read-only as they are; `hidden` paths are masked.
-
-    `entrypoint` is what `docker run` of it starts: ENTRYPOINT and CMD.
+    """`layers` are directories, topmost first; `trees` (source, target) are mounted read-only; `hidden` paths are masked. `entrypoint` is
+    the command that `docker run` would start: ENTRYPOINT and CMD.
     """
 
     digest: str

@@ -1,8 +1,8 @@
 """The image store: layers by digest, images by name, all under one directory.
 
-Owns `$HOLDFAST_DATA/images`: `layers/<sha256>` (unpacked, shared, never written again), `index/*.json` (one per name),
-`skeleton` and `host` (made anew at each start), `tmp` (emptied at start). One process, the node, uses it; changes are
-serial and appear by rename, so a crash leaves an image whole or absent.
+Owns `$HOLDFAST_DATA/images`: `layers/<sha256>` (unpacked, shared, never written again), `index/*.json` (one per name), `skeleton` and
+`host` (created again at each start), `tmp` (emptied at start). One process, the node, uses it; changes are serial and appear by rename, so
+a crash leaves an image whole or absent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
 
 @dataclass(frozen=True, slots=True)
 class ImageRecord:
-    """An image as kept in the index. `layers` are digests, lowest first."""
+    """An image as stored in the index. `layers` are digests, lowest first."""
 
     name: str
     digest: str
@@ -69,9 +69,8 @@ class ImageStore:
         self.layer_in_use: Callable[[str], bool] = lambda path: False
 
     def open(self, ids: IdMap | None = None) -> None:
-        """Remove leftovers, make the machine's own layers, read the index. Blocking; once, before use.
-
-        *ids* are those that every owner in the store is turned into, on machines whose kernel cannot map ids on the way.
+        """Remove leftovers, create the machine's own layers, and read the index. Blocks; called once, before use. *ids*: the ids to which
+        the owners of all files are changed, on machines whose kernel cannot map ids.
         """
         self._ids = ids
         os.makedirs(self._directory, exist_ok=True)
@@ -103,7 +102,7 @@ class ImageStore:
         return [machine, *(record.to_map() for _, record in sorted(self._records.items()))]
 
     def resolve(self, name: str) -> ImageSpec:
-        """What a sandbox is made of. Raises HoldfastError(image_not_found, invalid_argument)."""
+        """The facts about an image that a sandbox needs. Raises HoldfastError(image_not_found, invalid_argument)."""
         if _is_host(name):
             return host.spec(self._path("host"))
         record = self._records.get(names.normalise(name)) or self._by_digest(name)
@@ -111,7 +110,7 @@ class ImageStore:
             if self._fallback == host.NAME:
                 return host.spec(self._path("host"))
             raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
-        # a layer that comes twice (an empty one often does) has no effect below its topmost place, and an overlay accepts it once
+        # a layer may occur twice (often an empty one); only the topmost occurrence has an effect, and overlay accepts a layer only once
         layers = dict.fromkeys(self._layer(digest) for digest in reversed(record.layers))
         return ImageSpec(
             digest=record.digest,
@@ -123,7 +122,7 @@ class ImageStore:
         )
 
     async def import_path(self, path: str, name: str) -> dict[str, Any]:
-        """Take an OCI layout or archive, a docker archive, a root tar or a root directory. Replaces *name*."""
+        """Import an OCI layout or archive, a docker archive, a root tar or a root directory. An existing image *name* is replaced."""
         wanted = self._importable_name(name)
         async with self._changing:
             return await self._keep(os.path.abspath(path), wanted)
@@ -149,7 +148,7 @@ class ImageStore:
         return record.to_map()
 
     async def remove(self, name: str) -> None:
-        """Raises HoldfastError(image_not_found, image_in_use)."""
+        """Remove an image. Raises HoldfastError(image_not_found, image_in_use)."""
         if _is_host(name):
             raise HoldfastError("invalid_argument", "the host image is this machine's and cannot be removed")
         wanted = names.normalise(name)
@@ -159,7 +158,7 @@ class ImageStore:
                 raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
             if self.in_use(record.digest):
                 raise HoldfastError("image_in_use", f"sandboxes are using {name}")
-            # No create finds it from here on, and those that did are counted as using it.
+            # From here on no create finds the image, and creates that found it are counted as users.
             del self._records[wanted]
             os.unlink(self._index_file(wanted))
             if self.before_remove:
@@ -216,7 +215,7 @@ class ImageStore:
         wanted = {self._layer(digest) for record in self._records.values() for digest in record.layers}
         for name in os.listdir(self._path("layers")):
             path = self._path("layers", name)
-            if path not in wanted and not self.layer_in_use(path):  # a live sandbox may still use the layers of a replaced image
+            if path not in wanted and not self.layer_in_use(path):  # a running sandbox may still use the layers of a replaced image
                 shutil.rmtree(path, ignore_errors=True)
 
     def _by_digest(self, name: str) -> ImageRecord | None:
@@ -226,7 +225,7 @@ class ImageStore:
     @staticmethod
     def _importable_name(name: str) -> str:
         if _is_host(name):
-            raise HoldfastError("invalid_argument", "the name host is taken by this machine's own image")
+            raise HoldfastError("invalid_argument", "the name host is reserved for this machine's own image")
         return names.normalise(name)
 
     def _layer(self, digest: str) -> str:
@@ -242,7 +241,7 @@ class ImageStore:
             items += [os.path.join(directory, name) for name in (*folders, *files)]
         for item in items:
             status = os.lstat(item)
-            if status.st_ino not in shifted:  # a hard link is the same file again
+            if status.st_ino not in shifted:  # a hard link to a file that was changed already
                 shifted.add(status.st_ino)
                 _give(item, status, self._ids)
 
@@ -259,7 +258,7 @@ class ImageStore:
 
 
 def _volume_layer(volumes: Sequence[str]) -> list[formats.Layer]:
-    """A lowest layer with the directories that an image declares as volumes; where the image has them, its own are seen."""
+    """A lowest layer with the directories that an image declares as volumes; directories of the image itself hide them."""
     if not volumes:
         return []
     digest = hashlib.sha256("\0".join(["volumes", *volumes]).encode()).hexdigest()
@@ -267,7 +266,7 @@ def _volume_layer(volumes: Sequence[str]) -> list[formats.Layer]:
 
 
 def _give(item: str, status: os.stat_result, ids: IdMap) -> None:
-    """Change the owner, and put back what the kernel takes away with it: set-id bits and file capabilities."""
+    """Change the owner, and restore what the kernel removes in doing so: set-id bits and file capabilities."""
     uid, gid = (ids.outside(number) for number in (status.st_uid, status.st_gid))
     capability = b""
     if stat.S_ISREG(status.st_mode):
@@ -289,5 +288,6 @@ def _tree_size(path: str) -> int:
 
 
 def _is_host(name: str) -> bool:
-    """Whatever form the name is in: a list could not distinguish an image `host:latest` from the machine's own. Raises as `normalise`."""
+    """Whether *name*, in any form, is that of the machine's own image: lists could not distinguish it from an image `host:latest`. Raises
+    as `normalise`."""
     return names.normalise(name) == names.normalise(host.NAME)

@@ -1,7 +1,7 @@
 """Byte streams of images: decompressed, counted and hashed as they are read.
 
-Owns `Hashed` (what went through, and its digest) and `decompressed` (gzip, xz, zstd by their first bytes). Bounds on
-how much may come out are the caller's Budget, asked at every read.
+Owns `Hashed` (counts and hashes bytes) and `decompressed` (gzip, xz, zstd, recognised by their first bytes). The caller's Budget, which is
+checked at every read, limits the size of the output.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from session_agent.node.images.layers import Budget, invalid
 
 _CHUNK = 1 << 18
 _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-"""How a frame of other data begins, which may stand before the first compressed one (RFC 8878, 3.1.2)."""
+"""The first bytes of a skippable frame, which may precede the first compressed one (RFC 8878, 3.1.2)."""
 
 
 class Hashed(io.RawIOBase):
-    """Reads *source* and hashes it, and watches its ratio to the *packed_bytes* that it is decompressed from."""
+    """Reads and hashes *source*, and checks the ratio of its size to the compressed size *packed_bytes*."""
 
     def __init__(self, source: IO[bytes], budget: Budget, packed_bytes: int) -> None:
         self._source = source
@@ -53,7 +53,7 @@ class Hashed(io.RawIOBase):
         return len(data)
 
     def drain(self) -> str:
-        """Read to the end; the digest of all of it."""
+        """Read to the end; returns the digest of the whole stream."""
         while self.read(_CHUNK):
             pass
         return f"sha256:{self._hash.hexdigest()}"
@@ -61,7 +61,7 @@ class Hashed(io.RawIOBase):
 
 @contextlib.contextmanager
 def decompressed(file: io.BufferedReader, budget: Budget) -> Iterator[Hashed]:
-    """What *file*, of which nothing has been read, holds, whichever way it is compressed."""
+    """The decompressed content of *file*, of which nothing has been read yet."""
     packed_bytes = os.fstat(file.fileno()).st_size
     magic = file.peek(6)[:6]
     with contextlib.ExitStack() as stack:
@@ -82,7 +82,7 @@ def _zstd(file: io.BufferedReader) -> Iterator[IO[bytes]]:
     program = shutil.which("zstd")
     if program is None:
         raise HoldfastError("unsupported", "the image is compressed with zstd, which is not installed", hint="install zstd")
-    os.lseek(file.fileno(), 0, os.SEEK_SET)  # the program reads from there, whatever the buffer holds
+    os.lseek(file.fileno(), 0, os.SEEK_SET)  # the program reads from the descriptor's position, not from Python's buffer
     with subprocess.Popen([program, "-dc", "--memory=128MB"], stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:

@@ -35,7 +35,8 @@ class Capacity:
         self._largest_until = 0.0
 
     async def largest(self) -> tuple[float, int] | None:
-        """Cores and bytes of the largest node, each for itself; None where nodes may not be read or there is none. Raises ``ApiError``."""
+        """The largest number of cores and the largest memory of any node; None if nodes may not be read or there are none. Raises
+        ``ApiError``."""
         clock = asyncio.get_running_loop().time
         async with self._lock:
             if clock() >= self._largest_until:

@@ -32,7 +32,7 @@ _RIGHTS: tuple[tuple[str, str, str], ...] = (
 
 
 async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
-    """All checks; one that cannot be carried out has failed, and the others still are."""
+    """All checks. A check that cannot be carried out counts as failed, and the others are still carried out."""
     found: list[Check] = []
     for name, look in _CHECKS:
         try:
@@ -77,12 +77,9 @@ async def _nodes(api: Api, settings: KubernetesSettings) -> Check:
 
 
 async def _namespace(api: Api, settings: KubernetesSettings) -> Check:
-    try:
-        found = await api.get(f"/api/v1/namespaces/{settings.namespace}")
-    except ApiError as error:
-        if error.status == 404:
-            return _bad(f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
-        raise
+    found = await api.find(f"/api/v1/namespaces/{settings.namespace}")
+    if found is None:
+        return _bad(f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
     level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "")
     wanted = [STANDARDS[settings.sandbox_profile]]
     if settings.sandbox_profile == "restricted" and settings.allow_root:
@@ -102,11 +99,11 @@ async def _profile(api: Api, settings: KubernetesSettings) -> Check:
         return _good(f"{profile}: {what}")
     seen = await node_probes.known(api, settings)
     if seen is None or seen.users is None:
-        why = "not probed yet" if seen is None else f"whether nodes can is not known: {seen.users_why}"
+        why = "not probed yet" if seen is None else f"whether the nodes support it is not known: {seen.users_why}"
         return _bad(f"{profile}: {what}; {why}", "the controller probes when it starts, and again every 5 minutes", required=False)
     if not seen.users:
         return _bad(f"{profile}: {what}; but {seen.users_why}", no_user_namespaces("").hint)
-    return _good(f"{profile}: {what}, and a probe pod had one")
+    return _good(f"{profile}: {what}, and a probe pod got a user namespace")
 
 
 async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
@@ -122,27 +119,31 @@ async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
     if missing and settings.enforcement != "none":
         text = f"no policy of {settings.namespace} denies {' and '.join(sorted(missing)).lower()} by default"
         return _bad(text, "apply the network policies of infra/k8s")
-    return _good("ingress and egress are denied by default" if not missing else "nothing is denied, as declared")
+    if missing:
+        return _good("no traffic is denied by default, because HOLDFAST_NETWORK_ENFORCEMENT is none")
+    return _good("ingress and egress are denied by default")
 
 
 async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
     way, found = settings.bundle_injection, await injection.detect(api, settings)
     if way == "image" and found.way == "init":
-        return _bad(f"as an image volume, but {found.why}", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
+        return _bad(f"configured as an image volume, but {found.why}", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
     how = "an image volume" if "image" in (way, found.way if way == "auto" else "") else "an init container"
     return _good(f"{settings.bundle_image} by {how}{f': {found.why}' if way == 'auto' and found.why else ''}")
 
 
 async def _network(api: Api, settings: KubernetesSettings) -> Check:
     if settings.enforcement == "none":
-        text = "no network policy is enforced, as declared: sandboxes that request isolation are refused"
+        text = "HOLDFAST_NETWORK_ENFORCEMENT is none: sandboxes that request isolation are refused"
         return _bad(text, "use a cluster whose network enforces policies", required=False)
     seen = await network_probe.known(api, settings)
     if seen is None:
-        return _bad(f"declared {settings.enforcement!r}, not probed yet", "the controller probes when it starts", required=False)
+        text = f"HOLDFAST_NETWORK_ENFORCEMENT is {settings.enforcement!r}, not probed yet"
+        return _bad(text, "the controller probes when it starts", required=False)
     if not seen.holds:
-        return _bad(f"declared {settings.enforcement!r}, but {seen.detail}", "use a network plugin that enforces policies")
-    return _good(f"declared {settings.enforcement!r}, and {seen.detail}")
+        text = f"HOLDFAST_NETWORK_ENFORCEMENT is {settings.enforcement!r}, but {seen.detail}"
+        return _bad(text, "use a network plugin that enforces policies")
+    return _good(f"HOLDFAST_NETWORK_ENFORCEMENT is {settings.enforcement!r}, and {seen.detail}")
 
 
 _CHECKS: tuple[tuple[str, Callable[[Api, KubernetesSettings], Awaitable[Check]]], ...] = (

@@ -1,4 +1,4 @@
-"""How the bundle gets into pods where the deployment leaves it open: an image volume where that is known to work, else an init container.
+"""How the bundle gets into pods if the deployment does not set it: by an image volume if that is known to work, else by an init container.
 
 Owns the detection, and how long its answer is valid. The version alone is not enough: the server knows image volumes from 1.31 and parts
 of them from 1.33, but accepts them by default only from 1.35 (KEP-4639); and containerd before 2.2 silently mounts the whole image where
@@ -30,8 +30,8 @@ _GOOD_FOR_S = 600.0
 _UNSURE_FOR_S = 5.0
 """How long an uncertain result is used: a probe may be running."""
 _FIRST, _LIKELY = (1, 33), (1, 36)
-"""From the first version on image volumes can work; from the second on they are tried where there is no node yet. A pod that does not
-find the bundle is created again (``reject``)."""
+"""From the first version on image volumes can work; from the second on they are used if there is no node yet. A pod that does not find the
+bundle is created again (``reject``)."""
 _RUNTIMES = {"containerd": (2, 2), "cri-o": (1, 33)}
 """The first version of each runtime that mounts a part of an image."""
 
@@ -101,7 +101,7 @@ async def detect(api: Api, settings: KubernetesSettings) -> Found:
 
 
 async def _refusal(api: Api, settings: KubernetesSettings) -> str:
-    """The server's answer to a dry-run pod with an image volume; empty where it accepts it."""
+    """The server's answer to a dry-run pod with an image volume; empty if it accepts the pod."""
     spec = SandboxSpec("injection-probe", "", "0" * 16, settings.bundle_image, cores=0.01, memory_bytes=64 << 20, egress=Egress("internet"))
     body = pod(CreateRequest(spec, "0" * 64), settings, "image", "probe")
     try:
@@ -114,13 +114,11 @@ async def _refusal(api: Api, settings: KubernetesSettings) -> str:
 
 
 async def _runtimes(api: Api, settings: KubernetesSettings) -> list[str] | None:
-    """The container runtimes of the first page of nodes, None where they may not be read."""
+    """The container runtimes of the first page of nodes; None if nodes may not be read."""
     selector = ",".join(f"{name}={value}" for name, value in (("kubernetes.io/os", "linux"), *settings.node_selector))
-    try:
-        found = await api.get("/api/v1/nodes", {"labelSelector": selector, "limit": str(settings.page), "resourceVersion": "0"})
-    except ApiError as error:
-        if error.status != 403:
-            raise
+    query = {"labelSelector": selector, "limit": str(settings.page), "resourceVersion": "0"}
+    found = await api.find("/api/v1/nodes", query, missing=403)
+    if found is None:
         return None
     infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in found.get("items") or []]
     return [str(info["containerRuntimeVersion"]) for info in infos if info.get("containerRuntimeVersion")]

@@ -89,7 +89,7 @@ class Verdict:
 
 
 async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
-    """The last verdict, None where there is none. Raises ``ApiError``."""
+    """The last verdict, or None. Raises ``ApiError``."""
     return await read_verdict(api, settings, _NAME, Verdict, _VERDICT)
 
 
@@ -203,10 +203,10 @@ class EnforcementGuard:
         self._asked_at = float("-inf")
 
     async def check(self, egress: Egress, wait_s: float = _CREATE_WAIT_S) -> None:
-        """Return once a probe has shown that this egress is enforced, where that is less than all.
+        """Return once a probe has shown that the restrictions of this egress, if it has any, are enforced.
 
-        Raises ``unsupported`` where a probe has shown that it is not, ``RuntimeUnavailableError`` where there is no verdict in time, and
-        ``ApiError`` where there is none and none can be read.
+        Raises ``unsupported`` if a probe has shown that they are not, ``RuntimeUnavailableError`` if there is no verdict in time, and
+        ``ApiError`` if no verdict is known and none can be read.
         """
         if self._settings.enforcement == "none" or needs(egress) == "none":
             return
@@ -244,7 +244,7 @@ class EnforcementGuard:
             return self._verdict
 
     async def probe_when_due(self) -> Verdict | None:
-        """Probe where that is due; the verdict of a probe made now. Called by the acting controller."""
+        """Probe if that is due; returns the verdict of a new probe, else None. Called by the acting controller."""
         if self._settings.enforcement == "none":
             return None
         last = await found(self._api, self._settings)

@@ -66,7 +66,7 @@ class NodeVerdict:
 
 
 async def known(api: Api, settings: KubernetesSettings) -> NodeVerdict | None:
-    """The last verdict under the current profile, None where there is none. Raises ``ApiError``."""
+    """The last verdict under the current profile, or None. Raises ``ApiError``."""
     seen = await read_verdict(api, settings, NAME, NodeVerdict, VERDICT)
     return seen if seen is not None and seen.profile == settings.sandbox_profile else None
 
@@ -125,7 +125,7 @@ class NodeProbes:
             raise no_user_namespaces(self._seen.users_why)
 
     async def probe_when_due(self) -> NodeVerdict | None:
-        """Probe where that is due; the verdict of a probe made now. Called by the acting controller. Raises ``ApiError``."""
+        """Probe if that is due; returns the verdict of a new probe, else None. Called by the acting controller. Raises ``ApiError``."""
         settings = self._settings
         if settings.sandbox_profile != "userns" and settings.bundle_injection != "auto":
             return None
@@ -188,7 +188,7 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
             raise
         return None, "the probe was removed before it was over"
     finally:
-        with contextlib.suppress(ApiError):  # such a pod ends by itself (activeDeadlineSeconds)
+        with contextlib.suppress(ApiError):  # such a pod has a time limit (activeDeadlineSeconds)
             await api.remove(f"{pods}/{name}", 0)
 
 

@@ -52,7 +52,7 @@ _NO_BUNDLE = re.compile(r"\.holdfast|image[ -]volume|mkdir : no such file|mountp
 that lacks the expected content."""
 _BUNDLE_HINT = (
     "the agent's bundle cannot be mounted as an image volume on this node: set HOLDFAST_BUNDLE_INJECTION=init on the service, which copies "
-    "it into each pod, or auto, which does so where it has to"
+    "it into each pod, or auto, which does so if necessary"
 )
 _REFUSED_BY_NODE = (
     "OutOfcpu",

@@ -36,7 +36,7 @@ def network_annotation(egress: Egress) -> str:
 
 
 def read_record(pod_annotations: dict[str, Any]) -> SandboxSpec | None:
-    """The sandbox as it was requested, None where that cannot be read: other clients of the cluster may write annotations."""
+    """The requested specification; None if it cannot be read, because other clients of the cluster may write annotations."""
     try:
         spec = read_spec(pod_annotations[RECORD])
         egress = read_network(orjson.loads(pod_annotations.get(NETWORK) or "{}"))

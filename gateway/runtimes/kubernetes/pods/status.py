@@ -164,7 +164,7 @@ def _disruption(conditions: dict[str, dict[str, Any]]) -> Cause | None:
 
 def _stage(spec: dict[str, Any], status: dict[str, Any], conditions: dict[str, dict[str, Any]]) -> str:
     if not spec.get("nodeName"):
-        return printable(conditions.get("PodScheduled", {}).get("message")) or "it waits for a node"
+        return printable(conditions.get("PodScheduled", {}).get("message")) or "its pod waits for a node"
     for one in (*maps_of(status.get("initContainerStatuses")), *maps_of(status.get("containerStatuses"))):
         waiting = map_of(map_of(one.get("state")).get("waiting"))
         if waiting and waiting.get("reason") not in ("PodInitializing", None):

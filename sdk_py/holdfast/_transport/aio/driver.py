@@ -1,7 +1,7 @@
 """The asyncio implementation of the transport: sockets, timers and waiting on one event loop.
 
-Owns the connection's task and socket. What arrives is parsed and dispatched inside ``data_received``: no task switch and no queue
-stand between the socket and the future a caller waits on. ``threads`` has the same names for the synchronous SDK.
+Owns the connection's task and socket. Received bytes are parsed and dispatched inside ``data_received``: there is no task switch and no
+queue between the socket and the future that a caller waits for. ``threads`` has the same names for the synchronous SDK.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from typing import Any, ParamSpec, TypeVar, cast
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Event
-from holdfast._transport.rest.request import Service, not_connected
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 
 CLOSE_S = 1.0
-"""How long a connection may take to close in good order."""
+"""How long the closing handshake of a connection may take."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class SessionDriver:
-    """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
+    """One session's connection: opened by ``start`` and opened again whenever it breaks, until ``close`` or a fatal refusal."""
 
     def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
@@ -36,13 +35,13 @@ class SessionDriver:
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._wires: set[_Wire] = set()
-        """Those that are not closed yet: their last bytes may still be unsent."""
+        """The connections that are not closed yet: their last bytes may still be unsent."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
 
     @property
     def here(self) -> bool:
-        """Whether this is the event loop it was made in; a wait in another would never end."""
+        """Whether this is the event loop that the driver was created in; a wait in another one would never end."""
         return asyncio._get_running_loop() is self._loop
 
     @property
@@ -51,7 +50,7 @@ class SessionDriver:
         return not self._loop.is_running() or os.getpid() != self._pid
 
     async def start(self) -> None:
-        """Return once the session is attached. Raises the typed error that prevents it."""
+        """Return once the session is attached. Raises the typed error if that fails."""
         self._task = self._loop.create_task(self._supervise(), name=f"holdfast-driver-{self.engine.sandbox_id}")
         ready: Any = self.engine.ready
         try:
@@ -65,7 +64,7 @@ class SessionDriver:
             raise why
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a step of engine or sinks, then write what it caused."""
+        """Run a step of the engine or of a sink, then write the messages that it queued."""
         if asyncio._get_running_loop() is not self._loop:
             raise wrong_process_error()
         try:
@@ -74,7 +73,7 @@ class SessionDriver:
             self._flush()
 
     def later(self, step: Callable[[], object]) -> None:
-        """``perform`` from anywhere, also from a finalizer; silently nothing when the loop is over."""
+        """``perform`` from any thread, also from a finalizer. Does nothing if the event loop has ended."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.perform, step)
 
@@ -98,14 +97,13 @@ class SessionDriver:
             await asyncio.wait([self._task])
             unclosed = True
         for _ in range(2 * unclosed):
-            await asyncio.sleep(0)  # transports close on the loop's next turns
+            await asyncio.sleep(0)  # transports close in the next iterations of the loop
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
-        service = Service(self.options)
+        engine, service = self.engine, self.engine.service
         address = service.address
-        engine = self.engine
         while True:
             wire = _Wire(self, engine.websocket())
             why = "the connection was lost"
@@ -119,11 +117,11 @@ class SessionDriver:
                     await wire.shaken.wait()
                 await wire.over.wait()
             except asyncio.CancelledError:
-                wire.abort()  # its loop is ending, perhaps without ``close``
+                wire.abort()  # the loop is ending, perhaps without a call of ``close``
                 raise
             except Exception as failure:  # noqa: BLE001  also an invalid host name, or no thread to look it up: nothing else would report it
                 wire.abort()
-                why, refused = not_connected(failure, address, limit_s)
+                why, refused = service.not_connected(failure, limit_s)
                 if refused is not None:
                     engine.fail(refused)
             finally:
@@ -134,7 +132,7 @@ class SessionDriver:
             await self._pause(delay_s)
 
     async def _pause(self, delay_s: float) -> None:
-        """Until the next attempt is due, or another session of the client got through."""
+        """Wait until the next attempt is due, or another session of the client was attached."""
         changed, peers, loop = Event(), self.options.peers, self._loop
 
         def wake(after_s: float) -> None:  # by any thread
@@ -150,7 +148,7 @@ class SessionDriver:
             peers.leave(changed)
 
     def _flush(self) -> None:
-        """Write what is queued."""
+        """Write the queued messages."""
         wire, engine = self._wire, self.engine
         if wire is None:
             return
@@ -160,10 +158,10 @@ class SessionDriver:
             wire.flush(engine)
 
     def _arm(self) -> None:
-        """Set the timer for the engine's deadline. Only received messages bring it nearer, so this is called then."""
+        """Set the timer for the engine's deadline. Only received messages make the deadline earlier, so this is called after them."""
         due = self.engine.deadline()
         if due is None or (self._timer is not None and self._timer_due <= due):
-            return  # a timer that fires early asks again, which costs less than moving it for every message
+            return  # a timer that fires too early is set again, which costs less than moving it for every message
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due
@@ -234,7 +232,7 @@ class _Wire(asyncio.Protocol):
         self._driver._flush()
 
     def flush(self, engine: Engine) -> None:
-        """Write what is queued, unless the socket's buffer is full: then the session keeps it."""
+        """Write the queued messages, unless the socket's buffer is full: then they stay in the session."""
         transport, websocket = self._transport, self.websocket
         if transport is None or self.over._is_set:
             return

@@ -1,6 +1,7 @@
 """Waiting in the asynchronous API: an event, a lock for each event loop, and background tasks.
 
-Owns no sockets. Imports nothing of a session: a program that only sends requests does without one. ``threads.events`` has the same names.
+Owns no sockets. Imports no module of sessions, which a program that only sends requests does not need. ``threads.events`` has the same
+names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Cancelled = asyncio.CancelledError
-"""What a local cancellation raises inside a wait."""
+"""The exception that a local cancellation raises inside a wait."""
 
 
 class Event:
@@ -38,7 +39,7 @@ class Event:
         self._is_set = False
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the event is set; False when ``timeout_s`` passed first."""
+        """Wait until the event is set. Returns False if ``timeout_s`` passed first."""
         if self._is_set:
             return True
         loop = asyncio.get_running_loop()
@@ -59,7 +60,7 @@ class Event:
 
 
 class Lock:
-    """A lock for each event loop: one that is held in an event loop that has ended is free in the next."""
+    """A lock for each event loop. A lock that was held when its event loop ended does not block the next event loop."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -76,12 +77,12 @@ def _time_out(waiter: asyncio.Future[bool]) -> None:
 
 
 async def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking step (disk) beside the loop."""
+    """Run a blocking step, such as disk access, in a thread."""
     return await asyncio.to_thread(step, *args, **kwargs)
 
 
 class Background:
-    """Background work, which ends with its owner."""
+    """Background tasks, which end together with their owner."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -94,10 +95,10 @@ class Background:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the work reports its own failures; this only marks the exception as retrieved
+            task.exception()  # the task reports its own failures; this only marks the exception as retrieved
 
     async def stop(self) -> None:
-        """Cancel what runs and wait for its end."""
+        """Cancel the running tasks and wait for their end."""
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         tasks = [task for task in self._tasks if task is not me and task.get_loop() is loop]
         for task in tasks:

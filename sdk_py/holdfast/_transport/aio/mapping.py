@@ -1,6 +1,5 @@
-"""Running one coroutine function on many items, at most so many at a time.
-
-Owns the tasks: when one fails and its exception is not kept, the others are cancelled. ``threads.mapping`` has the same name.
+"""Running one coroutine function on many items with limited concurrency. Owns the tasks: when one fails and its exception is not kept, the
+others are cancelled. ``threads.mapping`` has the same name.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _HINT = "SandboxClient.map calls it in threads"
 
 
 async def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
-    """The results in the order of the items; with ``keep`` an exception stands in the place of its result."""
+    """The results in the order of the items; with ``keep`` an exception is returned in the place of its result."""
     results: dict[int, R | Exception] = {}
     waiting = iter(enumerate(items))
 

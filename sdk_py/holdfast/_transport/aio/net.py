@@ -1,7 +1,7 @@
 """TCP connections of the asynchronous API: to the service, for requests, and those that a tunnel accepts.
 
-Owns the bytes that have arrived and are not read yet. Sessions have a protocol of their own (``driver``), which keeps none.
-``threads.net`` has the same names.
+Owns the received bytes that are not read yet. Sessions use their own protocol class (``driver``), which buffers none. ``threads.net`` has
+the same names.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from holdfast._transport.rest.answer import KEEPALIVE, is_readable
 from holdfast._urls import ServiceAddress
 
 _MOST_BYTES = 128 * 1024
-"""With more unread bytes than these nothing is taken from the socket."""
+"""With more unread bytes than this, the socket is not read."""
 
 
 def home() -> object:
-    """Where connections can be used: this event loop."""
+    """The event loop in which connections can be used: the running one."""
     return asyncio.get_running_loop()
 
 
@@ -43,7 +43,7 @@ async def abort_all(streams: list[Stream]) -> None:
     for stream in streams:
         stream.abort()
     if streams:
-        await asyncio.sleep(0)  # transports close on the loop's next turn
+        await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
 
 class Stream(asyncio.Protocol):
@@ -57,9 +57,9 @@ class Stream(asyncio.Protocol):
         self._arrived = bytearray()
         self._failure: Exception | None = None
         self._input = Event()
-        """Set while there are unread bytes, and for good once no more will come."""
+        """Set while there are unread bytes, and permanently once no more will come."""
         self._room = Event()
-        """Set unless the transport has more unsent bytes than it should."""
+        """Set unless the transport has too many unsent bytes."""
         self._room.set()
         self._over = False
 
@@ -89,14 +89,15 @@ class Stream(asyncio.Protocol):
             raise self._failure
 
     async def answered(self) -> bool:
-        """Whether there is something to read before all was sent. A write that fails would drop what the loop has not taken yet."""
+        """Whether bytes have arrived before the request was sent completely. A failing write would drop received bytes that are not read
+        yet."""
         for _ in range(2):
             await asyncio.sleep(0)
         return self._input._is_set
 
     @property
     def usable(self) -> bool:
-        """Whether an idle connection is open, and nothing comes that no request asked for."""
+        """Whether an idle connection is open and has received no unexpected bytes."""
         transport = self.transport
         return not self._input._is_set and not transport.is_closing() and not is_readable(transport.get_extra_info("socket").fileno())
 
@@ -105,11 +106,11 @@ class Stream(asyncio.Protocol):
             self.transport.write_eof()
 
     async def close(self) -> None:
-        """Close it once all is sent."""
+        """Close the connection once all bytes are sent."""
         self.transport.close()
 
     def abort(self) -> None:
-        """Close it at once; nothing where its event loop is not the running one."""
+        """Close the connection at once. Does nothing in another event loop than its own."""
         if self.transport is not None and asyncio._get_running_loop() is self._loop:
             self.transport.abort()
 
@@ -144,5 +145,5 @@ class Stream(asyncio.Protocol):
 
 
 async def listen(host: str, port: int, accepted: Callable[[Stream], None], _background: Background) -> asyncio.Server:
-    """A local port, each connection to which is given to ``accepted``. Raises OSError, OverflowError."""
+    """Listen on a local port; each connection is passed to ``accepted``. Raises OSError, OverflowError."""
     return await asyncio.get_running_loop().create_server(lambda: Stream(accepted), host, port)

@@ -1,7 +1,6 @@
-"""How a coroutine function that makes something is called: ``await make()`` or, without a second ``await``, ``async with make() as it``.
-
-Owns the decorator and the object between the call and the thing. ``threads.opening`` has the same name and does nothing: there a call
-gives the thing itself.
+"""Lets a coroutine function that creates an object be called as ``await make()`` or, without a second ``await``, ``async with make() as
+it``. Owns the decorator and the object that such a call returns. ``threads.opening`` has the same name and does nothing: there the call
+returns the created object.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 
 class Opening(Generic[T]):
-    """An object that is still to be made. Nothing is sent before it is awaited or entered."""
+    """An object that is not created yet. Nothing is sent before it is awaited or entered."""
 
     __slots__ = ("_coroutine", "_made")
     _made: Any
@@ -35,7 +34,7 @@ class Opening(Generic[T]):
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         await self._made.__aexit__(kind, value, trace)
 
-    # What else a coroutine can do: ``asyncio.create_task`` and its like take nothing but coroutines.
+    # The other methods of a coroutine: ``asyncio.create_task`` and similar functions accept only coroutines.
 
     def send(self, value: Any) -> Any:
         """As of a coroutine."""
@@ -54,7 +53,7 @@ Coroutine.register(Opening)
 
 
 class _Method:
-    """A coroutine function as a method. ``inspect.iscoroutinefunction`` is true of it: it has the function's code."""
+    """A coroutine function as a method. ``inspect.iscoroutinefunction`` returns True for it, because it has the function's code."""
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         functools.update_wrapper(self, function)
@@ -68,7 +67,7 @@ class _Method:
         return self if instance is None else types.MethodType(self, instance)
 
     def around(self, change: Callable[[Any], Any]) -> None:
-        """Have what ``change`` makes of the function called instead of it."""
+        """Replace the function by ``change(function)``."""
         self._function = change(self._function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Opening[Any]:
@@ -76,5 +75,5 @@ class _Method:
 
 
 def opening(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opening[T]]:
-    """Around a method that makes something with a ``with`` block of its own."""
+    """Decorator of a method that creates an object which has a ``with`` block."""
     return _Method(function)

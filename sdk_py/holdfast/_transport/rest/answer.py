@@ -14,6 +14,7 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
+from holdfast._options import Options
 from holdfast._transport.session.policy import BALANCER_STATUSES, problem, retry_after
 
 _PROBES = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
@@ -21,12 +22,12 @@ KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *[(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES if hasattr(socket, name)],
 ]
-"""Socket options that notice a service whose machine is gone after 25 s: an answer may take as long as a command runs."""
+"""Socket options by which the loss of the service's machine is noticed after 25 s: an answer may take as long as a command runs."""
 KEPT = 20
-"""Idle connections that are kept. How many are in use at once is the callers': a create may wait an hour, and heartbeats must pass it."""
+"""Most idle connections that are kept. Connections in use are not limited: a create may wait an hour, and must not delay heartbeats."""
 
 KEPT_S = 5.0
-"""How long an idle connection is kept: servers close theirs after about as long."""
+"""How long an idle connection is kept; many servers close idle connections after about this time."""
 
 _BY_STATUS = {
     TABLE[code].status: code
@@ -42,20 +43,16 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
-    def value(self) -> Any:
-        """The JSON in the body. Raises ``ServiceError`` when it is none."""
+    def map(self) -> dict[str, Any]:
+        """The JSON object in the body. Raises ``ServiceError`` when it is none."""
         import json
 
         try:
-            return json.loads(self.body) if self.body else {}
+            value = json.loads(self.body) if self.body else {}
         except (ValueError, RecursionError):
             raise ServiceError("internal", f"the service answered HTTP {self.status} without JSON", hint=_NOT_HOLDFAST) from None
-
-    def map(self) -> dict[str, Any]:
-        """The JSON object in the body."""
-        value = self.value()
         if not isinstance(value, dict):
-            raise ServiceError("internal", f"the service answered HTTP {self.status} with other JSON than an object", hint=_NOT_HOLDFAST)
+            raise ServiceError("internal", f"the service answered HTTP {self.status} with JSON that is not an object", hint=_NOT_HOLDFAST)
         return value
 
 
@@ -68,6 +65,26 @@ class UnreachableError(ServiceUnavailableError):
     reached = False
 
 
+class LocalFailureError(Exception):
+    """What was to be sent could not be read here."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__()
+        self.why = why
+
+
+def no_answer(failure: Exception, options: Options, timeout_s: float, *, reached: bool) -> Exception:
+    """The error of a request that ``failure`` left without an answer."""
+    if isinstance(failure, LocalFailureError):
+        return failure.why
+    why = getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+    if isinstance(failure, TimeoutError):
+        why = f"no answer within {timeout_s:g} s" if reached else f"no connection within {options.connect_timeout_s:g} s"
+    lost = UnreachableError("service_unreachable", f"cannot reach {options.url}: {why}")
+    lost.reached = reached
+    return lost
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a request failed, and whether the same one may succeed after ``after_s`` seconds."""
@@ -76,18 +93,18 @@ class Failure:
     again: bool
     after_s: float = 0.0
     reached: bool = False
-    """Whether the service may have acted on it all the same."""
+    """Whether the service may have acted on the request nevertheless."""
 
 
 def is_readable(descriptor: int) -> bool:
-    """Whether an idle connection has bytes that no request asked for: most often its end."""
+    """Whether an idle connection has unexpected bytes, usually its end."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def judge_answer(answer: Answer) -> Failure | None:
-    """None for a good answer."""
+    """The failure that an answer reports; None for a successful one."""
     if answer.status < 400:
         return None
     known = problem(answer.headers, answer.body)
@@ -100,4 +117,4 @@ def judge_answer(answer: Answer) -> Failure | None:
     else:
         code = _BY_STATUS.get(answer.status, "internal")
         why = error(code, f"the service answered HTTP {answer.status}", **({"hint": _NOT_HOLDFAST} if code == "not_found" else {}))
-    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # a proxy lost it half-way
+    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # a proxy may have lost the answer

@@ -1,6 +1,6 @@
 """Converts REST answers (jobs, images, files) to the types of the SDK, and a command to the request of REST.
 
-Pure. Does not own the types' own readers (``_results``) nor the requests (``_async.rest``).
+Pure. Does not own the readers of single types (``_results``) or the requests (``_async.rest``).
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._file_results import FileEntry
 
 from holdfast._results import (  # isort: skip
-    STDERR, STDOUT, Cause, CommandResult, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
+    STDERR, STDOUT, Cause, CommandResult, Fields, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
 )  # fmt: skip
 
+_IMAGE_FIELDS: Fields = (
+    ("name", (str,), ""), ("digest", (str,), ""), ("size_bytes", (int,), 0), ("created", (str, int, float), None), ("nodes", (dict,), {}),
+)  # fmt: skip
 _STREAM_FIELDS = (("seen", (int,), 0), ("dropped", (int,), 0), ("sha256", (str,), ""))
 
 
 def ready_info(body: dict[str, Any], waited_s: float) -> SandboxInfo:
-    """The record of a sandbox that is ready. Raises the typed error of one that is not, or has failed."""
+    """The record, if the sandbox is ready. Raises the typed error if it is not or has failed."""
     info = SandboxInfo.read(body)
     if info.status == "failed":
         raise error("sandbox_failed", info.status_message or "the sandbox failed to start", reason=info.reason, fault=info.fault)
@@ -36,7 +39,7 @@ def file_content(body: dict[str, Any]) -> bytes:
     try:
         return base64.b64decode(take(body, "content", str, default=""), validate=True)
     except binascii.Error:
-        raise ServiceError("internal", "the service answered a file that is not base64") from None
+        raise ServiceError("internal", "the service sent file content that is not base64") from None
 
 
 def file_entries(path: str, rows: list[Any]) -> list[FileEntry]:
@@ -57,19 +60,13 @@ def file_entries(path: str, rows: list[Any]) -> list[FileEntry]:
 
 
 def image_info(row: dict[str, Any]) -> ImageInfo:
-    nodes = take(row, "nodes", dict, default={})
-    return ImageInfo(
-        name=take(row, "name", str, default=""),
-        digest=take(row, "digest", str, default=""),
-        size_bytes=take(row, "size_bytes", int, default=0),
-        created=take(row, "created", str, int, float),
-        nodes_ready=take(nodes, "ready", int),
-        nodes_wanted=take(nodes, "wanted", int),
-    )
+    """One image of the service's store."""
+    *about, nodes = take_all(row, _IMAGE_FIELDS)
+    return ImageInfo(*about, *take_all(nodes, (("ready", (int,), None), ("wanted", (int,), None))))
 
 
 def _seconds(text: object) -> float:
-    """Seconds since the epoch of a listing's UTC time; 0 where there is none."""
+    """Seconds since the epoch for a listing's UTC time; 0 if it is missing."""
     from datetime import UTC, datetime
 
     try:
@@ -79,11 +76,11 @@ def _seconds(text: object) -> float:
 
 
 def exec_body(params: dict[str, Any], data: bytes | None, limit: int) -> dict[str, Any]:
-    """The request for a command, from the parameters of its channel. Raises ``UnsupportedError`` for what only a session can do."""
+    """The request for a command, from the parameters of its channel. Raises ``UnsupportedError`` for options that need a session."""
     for needed, what in (
-        ("spool" in params or "spool_bytes" in params, "commands over REST have no spool"),
+        ("spool" in params or "spool_bytes" in params, "commands over REST cannot choose a spool"),
         (data is not None, "commands over REST take no input"),
-        ("stderr" in params or isinstance(limit, Bound), "commands over REST keep the heads of two streams"),
+        ("stderr" in params or isinstance(limit, Bound), "commands over REST keep the beginning of two streams"),
         (isinstance(params.get("cwd"), bytes), "a directory that is not UTF-8 needs a session"),
     ):
         if needed:
@@ -103,7 +100,7 @@ def job_result(job: dict[str, Any], command_id: str) -> CommandResult:
     started, completed = (float(take(job, name, int, float, default=0.0)) for name in ("started_at", "completed_at"))
     cause, timed_out = read_cause(job.get("cause")), take(job, "timed_out", bool, default=False)
     if cause is None and timed_out:
-        cause = Cause("workload", "timeout", why or "the command ran out of time")
+        cause = Cause("workload", "timeout", why or "the command exceeded its time limit")
     return CommandResult(
         exit_code=exit_code,
         stdout_bytes=take(job, "stdout", str, default="").encode(),
@@ -119,7 +116,7 @@ def job_result(job: dict[str, Any], command_id: str) -> CommandResult:
 
 
 def _stream_counts(counts: object) -> dict[int, StreamCount]:
-    """What a job reports of its streams; nothing where it reports none."""
+    """The job's counts of its streams; empty if it reports none."""
     if not isinstance(counts, dict):
         return {}
     rows = take_all(counts, (("stdout", (dict,), {}), ("stderr", (dict,), {})))

@@ -1,4 +1,4 @@
-"""When a REST request is sent again: one rule, with different limits for plain requests, creates and commands.
+"""Decides when a REST request is sent again: one rule, with different limits for plain requests, creates and commands.
 
 Pure: time is an argument. ``_async.rest`` sends the requests.
 """
@@ -22,14 +22,15 @@ RESTART_S = 30.0
 HOLD_S = 60.0
 """Longest time for one answer while a sandbox is made: another replica may answer where this one hangs."""
 ARRIVED_S = 10.0
-"""After so long a wait the request had reached the service, and a load balancer's time limit ended it."""
+"""After a wait of this length the request has reached the service, and the failure is a load balancer's time limit."""
 
 
 class Retry:
     """The attempts of one request: four, and more while a service that has answered before restarts.
 
-    ``end``: until this time it also tries again while the service answers "later". ``resumes``: the service recognises a request that is
-    repeated, so it is tried until ``resume_timeout_s`` have passed, as a session would resume; requests about one command share it.
+    ``end``: until this time the request is also repeated while the service asks to retry later. ``resumes``: the service recognises a
+    repeated request, so it is repeated until ``resume_timeout_s`` have passed, as a session would resume; all requests about one command
+    share this object.
     """
 
     def __init__(self, options: Options, *, idempotent: bool = True, end: float | None = None, resumes: bool = False) -> None:
@@ -44,7 +45,7 @@ class Retry:
         self.begin()
 
     def begin(self) -> None:
-        """The first attempt of a request comes."""
+        """The first attempt of a request is about to be sent."""
         options, now = self._options, time.monotonic()
         self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s) if self._resumes else Backoff(BASE_S, CAP_S)
         self._restart_end = now + min(RESTART_S, options.resume_timeout_s)
@@ -56,7 +57,7 @@ class Retry:
         return limit_s if self._end is None else min(max(self._end - now, 0.0) + MARGIN_S, HOLD_S)
 
     def pause_s(self, failure: Failure, sent: float, now: float, *, restarting: bool) -> float | None:
-        """Seconds until the next attempt, None when there is none. ``restarting``: the service has answered before."""
+        """Seconds until the next attempt; None if the request is not repeated. ``restarting``: the service has answered before."""
         detail, end = failure.why.detail, self._end
         self.reached |= failure.reached or "started" in detail
         self.started |= detail.get("started") is True
@@ -75,7 +76,7 @@ class Retry:
         return pause_s if end is None or now + pause_s < end else None
 
     def facts(self, command_id: str) -> dict[str, Any]:
-        """What is known of the command that was asked for (as ``Call.facts``)."""
+        """What is known about the requested command (as ``Call.facts``)."""
         unknown = None if self.reached else False
         known = True if self.started else unknown
         return {"command_id": command_id, "accepted": known, "started": known}

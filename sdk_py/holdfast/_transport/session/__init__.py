@@ -1,1 +1,1 @@
-"""The session as the client sees it, pure: framing, the engine that resumes it, its channels and what refusals mean."""
+"""The client's side of a session, without I/O: framing, the engine that resumes the session, channels, and the meaning of refusals."""

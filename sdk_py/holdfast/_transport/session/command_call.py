@@ -1,6 +1,5 @@
-"""One command from its request to its outcome: started, output, exit, and what is known when the outcome never comes.
-
-Pure. ``sinks`` passes the facts of the channel to it; their contents are untrusted.
+"""One command from its request to its outcome: start, output, exit, and what is known if the outcome never arrives. Pure. ``sinks`` passes
+the channel's messages to it; their contents are untrusted.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Exited, Gap, Output, Resize, Signal, Started
+from holdfast_wire.frames import Exited, Gap, Item, Output, Resize, Signal, Started
 
 from holdfast._errors import error, from_map
 from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take_all
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast._transport.session.sink import EventFactory, Sink
 
 SMALL_BYTES = 4096
-"""Untaken pieces up to this size become one: each of a few bytes would take ten times as many."""
+"""Unread pieces are merged up to this size: a separate object for a few bytes would take ten times as much memory."""
 _EXIT_FIELDS = (
     ("exit_code", (int,), None),
     ("duration_s", (int, float), 0.0),
@@ -33,8 +32,8 @@ _SHELL_FIELDS = (("restarted", (bool,), False), ("cwd", (str,), None))
 class Call:
     """One command from its request to its outcome.
 
-    While ``collecting``, output goes into the result and its credit back at once. Otherwise it waits in ``chunks`` (at most one
-    window) until the caller takes it, and the process in the sandbox waits with it.
+    While ``collecting``, output is added to the result and its credit is returned at once. Otherwise it stays in ``chunks`` (at most one
+    window) until the caller takes it, and the process in the sandbox blocks on it.
     """
 
     def __init__(self, sink: Sink, new_event: EventFactory, command_id: str, limit: int, *, collecting: bool) -> None:
@@ -46,9 +45,9 @@ class Call:
         self.limit = limit - self._tail
         self.collecting = collecting
         self.abandoned = ""
-        """The signal that ends it as soon as it starts, where its result is no longer wanted."""
+        """The signal that is sent as soon as the command starts, because its result is no longer wanted; None otherwise."""
         self.adopts_id = False
-        """Whether the command may be one that runs already, under the id it began with."""
+        """Whether the command may be running already, because an earlier request used the same id."""
         self.changed = new_event()
         self.started_event: Any = None if collecting else new_event()
         self.transmitted = False
@@ -63,15 +62,26 @@ class Call:
         self._kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
         self._sizes = {STDOUT: 0, STDERR: 0}
         self._tails: dict[int, tuple[deque[bytes], int]] = {STDOUT: (deque(), 0), STDERR: (deque(), 0)} if self._tail else {}
-        self._input: memoryview | None = None
-        self._eof = False
+        self.input: bytes | None = None
+        """All of the standard input of a command in a shell, which is sent when it has started."""
 
     @property
     def replayed(self) -> bool:
-        """Whether it is a terminal that was there before: its output began with a picture of the past, not with its first byte."""
+        """Whether it is a terminal that existed before: its output begins with a replay of the screen, not with its first byte."""
         return self.adopts_id and self.info.get("created") is False
 
     # Facts ------------------------------------------------------------------------------------------------------
+
+    def fact(self, item: Item) -> None:
+        """A fact about it came. Raises ``ProtocolError`` when it makes no sense."""
+        if isinstance(item, Output):
+            self.on_output(item)
+        elif isinstance(item, Exited):
+            self.on_exited(item)
+        elif isinstance(item, Started):
+            self.on_started(item)
+        elif isinstance(item, Gap):
+            self.on_gap(item)
 
     def on_started(self, item: Started) -> None:
         if self.adopts_id:
@@ -82,14 +92,15 @@ class Call:
         self.begun()
 
     def begun(self) -> None:
-        """The command runs: Started reports that or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
+        """The command has started: reported by Started or, in a shell, by the message that replaces it (PROTOCOL §7.2)."""
         self.started = True
         if self.started_event is not None:
             self.started_event.set()
         if self.abandoned:
             self.sink.send(Signal(self.sink.number, self.abandoned))
-        if self._input is not None:
-            self.pump()
+        if self.input is not None:
+            self.sink.queue(self.input, eof=True)
+            self.input = None
 
     def on_output(self, item: Output) -> None:
         stream, data = item.stream, item.data
@@ -105,7 +116,7 @@ class Call:
             return
         chunks = self.chunks
         if size <= SMALL_BYTES and chunks and chunks[-1].stream == stream and len(chunks[-1].data) <= SMALL_BYTES:
-            chunks[-1] = Chunk(stream, chunks[-1].data + data)  # not taken yet: it waits with what follows, as one piece
+            chunks[-1] = Chunk(stream, chunks[-1].data + data)  # not taken yet: merge it with the next output
         else:
             chunks.append(Chunk(stream, data))
         self.changed.set()
@@ -122,22 +133,22 @@ class Call:
         self.finish(None)
 
     def finish(self, why: HoldfastError | None) -> None:
-        """The end, one way or the other."""
+        """Record the outcome: a result or an error."""
         if self.done:
             return
         self.done = True
         self.error = why
-        self._input = None
+        self.input = None
         if self.started_event is not None:
             self.started_event.set()
         self.changed.set()
 
     def lose(self, why: HoldfastError) -> None:
-        """The session ended before the outcome came: report what is known, and guess nothing."""
+        """The session ended before the outcome arrived: record an error with what is known."""
         self.finish(lost_command(why, self.command_id, self.facts()))
 
     def facts(self) -> dict[str, Any]:
-        """What is known of a command without an outcome."""
+        """What is known about a command without an outcome."""
         unknown = None if self.transmitted else False
         started = True if self.started else unknown
         return {"command_id": self.command_id, "accepted": started, "started": started, "received": dict(self.received)}
@@ -145,9 +156,8 @@ class Call:
     # Output -----------------------------------------------------------------------------------------------------
 
     def take(self) -> Chunk | None:
-        """The next live chunk; its credit goes back now. It is kept for the result too, up to the limit.
-
-        None: there is none, and ``changed`` is set with the next, or with the end; after that it stays set.
+        """The next chunk of live output; its credit is returned now. It is also added to the result, up to the limit. None if there is none
+        yet: then ``changed`` is set with the next chunk, or at the end, after which it stays set.
         """
         if not self.chunks:
             if not self.done:
@@ -159,13 +169,13 @@ class Call:
         return chunk
 
     def collect(self) -> None:
-        """Take no more chunks: from now on output goes into the result only."""
+        """Stop taking chunks: from now on output is only added to the result."""
         while self.take() is not None:
             pass
         self.collecting = True
 
     def discard(self) -> None:
-        """The output is not wanted: drop it, so that what runs can end."""
+        """Drop the output, so that the command does not block on it."""
         self.limit = self._tail = 0
         self.collect()
 
@@ -176,7 +186,7 @@ class Call:
             self._sizes[stream] += len(kept)
             pieces = self._kept[stream]
             if len(kept) <= SMALL_BYTES and pieces and len(pieces[-1]) <= SMALL_BYTES:
-                pieces[-1] += kept  # a piece of a few bytes would take ten times as many
+                pieces[-1] += kept  # a separate piece for a few bytes would take ten times as much memory
             else:
                 pieces.append(kept)
             if len(kept) == len(data):
@@ -197,64 +207,47 @@ class Call:
         self._tails[stream] = pieces, size
 
     def _output(self, stream: int) -> bytes:
-        """What was kept of a stream."""
+        """The kept part of a stream."""
         pieces = self._kept[stream]
         if self._tail and (tail := self._tails[stream][0]):
             size = self._tails[stream][1]
             return b"".join(pieces) + b"".join(tail)[max(size - self._tail, 0) :]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    # Input ------------------------------------------------------------------------------------------------------
-
-    def give(self, data: bytes) -> None:
-        """Standard input, all of it: sent as credit allows, then ended."""
-        self._input = memoryview(data)
-        self._eof = True
-
-    def pump(self) -> None:
-        """Send what input there is credit for."""
-        if self._input is None or self.done or not self.sink.has_params():
-            return
-        sent = self.sink.write(self._input, self._eof)
-        if sent < 0 or sent == len(self._input):
-            self._input = None
-        else:
-            self._input = self._input[sent:]
-
     # Requests ---------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """End the command's whole tree; its output is no longer wanted."""
+        """Kill the command and all processes that it started; its output is no longer wanted."""
         self.discard()
         if not self.done:
             self.sink.cancel(self)
 
     def kill(self) -> None:
-        """End a command of a shell that ``cancel`` did not end; one that has not started, as soon as it starts."""
+        """Kill a command of a shell that ``cancel`` did not end; if it has not started yet, as soon as it starts."""
         if self.started and not self.done:
             self.signal("KILL")
         else:
             self.abandoned = "KILL"
 
     def signal(self, name: str) -> None:
-        """Signal what runs; nothing when it is over."""
+        """Send a signal to the command. Does nothing if it has ended."""
         if not self.done:
             self.sink.send(Signal(self.sink.number, name))
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set a terminal's size; nothing when it is over."""
+        """Set a terminal's size. Does nothing if it has ended."""
         if not self.done:
             self.sink.send(Resize(self.sink.number, rows, columns))
 
     # Outcome ----------------------------------------------------------------------------------------------------
 
     def result(self) -> CommandResult:
-        """The outcome. Raises the typed error when there is none, ``ProtocolError`` when the agent's account does not add up."""
+        """The result. Raises the typed error if there is none, and ``ProtocolError`` if the agent's byte counts are inconsistent."""
         if self.error is not None:
             raise self.error
         if self.exit is None:
             raise RuntimeError("the command has not ended yet")
-        if "error" in self.exit:  # refused before it ran, or its outcome could not be known (PROTOCOL §7.4)
+        if "error" in self.exit:  # refused before it ran, or its outcome is not known (PROTOCOL §7.4)
             raise from_map(self.exit["error"], **self.facts())
         exit_, received, dropped = self.exit, self.received, self.dropped
         stdout, stderr = self._output(STDOUT), self._output(STDERR)

@@ -7,8 +7,8 @@ GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
@@ -20,53 +20,52 @@ from holdfast._log import log
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
+from holdfast._transport.service import Service
 from holdfast._transport.session.failures import OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.session.sink import EventFactory, Sink
 from holdfast._transport.session.websocket import WebSocket
 
-if TYPE_CHECKING:
-    import random
-
 TICKET_HEADER = "X-Holdfast-Ticket"
 BATCH_BYTES = 256 * 1024
 STEADY_S = 5.0
 PATIENCE = 3
-"""How many times longer than to an unreachable service a first attach to a service that answers is tried."""
-ENDINGS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
+"""A first attach is tried this many times longer if the service answers than if it cannot be reached."""
+ENDED_REASONS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
 """Reasons of a GoAway that announce the end of the sandbox, not of a connection (PROTOCOL §6.4)."""
 LAST_LOOK_S = 3.0
-"""How long the service is asked why a sandbox ended, before the agent's own reason is used."""
+"""How long to ask the service for the reason of a sandbox's end before the agent's reason is used."""
 
 
 class Engine:
-    """One session of one client. ``ready`` opens when it is attached or can never be."""
+    """One session of one client. ``ready`` is set when the session is attached or has failed for good."""
 
     def __init__(
         self,
         options: Options,
         sandbox_id: str,
         new_event: EventFactory,
-        random_: random.Random | None = None,
         *,
         token: SessionToken | None = None,
+        jitter: Callable[[float], float] = jitter,
     ) -> None:
         self.options = options
+        self.service = Service(options)
         self.sandbox_id = sandbox_id
         self.new_event = new_event
         if token is None:
             self.session = ClientSession(os.urandom(16).hex(), os.urandom(32), options.timing)
         else:
             self.session = ClientSession(token.session_id, token.secret, options.timing, take_over=True)
-            self.session.agent_epoch = token.agent_epoch  # an agent that lost the session refuses, instead of making an empty one
+            self.session.agent_epoch = token.agent_epoch  # an agent that has lost the session refuses it, instead of creating an empty one
         self.ready = new_event()
         self.error: HoldfastError | None = None
         self.not_holdfast = False
-        """Whether what answers is no Holdfast service, or a proxy that stops WebSockets."""
+        """Whether the address is answered by something else than a Holdfast service, or by a proxy that blocks WebSockets."""
         self.blocked = False
-        """Whether that answered, with something of its own."""
+        """Whether it answered with a response of its own."""
         self.leave = False
-        """Whether the transport should end the current connection and come back on another."""
+        """Whether the transport should end the current connection and resume on another one."""
         self.attached_once = False
         self._first_attempt: float | None = None
         """When the first attempt to connect began."""
@@ -84,30 +83,26 @@ class Engine:
         self._progressed = False
         self._woken = False
         """Whether another session of the client has shortened a pause of this outage."""
-        self._random = random_
-        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
+        self._jitter = jitter
+        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, jitter)
 
     # The connection ---------------------------------------------------------------------------------------------
 
     def websocket(self) -> WebSocket:
-        """A new connection's framing, with the key and the placement ticket in its request."""
-        headers = {"X-API-Key": self.options.api_key, "User-Agent": "holdfast-python"}
-        if self._ticket:
-            headers[TICKET_HEADER] = self._ticket
-        return WebSocket(f"ws{self.options.url.removeprefix('http')}/sandboxes/{self.sandbox_id}/session", headers)
+        """A new connection's framing, with the placement ticket in its request."""
+        headers = {TICKET_HEADER: self._ticket} if self._ticket else {}
+        return WebSocket(self.service, f"/sandboxes/{self.sandbox_id}/session", headers)
 
     def connected(self, headers: Mapping[str, str], now: float) -> None:
-        """The handshake succeeded: greet."""
+        """The handshake succeeded: send Hello."""
         self._reached = True
         ticket = headers.get(TICKET_HEADER.lower(), "")
         if ticket.isascii() and ticket.isprintable() and len(ticket) <= 4096:
             self._ticket = ticket
-        self.leave = False
-        self._leave_at = None
         self.session.connect(now)
 
     def receive(self, messages: list[bytes], now: float) -> None:
-        """Take messages and pass their facts to the sinks. A breach of the protocol ends the session."""
+        """Decode messages and pass their facts to the sinks. A violation of the protocol ends the session."""
         session = self.session
         try:
             for message in messages:
@@ -119,12 +114,12 @@ class Engine:
             self.fail(typed(failure))
 
     def tick(self, now: float) -> None:
-        """Let time pass."""
+        """Handle the deadlines that have passed."""
         self.session.tick(now)
         if self._leave_at is not None and now >= self._leave_at:
             self.leave = True
         if self._down_since is not None and not self.session.attached and now >= self._down_since + self._outage_limit_s():
-            self.leave = True  # a service that accepts the connection and sends no greeting counts as an outage
+            self.leave = True  # a service that accepts the connection and sends no Welcome counts as unreachable
         self._dispatch(now)
 
     def deadline(self) -> float | None:
@@ -138,7 +133,7 @@ class Engine:
         return due
 
     def outgoing(self) -> list[bytes]:
-        """Messages to write now, about ``BATCH_BYTES``."""
+        """The messages to write now, about ``BATCH_BYTES``."""
         if self._fresh and self.session.attached:
             for sink in self._fresh:
                 sink.transmitted = True
@@ -155,16 +150,17 @@ class Engine:
         return kind.close_code if kind and kind.close_code >= 4000 else 1001
 
     def broken(self, websocket: WebSocket | None, why: str, now: float) -> float | None:
-        """The connection ended, or could not be made. Returns the seconds until the next attempt, None when it is over."""
+        """The connection ended, or could not be opened. Returns the seconds until the next attempt; None if the session has ended."""
         self.session.disconnected()
         if self.error is not None:
             return None
         attached_at, self._attached_at = self._attached_at, None
         if attached_at is not None and (self._progressed or now - attached_at > STEADY_S):
-            # That connection was of use. One that breaks at once, again and again, uses up the same time limit.
+            # That connection worked. Connections that break at once use up the time limit of the same outage.
             self._down_since = None
             self._backoff.reset()
         verdict = self._judge(websocket, why)
+        self.leave, self._leave_at = False, None
         self._reached = self._reached or (websocket is not None and websocket.refusal is not None and not verdict.not_holdfast)
         if self._down_since is None:
             self._down_since = now if self.attached_once or self._first_attempt is None else self._first_attempt
@@ -181,11 +177,8 @@ class Engine:
         if definite or spent >= limit_s:
             self.not_holdfast = verdict.not_holdfast and not self.attached_once
             self.blocked = definite
-            waited = typed(verdict.why, waited_s=round(spent, 1))
-            if self._ending:  # the sandbox announced its end: no session will find it again
-                self.fail(waited)
-            else:
-                self._give_up(waited)
+            # Of a sandbox that announced its end no session will find anything again.
+            self.fail(typed(verdict.why, waited_s=round(spent, 1)), gave_up=not self._ending)
             return None
         delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(limit_s - spent, 0.01))
         doing = "resuming" if self.attached_once else "attaching"
@@ -193,13 +186,13 @@ class Engine:
         return delay_s
 
     def begin_attempt(self, now: float) -> float:
-        """An attempt begins; returns how long it may take to connect, no longer than the outage may still last."""
+        """Begin an attempt; returns how long connecting may take, which is at most the rest of the outage's time limit."""
         if self._first_attempt is None:
             self._first_attempt = now
         return self._at_most(self.options.connect_timeout_s, now)
 
     def answer_s(self, now: float) -> float:
-        """How long the service may take to answer the handshake: for a first attach it may dial many other agents before."""
+        """How long the service may take to answer the handshake: before a first attach it may have to dial many other agents."""
         return self._at_most(self.options.connect_timeout_s * (1 if self.attached_once else PATIENCE), now)
 
     def _at_most(self, limit_s: float, now: float) -> float:
@@ -208,14 +201,14 @@ class Engine:
         return max(min(limit_s, self._down_since + self._outage_limit_s() - now), 0.05)
 
     def may_wake(self) -> bool:
-        """Another session got through during a pause: whether to try now, from short pauses on. Once an outage."""
+        """Another session was attached during a pause. Returns whether to try now, with short pauses again; at most once in an outage."""
         first, self._woken = not self._woken, True
         if first:
             self._backoff.reset()
         return first
 
     def _outage_limit_s(self) -> float:
-        """How long an outage may last, from its begin."""
+        """How long an outage may last, counted from its start."""
         limit_s = self.options.connect_timeout_s * (PATIENCE if self._reached else 1)
         if self.attached_once:
             limit_s = self.options.resume_timeout_s
@@ -231,7 +224,7 @@ class Engine:
         return Verdict(error("agent_unreachable", why, hint="check the URL, and that the service runs"), fatal=False)
 
     def _judge_ending(self, verdict: Verdict, websocket: WebSocket | None, now: float) -> Verdict:
-        """Of a sandbox that announced its end: the service, asked once more, may know better why; else the agent's reason counts."""
+        """Decide why a sandbox ended that had announced its end: by the service's answer to another attempt, else by the agent's reason."""
         by_agent = verdict.fatal and websocket is not None and websocket.closed is not None
         if by_agent:
             self._ends_at = now
@@ -243,7 +236,7 @@ class Engine:
     # Channels ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: str, params: dict[str, Any], sink: Sink) -> None:
-        """Open a channel whose facts go to ``sink``. Raises the error the session ended with."""
+        """Open a channel whose facts are passed to ``sink``. Raises the error with which the session ended."""
         if self.error is not None:
             raise from_map(self.error.to_map())
         large = params.packed() if isinstance(params, LargeParams) else None
@@ -254,41 +247,32 @@ class Engine:
         self._sinks[sink.number] = sink
         self._fresh.append(sink)
         if large is not None:
-            sink.precede(large)
+            sink.queue(large, eof=False)
 
-    def fail(self, why: HoldfastError) -> None:
-        """The session is over: every sink gets the error."""
-        if self.error is None and why.reason not in OWN_REASONS:
-            self._log("warning", "session over: %s", why)
-        for sink in self._over(why):
-            sink.fail(why)
+    def fail(self, why: HoldfastError, *, gave_up: bool = False) -> None:
+        """The session is over: every sink gets the error. ``gave_up``: since the service does not answer. One-off requests may be repeated
+        then; shells and processes of the session raise ``SessionLostError``."""
+        if self.error is None:
+            if gave_up:
+                self._log("warning", "gave up after %.1f s: %s", why.detail.get("waited_s", 0.0), why.message)
+            elif why.reason not in OWN_REASONS:
+                self._log("warning", "session over: %s", why)
+            self.error = why
+            self.session.disconnected()
+            sinks = list(self._sinks.values())
+            self._sinks.clear()
+            for sink in sinks:
+                sink.fail(why, gave_up=gave_up)
         self.ready.set()
-
-    def _give_up(self, why: HoldfastError) -> None:
-        """The service does not answer. One-off requests may be repeated; shells and processes of the session raise ``SessionLostError``."""
-        self._log("warning", "gave up after %.1f s: %s", why.detail.get("waited_s", 0.0), why.message)
-        for sink in self._over(why):
-            sink.abandon(why)
-        self.ready.set()
-
-    def _over(self, why: HoldfastError) -> list[Sink]:
-        """End the session. Returns the sinks that get no more facts."""
-        if self.error is not None:
-            return []
-        self.error = why
-        self.session.disconnected()
-        sinks = list(self._sinks.values())
-        self._sinks.clear()
-        return sinks
 
     def close(self) -> None:
         """End the session at the caller's request."""
-        hint = "what was opened in it has ended too: open another, in a new sandbox if this one was deleted"
-        self.fail(error("session_lost", "the session was closed here", reason="closed", hint=hint, fault="caller"))
+        hint = "its shells and processes have ended too: open new ones, in a new sandbox if this one was deleted"
+        self.fail(error("session_lost", "this client has closed the session", reason="closed", hint=hint, fault="caller"))
 
     def reset(self) -> None:
         """The sandbox is about to be reset by the caller of this session."""
-        message = f"sandbox {self.sandbox_id} was reset: what was opened before is gone"
+        message = f"sandbox {self.sandbox_id} was reset: what was opened before the reset no longer exists"
         hint = "open another shell or process: the sandbox is as it was after its creation"
         self.fail(error("session_lost", message, reason="reset", hint=hint, fault="caller", retryable=False))
 
@@ -311,10 +295,10 @@ class Engine:
                     sink.writable()
             elif type(event) is Attached:
                 self._attached(event, now)
-            elif type(event) is GoAway and event.reason in ENDINGS:
+            elif type(event) is GoAway and event.reason in ENDED_REASONS:
                 self._ending, self._ends_at = event.reason, now + min(event.deadline_s, 3600.0)
             elif type(event) is GoAway:
-                self._leave_at = now + jitter(self._random).uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
+                self._leave_at = now + self._jitter(min(event.jitter_s, event.deadline_s, 60.0))
             elif type(event) is Lost:
                 self.fail(typed(event.error))
             elif type(event) is Silent:
@@ -331,16 +315,16 @@ class Engine:
         self._progressed = False
         self._woken = False
         self.options.peers.through()
-        self._fresh = list(self._sinks.values())  # all that waited for this connection goes out on it
+        self._fresh = list(self._sinks.values())  # the messages that waited for a connection are sent on this one
         self.ready.set()
 
 
 def wrong_process_error() -> HoldfastError:
-    """The error of an object that is used in another process or event loop than the one it was made in."""
+    """The error for an object that is used in another process or event loop than the one it was created in."""
     return error(
         "session_lost",
         "a sandbox object works only in the process and event loop that made it",
-        hint="make shells and processes anew from the sandbox object; event loops that run at once need a client each",
+        hint="open shells and processes again from the sandbox object; event loops that run at the same time need a client each",
         fault="caller",
         retryable=False,
     )

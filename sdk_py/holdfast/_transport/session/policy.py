@@ -1,4 +1,4 @@
-"""Decides after a refusal, a close or a broken connection: when to try again, or with which error to give up.
+"""Decides, after a refusal, a close or a broken connection, when to try again or with which error to give up.
 
 Pure. Owns the reading of HTTP refusals and close codes and the delays of reconnecting (exponential, capped, full jitter).
 Called by ``engine``; the same reading of problem documents serves REST requests.
@@ -6,7 +6,8 @@ Called by ``engine``; the same reading of problem documents serves REST requests
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast_wire.errors import TABLE, HoldfastError
@@ -16,8 +17,6 @@ from holdfast._errors import error, from_map
 from holdfast._transport.session.failures import OWN_REASONS
 
 if TYPE_CHECKING:
-    import random
-
     from holdfast._transport.session.websocket import CloseInfo, Refusal
 
 RESUMABLE_CLOSES = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 1013, 1014, 1015})
@@ -28,7 +27,7 @@ RETRY_AFTER_MAX_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``fatal`` ends the session; else try again, not before ``retry_after_s``. ``not_holdfast``: not the answer of a Holdfast service."""
+    """``fatal`` ends the session; without it, try again, not before ``retry_after_s``. ``not_holdfast``: no Holdfast service answered."""
 
     why: HoldfastError
     fatal: bool
@@ -37,10 +36,10 @@ class Verdict:
 
 
 def problem(headers: Mapping[str, str], body: bytes) -> HoldfastError | None:
-    """The error in a problem document, None when ``body`` is not one of ours."""
+    """The error in a problem document; None if ``body`` is not a problem document of this service."""
     if "json" not in headers.get("content-type", ""):
         return None
-    import json  # here and not above, as elsewhere in this package: a short command that needs none of it starts sooner
+    import json  # imported here, as in other modules of this package, so that a short command without this need starts sooner
 
     try:
         document = json.loads(body)
@@ -68,7 +67,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def judge_refusal(refusal: Refusal, *, attached_before: bool) -> Verdict:
-    """What the service's answer to a handshake means."""
+    """What to do after the service's answer to a handshake."""
     known = problem(refusal.headers, refusal.body)
     if known is not None:
         if attached_before and known.code == "sandbox_not_found":
@@ -80,13 +79,13 @@ def judge_refusal(refusal: Refusal, *, attached_before: bool) -> Verdict:
     why = error(
         "agent_unreachable",
         f"the service answered HTTP {refusal.status} to the WebSocket handshake",
-        hint="a proxy on the way may not pass WebSockets; transport='rest' does without",
+        hint="a proxy may block WebSockets; transport='rest' works without them",
     )
     return Verdict(why, fatal=False, retry_after_s=retry_after(refusal.headers), not_holdfast=refusal.status not in BALANCER_STATUSES)
 
 
 def judge_close(closed: CloseInfo, *, attached_before: bool) -> Verdict:
-    """What the end of an open connection means."""
+    """What to do after the end of an open connection."""
     if closed.code in RESUMABLE_CLOSES:
         return Verdict(error("agent_unreachable", f"the connection ended with code {closed.code}", hint=""), fatal=False)
     code, reason, message = _read_close(closed)
@@ -100,41 +99,37 @@ def judge_close(closed: CloseInfo, *, attached_before: bool) -> Verdict:
 
 
 def _read_close(closed: CloseInfo) -> tuple[str | None, str | None, str]:
-    """Error code, reason and message of a close (PROTOCOL §1.5). Without a code in its text, the close code stands for its first error."""
+    """Error code, reason and message of a close (PROTOCOL §1.5). If the text has no error code, the first error with this close code is
+    assumed."""
     code, _, message = closed.reason.partition(": ")
     if code not in TABLE or TABLE[code].close_code != closed.code:
         return _CLOSE_CODES.get(closed.code), None, ""
     word, colon, rest = message.partition(": ")
-    if colon and word.replace("-", "").isalnum() and word not in OWN_REASONS:  # those are of this client's own decisions
+    if colon and word.replace("-", "").isalnum() and word not in OWN_REASONS:  # these are decisions of this client
         return code, word, rest
     return code, None, message
 
 
-class Backoff:
-    """Delays between attempts, in seconds: full jitter under an exponential, capped ceiling; the first is nearly at once."""
+def jitter(most_s: float) -> float:
+    """A random time up to ``most_s``. Not of the library ``random``, which takes longer to import and may be seeded by the program."""
+    return most_s * int.from_bytes(os.urandom(4), "big") / 2**32
 
-    def __init__(self, base_s: float, cap_s: float, random_: random.Random | None = None) -> None:
+
+class Backoff:
+    """Delays between attempts, in seconds: full jitter below an exponential, capped limit; the first delay is very short."""
+
+    def __init__(self, base_s: float, cap_s: float, jitter: Callable[[float], float] = jitter) -> None:
         self._base_s = base_s
         self._cap_s = cap_s
-        self._random = random_
+        self._jitter = jitter
         self.attempts = 0
 
     def delay_s(self, at_least_s: float = 0.0) -> float:
-        """The next delay. ``at_least_s``: what the service asked for; jitter comes on top."""
+        """The next delay. ``at_least_s``: the delay that the service asked for; jitter is added to it."""
         ceiling = min(self._cap_s, self._base_s * 2 ** min(self.attempts, 30))
         self.attempts += 1
-        self._random = jitter(self._random)
-        return at_least_s + self._random.uniform(0, ceiling)
+        return at_least_s + self._jitter(ceiling)
 
     def reset(self) -> None:
         """An attempt succeeded: the next delay is the shortest again."""
         self.attempts = 0
-
-
-def jitter(chosen: random.Random | None = None) -> random.Random:
-    """What delays are drawn from: ``chosen``, or one of its own."""
-    if chosen is not None:
-        return chosen
-    import random
-
-    return random.Random()  # noqa: S311  jitter needs no secrecy

@@ -1,21 +1,21 @@
-"""One channel's end in this process: its events, its parameters and its input, whatever the channel is for.
-
-Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches. What each kind of channel does with facts is in ``sinks``.
+"""The client's end of one channel, of any kind: its events, its parameters and its input. Pure: the engine calls ``fact``, ``writable`` and
+``fail`` while it dispatches. ``sinks`` defines what each kind of channel does with facts.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Close, Item, Write
 from holdfast_wire.limits import DATA_BYTES
-from holdfast_wire.session import ClientSession
 
 
 class AnyEvent(Protocol):
-    """What the events of both APIs have in common: setting one wakes its waiters. ``wait`` blocks, or gives what to await."""
+    """The common interface of the events of both APIs: setting one wakes its waiters. ``wait`` blocks, or returns an awaitable."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
@@ -26,7 +26,7 @@ EventFactory = Callable[[], AnyEvent]
 
 
 class Sink:
-    """One channel's end in this process. ``changed`` is set on news, ``space`` when bytes may be written again."""
+    """The client's end of one channel. ``changed`` is set when its state has changed, ``space`` when bytes may be written again."""
 
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         self.session = session
@@ -36,54 +36,57 @@ class Sink:
         self.transmitted = False
         self.ended = False
         self.error: HoldfastError | None = None
-        self._params = memoryview(b"")
+        self._queued: deque[tuple[memoryview, bool]] = deque()
+        """At most parameters that did not fit the Open, and all of a command's input behind them."""
 
-    def precede(self, params: bytes) -> None:
-        """Send parameters that did not fit the Open, before any input and as credit allows."""
-        self._params = memoryview(params)
-        self.has_params()
+    def queue(self, data: bytes, *, eof: bool) -> None:
+        """Send ``data`` as credit allows, and its end with ``eof``; what ``write`` gets afterwards follows."""
+        self._queued.append((memoryview(data), eof))
+        self._pump()
 
-    def has_params(self) -> bool:
-        """Send on; whether all of them are sent."""
-        if self._params:
-            self._params = self._params[self._send(self._params, False) :]
-        return not self._params
+    def _pump(self) -> bool:
+        """Send on what is queued; whether all of it is sent."""
+        while self._queued:
+            data, eof = self._queued[0]
+            sent = self._send(data, eof)
+            if sent < len(data):
+                self._queued[0] = data[sent:], eof
+                return False
+            self._queued.popleft()
+        return True
 
     def fact(self, item: Item) -> None:
-        """A fact came. Raises ``ProtocolError`` when it makes no sense."""
+        """Handle a fact. Raises ``ProtocolError`` if it is illegal in this state."""
         raise NotImplementedError
 
     def cancel(self, call: Any) -> None:
-        """End ``call``, a command that travels on this channel."""
+        """Cancel ``call``, a command of this channel."""
         raise NotImplementedError
 
     def writable(self) -> None:
         """Credit came back."""
-        self.has_params()
+        self._pump()
         self.space.set()
 
-    def fail(self, why: HoldfastError) -> None:
-        """The session is over; no fact follows."""
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
+        """The session is over; no fact follows. ``gave_up``: its commands continue to run, and another session may reach them."""
         self.end(why)
 
-    def abandon(self, why: HoldfastError) -> None:
-        """The session was given up. Its commands continue to run, and another session may reach them."""
-        self.fail(why)
-
     def end(self, why: HoldfastError | None) -> None:
-        """Nothing more comes."""
+        """The channel has ended; no fact follows."""
         self.ended = True
-        self._params = memoryview(b"")
+        self._queued.clear()
         if self.error is None:
             self.error = why
         self.changed.set()
         self.space.set()
 
     def write(self, data: memoryview, eof: bool) -> int:
-        """Send as much of ``data`` as there is credit for, and ``eof`` after all of it. Returns the bytes taken, -1 at the end."""
+        """Send as much of ``data`` as there is credit for, and with ``eof`` the end after all of it. Returns the number of bytes sent, or
+        -1 if the channel has ended."""
         if self.ended:
             return -1
-        if not self.has_params():
+        if not self._pump():
             self.space.clear()
             return 0
         return self._send(data, eof)
@@ -103,7 +106,7 @@ class Sink:
         return sent
 
     def close(self, detach: bool) -> None:
-        """End the channel, or with ``detach`` leave what runs running; ``changed`` is set when it has ended."""
+        """End the channel; with ``detach`` its command continues to run. ``changed`` is set when the channel has ended."""
         if self.number and not self.ended:
             self.changed.clear()
             self.session.send(Close(self.number, detach))

@@ -1,7 +1,6 @@
-"""Where the facts of a channel go: one command's outcome, a living shell, or a transfer.
-
-Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events notify
-them of changes. Nothing here waits, so the same code serves both APIs. The contents of facts are untrusted.
+"""The kinds of sinks: a command, a living shell, a transfer and a watch. Pure: the engine calls ``fact``, ``writable`` and ``fail`` while
+it dispatches, callers read the state afterwards, and events notify them of changes. No method waits, so the same code serves both APIs. The
+contents of facts are untrusted.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Resize, Run, Started
+from holdfast_wire.frames import Close, Closed, Failed, Gap, Item, Opened, Output, Resize, Run
 from holdfast_wire.limits import RUN_QUEUE
 
-from holdfast._arguments import bad, command_id_of
 from holdfast._errors import RemoteFileError, error, from_map
-from holdfast._requests import run_params
 from holdfast._transport.session.command_call import SMALL_BYTES, Call
 from holdfast._transport.session.failures import given_up
 from holdfast._transport.session.sink import EventFactory, Sink
@@ -26,100 +23,61 @@ if TYPE_CHECKING:
 
 
 class CommandSink(Sink):
-    """A channel that is one command: ``command``, ``follow`` and ``terminal``."""
+    """A channel with one command, of kind ``command``, ``follow`` or ``terminal``."""
 
     call: Call
 
     def fact(self, item: Item) -> None:
-        kind = type(item)
-        if kind is Output:
-            self.call.on_output(item)  # type: ignore[arg-type]
-        elif kind is Started:
-            self.call.on_started(item)  # type: ignore[arg-type]
-        elif kind is Exited:
-            self.call.on_exited(item)  # type: ignore[arg-type]
-            self.end(None)
-        elif kind is Gap:
-            self.call.on_gap(item)  # type: ignore[arg-type]
-        elif kind is Failed:
-            why = from_map(item.error, command_id=self.call.command_id)  # type: ignore[attr-defined]
-            self.call.finish(why)
-            self.end(why)
+        call = self.call
+        if isinstance(item, Failed):
+            call.finish(from_map(item.error, command_id=call.command_id))
+        else:
+            call.fact(item)
+        if call.done:
+            self.end(call.error)
 
     def end(self, why: HoldfastError | None) -> None:
         super().end(why)
-        del self.call  # in a cycle its output would stay until the next full collection, which bytes do not bring nearer
+        # A reference cycle would keep the output until the next full garbage collection, which the size of the output does not trigger.
+        del self.call
 
-    def writable(self) -> None:
-        self.has_params()
-        self.call.pump()
-        self.space.set()
-
-    def fail(self, why: HoldfastError) -> None:
-        if self.transmitted:
-            self.call.transmitted = True
-        self.call.lose(why)
-        self.end(self.call.error or why)
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
+        call = self.call
+        call.transmitted |= self.transmitted
+        if gave_up and call.started_event is not None and call.started:
+            name = call.info.get("name")
+            again = f"sandbox.terminal(name={name!r})" if isinstance(name, str) else f"sandbox.follow({call.command_id!r})"
+            call.finish(given_up(why, f"command {call.command_id}", again, call.facts()))
+        else:
+            call.lose(why)
+        self.end(call.error or why)
 
     def cancel(self, call: Call) -> None:
-        """End its command."""
+        """Cancel its command."""
         if self.number:
             self.send(Close(self.number, False))
         else:
             call.finish(_unsent(call))
 
-    def abandon(self, why: HoldfastError) -> None:
-        call = self.call
-        if call.started_event is None or not call.started:
-            self.fail(why)
-            return
-        name = call.info.get("name")
-        again = f"sandbox.terminal(name={name!r})" if isinstance(name, str) else f"sandbox.follow({call.command_id!r})"
-        lost = given_up(why, f"command {call.command_id}", again, call.facts())
-        call.finish(lost)
-        self.end(lost)
-
 
 def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:
-    """A command that ``open_command`` opens. The caller has it before it is sent, and so can cancel it at any time."""
+    """A command that ``open_command`` will send. The caller has this object before the command is sent, and so can cancel it at any
+    time."""
     sink = CommandSink(engine.session, engine.new_event)
     sink.call = call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
     return call
 
 
 def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], input_: bytes | None = None) -> None:
-    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is all of its standard input."""
+    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is the whole standard input."""
     call.adopts_id = kind == "terminal" and "name" in params
     engine.open(kind, params, call.sink)
     if input_ is not None:
-        call.give(input_)
-        call.pump()
-
-
-def new_run(
-    engine: Engine,
-    sink: ShellSink,
-    command: str,
-    timeout: float | None,
-    data: bytes | None,
-    command_id: str | None,
-    limit: int,
-    *,
-    collecting: bool,
-) -> Call:
-    """A command of a living shell, which ``ShellSink.run`` sends; ``data`` is all of its standard input."""
-    if data is not None and (sink.info or {}).get("tty") is True:
-        raise bad("a command on a terminal reads typed keys and takes no other input", hint="shell.write() types them while it runs")
-    params = run_params(command, timeout, engine.options.command_timeout_s, data is not None)
-    call = Call(sink, engine.new_event, command_id_of(command_id), limit, collecting=collecting)
-    call.params = params
-    if data is not None:
-        call.give(data)
-    return call
+        call.sink.queue(input_, eof=True)
 
 
 class ShellSink(Sink):
-    """A living shell. Its commands run one after the other and are queued here, so that a signal reaches the right one."""
+    """A living shell. Its commands run one after the other. They are queued on the client, so that a signal reaches the right command."""
 
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         super().__init__(session, new_event)
@@ -128,7 +86,7 @@ class ShellSink(Sink):
         self.waiting: deque[Call] = deque()
 
     def run(self, call: Call) -> None:
-        """Run ``call`` after those before it. Raises ``HoldfastError`` when the shell is over or too many wait."""
+        """Queue ``call``. Raises ``HoldfastError`` if the shell has ended or too many commands are queued."""
         if self.ended:
             raise self.over()
         if len(self.waiting) >= RUN_QUEUE:
@@ -139,22 +97,22 @@ class ShellSink(Sink):
             self.waiting.append(call)
 
     def cancel(self, call: Call) -> None:
-        """Interrupt the command that runs; take back one that waits here, or was never sent."""
+        """Interrupt the running command, or remove a queued command that was not sent yet."""
         if call is self.current:
             call.signal("INT")
             if not call.started:
-                call.abandoned = "INT"  # it may wait behind another client's command, where no signal reaches it yet
+                call.abandoned = "INT"  # it may be queued behind another client's command, where no signal reaches it yet
             return
         if call in self.waiting:
             self.waiting.remove(call)
         call.finish(_unsent(call))
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size of its terminal."""
+        """Set the size of the shell's terminal."""
         self.send(Resize(self.number, rows, columns))
 
     def over(self) -> HoldfastError:
-        """Why the shell takes no more commands."""
+        """Why the shell accepts no more commands."""
         why = self.error
         if why is None:
             return error("shell_lost", "the shell is closed", fault="caller", retryable=False)
@@ -167,48 +125,34 @@ class ShellSink(Sink):
         self.transmitted = self.transmitted and call.transmitted
 
     def fact(self, item: Item) -> None:
-        kind, call = type(item), self.current
-        if kind is Opened:
-            self.info = item.info  # type: ignore[attr-defined]
+        call = self.current
+        if isinstance(item, Opened):
+            self.info = item.info
             self.changed.set()
-        elif kind is Closed or kind is Failed:
-            why = None if kind is Closed else from_map(item.error)  # type: ignore[attr-defined]
+        elif isinstance(item, (Closed, Failed)):
+            why = from_map(item.error) if isinstance(item, Failed) else None
             self.end(why)
             self._drop(why or error("shell_lost", "the shell was closed while the command was under way"))
         elif call is None:
-            raise ProtocolError(f"the agent sent {kind.__name__} while no command ran")
-        elif kind is Exited:
-            self.current = None
-            call.on_exited(item)  # type: ignore[arg-type]
-            if self.waiting:
-                self._start(self.waiting.popleft())
-        elif kind is Started:
-            call.on_started(item)  # type: ignore[arg-type]
+            raise ProtocolError(f"the agent sent {type(item).__name__} while no command ran")
         else:
-            if not call.started:
+            if not call.started and isinstance(item, (Output, Gap)):
                 call.begun()
-            if kind is Output:
-                call.on_output(item)  # type: ignore[arg-type]
-            elif kind is Gap:
-                call.on_gap(item)  # type: ignore[arg-type]
+            call.fact(item)
+            if call.done:
+                self.current = None
+                self._queued.clear()  # the rest of its input
+                if self.waiting:
+                    self._start(self.waiting.popleft())
 
-    def writable(self) -> None:
-        self.has_params()
-        if self.current is not None and self.current.started:
-            self.current.pump()
-        self.space.set()
-
-    def fail(self, why: HoldfastError) -> None:
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
         if self.current is not None and self.transmitted:
             self.current.transmitted = True
+        name = (self.info or {}).get("name")
+        if gave_up and isinstance(name, str):
+            why = given_up(why, "the shell", f"sandbox.shell({name!r})", {})
         self.end(why)
         self._drop(why)
-
-    def abandon(self, why: HoldfastError) -> None:
-        name = (self.info or {}).get("name")
-        if isinstance(name, str):
-            why = given_up(why, "the shell", f"sandbox.shell({name!r})", {})
-        self.fail(why)
 
     def _drop(self, why: HoldfastError) -> None:
         calls = [*([self.current] if self.current else []), *self.waiting]
@@ -226,7 +170,7 @@ class TransferSink(Sink):
     """A file, archive, patch or tunnel channel: opened, bytes both ways, closed with a result."""
 
     path: Any = None
-    """Of the file, which errors name."""
+    """The path of the file, for error messages."""
 
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         super().__init__(session, new_event)
@@ -236,29 +180,29 @@ class TransferSink(Sink):
         self.half_closed = False
 
     def fact(self, item: Item) -> None:
-        kind = type(item)
-        if kind is Output:
-            if data := item.data:  # type: ignore[attr-defined]
+        if isinstance(item, Output):
+            if data := item.data:
                 if self.chunks and len(data) + len(self.chunks[-1]) <= SMALL_BYTES:
                     data = self.chunks.pop() + data
                 self.chunks.append(data)
             else:
                 self.half_closed = True
             self.changed.set()
-        elif kind is Opened:
-            self.opened = item.info  # type: ignore[attr-defined]
+        elif isinstance(item, Opened):
+            self.opened = item.info
             self.changed.set()
             self.space.set()
-        elif kind is Closed:
-            self.closed = item.result  # type: ignore[attr-defined]
+        elif isinstance(item, Closed):
+            self.closed = item.result
             self.end(None)
-        elif kind is Failed:
-            self.end(from_map(item.error))  # type: ignore[attr-defined]
+        elif isinstance(item, Failed):
+            self.end(from_map(item.error))
         else:
-            raise ProtocolError(f"the agent sent {kind.__name__} on a transfer")
+            raise ProtocolError(f"the agent sent {type(item).__name__} on a transfer")
 
     def take(self) -> bytes | None:
-        """Bytes that have come (their credit goes back now), b"" at the end. None: not yet, and ``changed`` is set when there are."""
+        """Received bytes, whose credit is returned now; b"" at the end. None if there are none yet: then ``changed`` is set with the
+        next."""
         if self.chunks:
             data = self.chunks.popleft()
             self.session.consume(self.number, len(data))
@@ -269,18 +213,18 @@ class TransferSink(Sink):
         return None
 
     def stop(self) -> None:
-        """Nothing more is wanted."""
+        """End the transfer: its content is no longer needed."""
         self.chunks.clear()
         self.close(False)
 
     def discard_unread(self) -> None:
-        """Give back the credit of unread bytes; ``changed`` is set with the next fact."""
+        """Drop the unread bytes and return their credit; ``changed`` is set with the next fact."""
         while self.chunks:
             self.session.consume(self.number, len(self.chunks.popleft()))
         if not self.ended:
             self.changed.clear()
 
-    def fail(self, why: HoldfastError) -> None:
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
         self.end(from_map(why.to_map()))
 
     def end(self, why: HoldfastError | None) -> None:
@@ -290,7 +234,9 @@ class TransferSink(Sink):
 
 
 class WatchSink(TransferSink):
-    """Events of files. Those of a session that was given up are lost, and nothing finds them again."""
+    """Events of files. If the session is given up, its events are lost and cannot be requested again."""
 
-    def abandon(self, why: HoldfastError) -> None:
-        self.fail(given_up(why, f"the watch of {self.path}", "sandbox.files.watch(), after looking at what has changed,", {}))
+    def fail(self, why: HoldfastError, *, gave_up: bool) -> None:
+        if gave_up:
+            why = given_up(why, f"the watch of {self.path}", "sandbox.files.watch(), after looking at what has changed,", {})
+        super().fail(why, gave_up=gave_up)

@@ -1,7 +1,7 @@
 """One WebSocket connection without I/O: bytes in, messages out, and the reverse.
 
-Owns the handshake, the fragments of a message, and what a refusal or a close means. ``http1`` reads the answer to the handshake,
-``websocket_frames`` cuts and writes frames. Called by both APIs.
+Owns the handshake, the fragments of a message, and what a refusal or a close means. ``service`` writes the request of the handshake,
+``http1`` reads its answer, ``websocket_frames`` cuts and writes frames. Called by both APIs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast_wire.websocket_frames import (
 )
 
 from holdfast._transport.http1 import AnswerError, AnswerReader
-from holdfast._urls import address_of, quoted
+from holdfast._transport.service import Service
 
 ABNORMAL = 1006
 BAD_DATA = 1003
@@ -36,7 +36,7 @@ _BEGUN, _CONTINUED, _COMPLETED = 0x02, 0x00, 0x80
 """First bytes of the fragments of a binary message."""
 _TEXT = frozenset({0x01, 0x81})
 _SMALL_BYTES = 1024
-"""Up to here masking by integers is as good as the library's C code, which has to be loaded first."""
+"""Up to this size, masking with Python integers is as fast as the library's C code, which has to be loaded first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,22 @@ class CloseInfo:
 
 
 class WebSocket:
-    """Feed it what the socket gives, write what it returns. ``messages`` of other types than binary end it with 1003."""
+    """Feed it the received bytes, and write the bytes that it returns. A message of another type than binary ends it with 1003."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._url = url
+    def __init__(self, service: Service, path: str, headers: Mapping[str, str]) -> None:
+        """``path`` and ``headers`` are of the handshake request."""
+        self._service = service
+        self._path = path
         self._key = binascii.b2a_base64(os.urandom(16), newline=False).decode()
         self._headers = dict(headers)
         self._answer = AnswerReader(upgrades=True)
         self._frames = MessageReader(masked=False)
         self._fragments: bytearray | None = None
-        """Of the message that has begun."""
+        """The fragments of the current message."""
         self._goodbye = b""
         self._pong: bytes | None = None
         self.has_reply = False
-        """Whether ``reply`` may have something to send."""
+        """Whether ``reply`` may return bytes."""
         self.open = False
         self.headers: Mapping[str, str] = {}
         self.refusal: Refusal | None = None
@@ -78,25 +80,21 @@ class WebSocket:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come: refused or closed."""
+        """Whether the connection was refused or closed, so that no message will follow."""
         return self.refusal is not None or self.closed is not None
 
     def greeting(self) -> bytes:
         """The handshake request."""
-        host, resource = _place(self._url)
-        headers = {
-            "Host": host,
+        upgrade = {
             "Upgrade": "websocket",
             "Connection": "Upgrade",
             "Sec-WebSocket-Key": self._key,
             "Sec-WebSocket-Version": "13",
-            **self._headers,
         }
-        lines = [f"GET {resource} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()], "", ""]
-        return "\r\n".join(lines).encode()
+        return self._service.head("GET", self._path, {**upgrade, **self._headers})
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Whole messages in ``data`` and what came before it. Look at ``open``, ``refusal`` and ``closed`` afterwards."""
+        """Add received bytes; returns the messages that are complete now. Check ``open``, ``refusal`` and ``closed`` afterwards."""
         messages: list[bytes] = []
         if not self.open:
             data = self._shake(data)
@@ -114,7 +112,7 @@ class WebSocket:
         return messages
 
     def feed_eof(self) -> None:
-        """The socket has ended."""
+        """The socket has reached its end."""
         if not self.open:
             self._shake(b"")
         if not self.over:
@@ -125,21 +123,21 @@ class WebSocket:
         return b"".join([client_frame(BINARY, message, os.urandom(4), _mask) for message in messages])
 
     def reply(self) -> bytes:
-        """What the protocol itself has to send: a pong, a close or its echo."""
+        """The bytes that the protocol itself has to send: a pong, a close, or the answer to one."""
         self.has_reply = False
         reply, pong = self._goodbye, self._pong
         self._goodbye, self._pong = b"", None
         return reply if pong is None or self.closed is not None else _frame(PONG, pong)
 
     def close(self, code: int, reason: str = "") -> bytes:
-        """The closing frame; nothing is received afterwards."""
+        """The Close frame; received bytes are ignored afterwards."""
         self._end(code, reason)
         return self.reply()
 
     # Inside ---------------------------------------------------------------------------------------------------------
 
     def _shake(self, data: bytes) -> bytes:
-        """Read the answer to the handshake; none are the end of the connection. Returns what came behind it."""
+        """Read the answer to the handshake; no bytes mean the end of the connection. Returns the bytes after the answer."""
         answer = self._answer
         if self.over:
             return b""
@@ -158,10 +156,10 @@ class WebSocket:
         return b""
 
     def _take_other(self, first: int, payload: bytes, messages: list[bytes]) -> None:
-        """A control frame, a fragment, or a breach."""
+        """Handle a control frame, a fragment, or a violation of the protocol."""
         if first == PING and not control_breach(first, payload):
             self.has_reply = True
-            self._pong = payload  # only the last is answered, so that unread pongs do not accumulate
+            self._pong = payload  # only the last ping is answered, so that unread pongs do not accumulate
         elif first in (_BEGUN, _CONTINUED, _COMPLETED) and (first == _BEGUN) == (self._fragments is None):
             if self._fragments is None:
                 self._fragments = bytearray()
@@ -179,7 +177,7 @@ class WebSocket:
             self._end(int.from_bytes(payload[:2], "big") or _NO_CODE, payload[2:].decode(), payload)
 
     def _end(self, code: int, reason: str, body: bytes | None = None) -> None:
-        """Close, for this reason; ``body`` is what the Close frame holds, if it is the echo of another."""
+        """Close with this reason; ``body`` is the content of the Close frame if it answers a received one."""
         if self.open and self.closed is None:
             self._goodbye = _frame(CLOSE, code.to_bytes(2, "big") + reason[:100].encode()[:123] if body is None else body)
             self.has_reply = True
@@ -191,7 +189,7 @@ def _frame(first: int, payload: bytes) -> bytes:
 
 
 def _mask(data: bytes, mask: bytes) -> bytes:
-    """``data`` masked (RFC 6455 §5.3), by the library's C code where that is worth loading it."""
+    """``data`` masked (RFC 6455 §5.3), by the library's C code if ``data`` is long enough."""
     if len(data) > _SMALL_BYTES:
         try:
             from websockets.speedups import apply_mask as fast_mask
@@ -202,18 +200,8 @@ def _mask(data: bytes, mask: bytes) -> bytes:
     return apply_mask(data, mask)
 
 
-def _place(url: str) -> tuple[str, str]:
-    """``Host`` and the resource of a ``ws`` or ``wss`` URL."""
-    address = address_of(f"http{url.removeprefix('ws')}")
-    name = address.host if address.host.isascii() else address.host.encode("idna").decode()
-    host = f"[{name}]" if ":" in name else name
-    if address.port != (443 if address.tls else 80):
-        host = f"{host}:{address.port}"
-    return host, "/".join([quoted(part, ":@!$&'()*+,;=~%-._") for part in (address.path or "/").split("/")])
-
-
 def _accepts(headers: Mapping[str, str], key: str) -> bool:
-    """Whether an answer accepts the handshake (RFC 6455 §4.1), without what was not asked for."""
+    """Whether an answer accepts the handshake (RFC 6455 §4.1), and no extension or subprotocol."""
     options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
     return (
         headers.get("upgrade", "").lower() == "websocket"

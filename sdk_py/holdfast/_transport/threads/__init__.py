@@ -1,1 +1,1 @@
-"""The transport for threads that block. Each module that the asyncio one has too offers the same names."""
+"""The transport of the blocking API. A module that also exists in ``aio`` has the same names here."""

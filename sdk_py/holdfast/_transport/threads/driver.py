@@ -22,7 +22,6 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.rest.request import Service, not_connected
 from holdfast._transport.session.engine import Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.events import Event
@@ -35,11 +34,12 @@ T = TypeVar("T")
 RECEIVE_BYTES = 256 * 1024
 _JOIN_S = 2.0
 _REFUSALS = (HoldfastError,)
-"""What a step raises itself, with the session whole. Anything else came from a signal handler, in the middle of the step."""
+"""The exceptions that a step itself raises, which leave the session consistent. Any other came from a signal handler in the middle of the
+step."""
 
 
 class SessionDriver:
-    """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
+    """One session's connection: opened by ``start`` and opened again whenever it breaks, until ``close`` or a fatal refusal."""
 
     def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
@@ -49,12 +49,13 @@ class SessionDriver:
         self.engine = Engine(options, sandbox_id, self.event, token=token)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-driver-{sandbox_id}", daemon=True)
         self._lock: Any = threading.RLock()
-        """Around each step of the engine and its sinks, and each use of the socket. It knows its owner, but is never acquired twice."""
+        """Held during each step of the engine and its sinks, and each use of the socket. It records its owner, and is never acquired
+        twice."""
         self._in_step = False
-        """True when the lock was free: a step was interrupted half-way."""
+        """If this is True while the lock is free, a step was interrupted before its end."""
         self._later: deque[Callable[[], object]] = deque()
         self._wake_lock = threading.RLock()
-        """Around the wake-up pipe's descriptors, also for a finalizer that runs while this thread holds it."""
+        """Held during each use of the wake-up pipe's descriptors. Reentrant, because a finalizer may run while this thread holds it."""
         self._wake_read = self._wake_write = -1
         self._socket: socket.socket | None = None
         self._websocket: WebSocket | None = None
@@ -65,23 +66,24 @@ class SessionDriver:
 
     @property
     def here(self) -> bool:
-        """Whether this is the process it was made in. A fork inherits the socket and must not use it."""
+        """Whether this is the process that the driver was created in. A forked process inherits the socket and must not use it."""
         return os.getpid() == self._pid
 
     left_behind = True
-    """A fork always may have a session of its own."""
+    """A forked process may always open its own session."""
 
     def check_here(self) -> None:
-        """Raise where a step or a wait would never end: in a fork, and in a finalizer or signal handler that interrupted a step."""
+        """Raise if a step or a wait would never end here: in a forked process, or in a finalizer or signal handler that interrupted a
+        step."""
         if os.getpid() != self._pid:
             raise wrong_process_error()
-        # The number of a thread that has ended is that of the next one.
+        # The number of a thread that has ended may be reused for the next one.
         in_own_thread = threading.get_ident() == self._thread.ident and self._thread.is_alive()
         if in_own_thread or self._lock._is_owned():
             raise RuntimeError("a finalizer or signal handler that interrupts the session cannot wait for it")
 
     def start(self) -> None:
-        """Return once the session is attached. Raises the typed error that prevents it."""
+        """Return once the session is attached. Raises the typed error if that fails."""
         warn_in_loop()
         ready: Any = self.engine.ready
         try:
@@ -99,7 +101,7 @@ class SessionDriver:
             raise why
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a step of engine or sinks, then write what it caused."""
+        """Run a step of the engine or of a sink, then write the messages that it queued."""
         self.check_here()
         with Uninterrupted(), self._lock:
             self._begin_step()
@@ -112,7 +114,7 @@ class SessionDriver:
             return result
 
     def later(self, step: Callable[[], object]) -> None:
-        """``perform`` without waiting, from anywhere, also from a finalizer. An error of the step has no receiver."""
+        """``perform`` without waiting, from any thread, also from a finalizer. An error of the step is ignored."""
         if self.here:
             self._later.append(step)
             self._wake()
@@ -129,14 +131,14 @@ class SessionDriver:
         self._wake()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
-        elif self._thread.ident is None:  # it could not be started
+        elif self._thread.ident is None:  # the thread could not be started
             self._finish()
 
     # Under the lock ---------------------------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
         if self._in_step:
-            lost = error("session_lost", "a step of this session was interrupted half-way", reason="interrupted", fault="caller")
+            lost = error("session_lost", "a signal handler interrupted a step of this session", reason="interrupted", fault="caller")
             self.engine.fail(lost)
         self._in_step = True
         while self._later:
@@ -148,7 +150,7 @@ class SessionDriver:
         self._in_step = False
 
     def _flush(self) -> None:
-        """Write what is queued, unless the socket's buffer is full: then the session keeps it."""
+        """Write the queued messages, unless the socket's buffer is full: then they stay in the session."""
         websocket, engine = self._websocket, self.engine
         if self._socket is None or websocket is None:
             return
@@ -168,7 +170,7 @@ class SessionDriver:
         if not self._unwritten and websocket.has_reply:
             self._write(websocket.reply())
         if self._unwritten and not behind:
-            self._wake()  # it writes on when there is room
+            self._wake()  # that thread continues to write when there is room
 
     def _write(self, data: bytes) -> None:
         data = self._unwritten + data if self._unwritten else data
@@ -188,7 +190,7 @@ class SessionDriver:
             self._unwritten = data[sent:]
 
     def _wake(self) -> None:
-        """End the poll of the session's thread."""
+        """Wake the session's thread from its poll."""
         with self._wake_lock:
             if self._wake_write >= 0:
                 with suppress(BlockingIOError):
@@ -198,43 +200,38 @@ class SessionDriver:
 
     def _run(self) -> None:
         try:
-            service = Service(self.options)
             while self.engine.error is None:
                 websocket = self.engine.websocket()
-                why = self._attempt(service, websocket)
+                why = self._attempt(websocket)
                 delay_s = self._perform_here(self.engine.broken, websocket, why, time.monotonic())
                 if delay_s is not None:
                     self._pause(delay_s)
         except Exception as bug:
-            # Without this its callers would wait for ever.
+            # Without this the callers would wait for ever.
             self._perform_here(self.engine.fail, error("internal", f"the session's thread ended: {bug!r}"))
             raise
         finally:
             self._finish()
 
-    def _attempt(self, service: Service, websocket: WebSocket) -> str:
+    def _attempt(self, websocket: WebSocket) -> str:
         """Connect, and serve the connection to its end. Returns why there is none any more."""
-        engine, connection = self.engine, None
+        engine, service = self.engine, self.engine.service
         limit_s = engine.begin_attempt(time.monotonic())
         try:
             connection = connection_to(service.address, limit_s, service.tls_context)
-            limit_s = engine.answer_s(time.monotonic())
-            messages = _shake_hands(connection, websocket, limit_s)
         except Exception as failure:  # noqa: BLE001  also a host name that cannot be encoded: the caller waits for an answer
-            why, refused = not_connected(failure, service.address, limit_s)
+            why, refused = service.not_connected(failure, limit_s)
             if refused is not None:
                 self._perform_here(engine.fail, refused)
-            if connection is not None:
-                connection.close()
             return why
-        if websocket.open:
-            self._perform_here(self._connected, websocket, connection, messages)
-            self._serve(connection)
-        connection.close()
-        return "the connection was lost"
+        limit_s = engine.answer_s(time.monotonic())
+        self._perform_here(self._connected, websocket, connection)
+        if self._serve(websocket, connection, time.monotonic() + limit_s):
+            return "the connection was lost"
+        return service.not_connected(TimeoutError(), limit_s)[0]
 
     def _perform_here(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``perform`` in the session's thread, where no signal handler runs."""
+        """``perform`` in the session's thread, in which no signal handler runs."""
         with self._lock:
             self._begin_step()
             try:
@@ -242,16 +239,13 @@ class SessionDriver:
             finally:
                 self._end_step()
 
-    def _connected(self, websocket: WebSocket, connection: socket.socket, messages: list[bytes]) -> None:
-        now = time.monotonic()
+    def _connected(self, websocket: WebSocket, connection: socket.socket) -> None:
         connection.setblocking(False)
-        self._socket, self._websocket, self._unwritten = connection, websocket, b""
-        if self.engine.error is None:
-            self.engine.connected(websocket.headers, now)
-            self.engine.receive(messages, now)
+        self._socket, self._websocket = connection, websocket
+        self._unwritten = websocket.greeting() if self.engine.error is None else b""
 
-    def _serve(self, connection: socket.socket) -> None:
-        """Read, write and keep time until the connection is over."""
+    def _serve(self, websocket: WebSocket, connection: socket.socket, answer_by: float) -> bool:
+        """Read, write and keep time until the connection is over. False: the handshake was not answered by then."""
         engine = self.engine
         poll, polled = select.poll(), select.POLLIN
         poll.register(self._wake_read, select.POLLIN)
@@ -259,7 +253,7 @@ class SessionDriver:
         more = self.tls  # what TLS has decrypted already never shows up in poll
         try:
             while engine.error is None and not engine.leave:
-                due = engine.deadline()
+                due = engine.deadline() if websocket.open else answer_by
                 wanted = select.POLLIN | select.POLLOUT if self._unwritten else select.POLLIN
                 if wanted != polled:
                     polled = wanted
@@ -271,15 +265,18 @@ class SessionDriver:
                     else:
                         more = True
                 if not self._perform_here(self._serve_once, connection, more):
-                    return
+                    return True
+                if not websocket.open and time.monotonic() >= answer_by:
+                    return False
                 more = False
+            return True
         finally:
             with self._lock:
                 self._disconnect()
 
     def _serve_once(self, connection: socket.socket, readable: bool) -> bool:
         """What is due now. False: the connection is over."""
-        if readable and not self._receive(connection):
+        if self.engine.error is not None or (readable and not self._receive(connection)):
             return False
         due, now = self.engine.deadline(), time.monotonic()
         if due is not None and due <= now:
@@ -287,7 +284,7 @@ class SessionDriver:
         return True
 
     def _receive(self, connection: socket.socket) -> bool:
-        """Take what the socket has. False: the connection is over."""
+        """Read the received bytes. Returns False if the connection has ended."""
         websocket = self._websocket
         assert websocket is not None
         while True:
@@ -298,7 +295,10 @@ class SessionDriver:
             except OSError:
                 data = b""
             if data:
+                was_open = websocket.open
                 messages = websocket.feed(data)
+                if websocket.open and not was_open:
+                    self.engine.connected(websocket.headers, time.monotonic())
                 if messages:
                     self.engine.receive(messages, time.monotonic())
             else:
@@ -310,11 +310,11 @@ class SessionDriver:
                 return True
 
     def _pause(self, delay_s: float) -> None:
-        """Until the next attempt is due, or soon after another session of the client got through."""
+        """Wait until the next attempt is due, or until another session of the client was attached."""
         until = time.monotonic() + delay_s
         attached: list[float] = []
 
-        def peer_attached(after_s: float) -> None:  # called by the thread of the session that got through
+        def peer_attached(after_s: float) -> None:  # called by the thread of the session that was attached
             attached.append(time.monotonic() + after_s)
             self._wake()
 
@@ -345,24 +345,6 @@ class SessionDriver:
             for descriptor in descriptors:
                 if descriptor >= 0:
                     os.close(descriptor)
-
-
-def _shake_hands(connection: socket.socket, websocket: WebSocket, limit_s: float) -> list[bytes]:
-    """Send the handshake and read its answer. Returns the messages that came behind it."""
-    until = time.monotonic() + limit_s
-    connection.sendall(websocket.greeting())
-    messages: list[bytes] = []
-    while not websocket.open and not websocket.over:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
-        data = connection.recv(RECEIVE_BYTES)
-        if data:
-            messages += websocket.feed(data)
-        else:
-            websocket.feed_eof()
-    return messages
 
 
 def _would_block(tls: bool) -> tuple[type[OSError], ...]:

@@ -1,7 +1,7 @@
 """Waiting in the blocking API: events, a lock that survives a fork, and background threads.
 
-Owns how a wait is cancelled from another thread (``Stop``), as Ctrl-C cancels one of the main thread. Owns no sockets, imports nothing of
-a session: a program that only sends requests does without one. ``aio.events`` has the same names.
+Owns how a wait is cancelled from another thread (``Stop``), as Ctrl-C cancels one of the main thread. Owns no sockets. Imports no module of
+sessions, which a program that only sends requests does not need. ``aio.events`` has the same names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Cancelled = KeyboardInterrupt
-"""What a local cancellation raises inside a wait."""
+"""The exception that a local cancellation raises inside a wait."""
 
 _JOIN_S = 2.0
 _STOPS: dict[int, Stop] = {}
@@ -28,7 +28,7 @@ class Event:
     __slots__ = ("_check", "_is_set", "_waiters")
 
     def __init__(self, check: Callable[[], None] | None = None) -> None:
-        """``check`` raises where a wait would never end, because what sets the event does not run."""
+        """``check`` raises if a wait would never end, because the thread that sets the event does not run."""
         self._check = check
         self._is_set = False
         self._waiters: list[Any] = []
@@ -43,7 +43,7 @@ class Event:
         self._is_set = False
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the event is set; False when ``timeout_s`` passed first.
+        """Wait until the event is set. Returns False if ``timeout_s`` passed first.
 
         Ctrl-C raises ``KeyboardInterrupt`` here at once, but never within a step of the session.
         """
@@ -70,10 +70,9 @@ class Event:
 
 
 class Stop:
-    """Around the work of one thread, which enters it: any thread may ``set`` it, to cancel the wait that the thread is in, or its next one.
-
-    That wait raises ``KeyboardInterrupt``, once, so that what follows, such as deleting a sandbox, may wait again. What is no wait for an
-    ``Event`` is not interrupted.
+    """Cancels the waits of one thread, which enters this context. Any other thread may ``set`` it: then the current wait of that thread, or
+    its next one, raises ``KeyboardInterrupt``. It is raised once, so that the cleanup that follows, such as deleting a sandbox, may wait
+    again. Only waits for an ``Event`` are interrupted.
     """
 
     def __init__(self) -> None:
@@ -100,7 +99,7 @@ class Stop:
             _free(waiter)
 
     def end_wait(self) -> None:
-        """The wait is over. Raises ``KeyboardInterrupt`` when it was to be cancelled."""
+        """The wait has ended. Raises ``KeyboardInterrupt`` if it was cancelled."""
         self._waiter = None
         if self._requested:
             self._requested = False
@@ -116,7 +115,7 @@ def _free(waiter: Any) -> None:
 
 
 class Lock:
-    """A lock that a fork finds free: the thread that held it does not exist there."""
+    """A lock that is free in a forked process, in which the thread that held it does not exist."""
 
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}
@@ -128,12 +127,12 @@ class Lock:
 
 
 def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking step here."""
+    """Run a blocking step in this thread."""
     return step(*args, **kwargs)
 
 
 class Background:
-    """Background work, each in a thread; its owner makes it end before ``stop``."""
+    """Background work, each in its own thread. The owner makes it end before it calls ``stop``."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
@@ -145,7 +144,7 @@ class Background:
         self._threads.append(thread)
 
     def stop(self) -> None:
-        """Wait a bounded time for what runs to end."""
+        """Wait a bounded time for the end of the threads."""
         end = time.monotonic() + _JOIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():

@@ -1,7 +1,6 @@
-"""``aio.mapping``'s name for the blocking API: one function on many items, in at most so many threads.
-
-When one fails and exceptions are not kept, or Ctrl-C ends the map, no further item is begun and the others are cancelled: the SDK's
-calls in them raise ``KeyboardInterrupt`` (``events.Stop``), so their ``with`` blocks delete what they made. The map ends when they have.
+"""Running one function on many items in a limited number of threads; ``aio.mapping`` has the same name. If one call fails and exceptions
+are not kept, or Ctrl-C ends the map, no further item is started and the other calls are cancelled: the SDK's calls in them raise
+``KeyboardInterrupt`` (``events.Stop``), so their ``with`` blocks delete what they created. The map returns when all threads have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _HINT = "AsyncSandboxClient.map awaits coroutine functions"
 
 
 def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
-    """The results in the order of the items; with ``keep`` an exception stands in the place of its result."""
+    """The results in the order of the items; with ``keep`` an exception is returned in the place of its result."""
     from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
     results: dict[int, R | Exception] = {}
@@ -57,6 +56,6 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
             waiting.clear()
             for stop in stops:
                 stop.set()
-    for worker in ended:  # not of those that were cancelled
+    for worker in ended:  # not the exceptions of calls that were cancelled
         worker.result()
     return [results[number] for number in range(len(items))]

@@ -1,4 +1,5 @@
-"""TCP connections of the blocking API: to the service, and those that a tunnel accepts, each in a thread. As ``aio.net``."""
+"""TCP connections of the blocking API: to the service, and those that a tunnel accepts, each in a thread. ``aio.net`` has the same
+names."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 128 * 1024
 PAUSE_S = 0.1
-"""How long after a failed accept the next is tried."""
+"""Pause after an accept that failed."""
 
 
 _warned = False
 
 
 def warn_in_loop() -> None:
-    """Warn once per process when this thread runs an event loop, which a blocking call stops. Called where a connection is made, not for
+    """Warn once per process if this thread runs an event loop, which a blocking call would stop. Called where a connection is made, not for
     every command. Without asyncio loaded there is no loop, and it is not loaded for this."""
     global _warned
     asyncio = sys.modules.get("asyncio")
@@ -44,7 +45,7 @@ def warn_in_loop() -> None:
 
 
 def connection_to(address: ServiceAddress, timeout_s: float, tls: SSLContext | None) -> socket.socket:
-    """A connection over TCP, and TLS where a context is given; ``timeout_s`` bounds each step. Raises OSError, ``UnicodeError``."""
+    """A connection over TCP, with TLS if a context is given; ``timeout_s`` limits each step. Raises OSError, ``UnicodeError``."""
     # As bytes an ASCII name is looked up without the codec for other names, which takes a millisecond to import.
     host: Any = address.host.encode() if address.host.isascii() else address.host
     connection = socket.create_connection((host, address.port), timeout=timeout_s)
@@ -57,7 +58,7 @@ def connection_to(address: ServiceAddress, timeout_s: float, tls: SSLContext | N
 
 
 def home() -> object:
-    """Where connections can be used: this process."""
+    """The process in which connections can be used: this one."""
     return os.getpid()
 
 
@@ -71,7 +72,7 @@ def connect(address: ServiceAddress, tls: SSLContext | None, timeout_s: float) -
 
 
 def abort_all(streams: list[Stream]) -> None:
-    """Close them. In a fork that closes this process's descriptors; its parent's stay."""
+    """Close the connections. In a forked process this closes only its own descriptors, not those of its parent."""
     for stream in streams:
         stream.abort()
 
@@ -83,7 +84,7 @@ class Stream:
         self._connection = connection
 
     def __del__(self) -> None:
-        # A client that was never closed warns of itself: its sockets need not warn as well.
+        # A client that was never closed warns itself, so its sockets do not have to.
         self.abort()
 
     @property
@@ -102,12 +103,12 @@ class Stream:
         self._connection.sendall(data)
 
     def answered(self) -> bool:
-        """False: a body is sent to its end, or until that fails. Bytes to read may belong to TLS alone."""
+        """Always False: a body is sent to its end, or until that fails. Readable bytes may belong to TLS alone."""
         return False
 
     @property
     def usable(self) -> bool:
-        """Whether an idle connection is open, and nothing comes that no request asked for."""
+        """Whether an idle connection is open and has received no unexpected bytes."""
         return not is_readable(self._connection.fileno())
 
     def write_eof(self) -> None:
@@ -126,34 +127,34 @@ class Stream:
 
 
 def listen(host: str, port: int, accepted: Callable[[Stream], None], background: Background) -> Server:
-    """A local port, each connection to which is given to ``accepted``, in a thread of ``background``. Raises OSError, OverflowError."""
+    """Listen on a local port; each connection is passed to ``accepted`` in a thread of ``background``. Raises OSError, OverflowError."""
     server = Server(socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET))
     background.start(server.accept, accepted, name="holdfast-tunnel-accept")
     return server
 
 
 class Server:
-    """A port that is listened on, with the parts of ``asyncio.Server`` that are used."""
+    """A listening socket, with those methods of ``asyncio.Server`` that are used."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.sockets = [listener]
         self._closed = threading.Event()
 
     def accept(self, accepted: Callable[[Stream], None]) -> None:
-        """Accept connections until it is closed."""
+        """Accept connections until the socket is closed."""
         while True:
             try:
                 connection, _ = self.sockets[0].accept()
             except OSError:
                 if self._closed.wait(PAUSE_S):
                     return
-                continue  # no descriptor was to spare; the next connection may find one
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as asyncio does for the other API
+                continue  # no descriptor was free; one may be free for the next connection
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as asyncio does in the other API
             stream = Stream(connection)
             try:
                 accepted(stream)
             except RuntimeError:
-                stream.close()  # no thread was to spare
+                stream.close()  # no thread could be started
 
     def close(self) -> None:
         self._closed.set()

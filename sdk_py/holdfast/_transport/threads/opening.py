@@ -1,4 +1,4 @@
-"""``aio.opening``'s name for the blocking API, where a call gives what it makes."""
+"""The blocking counterpart of ``aio.opening``: a call returns the created object itself."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ F = TypeVar("F")
 
 
 def opening(function: F) -> F:
-    """The function itself."""
+    """Return the function unchanged."""
     return function

@@ -17,7 +17,7 @@ _running: Uninterrupted | None = None
 
 
 class Uninterrupted:
-    """Around a step: Ctrl-C is raised at its end."""
+    """Held during a step: Ctrl-C is raised at the end of the step."""
 
     __slots__ = ("_in_main", "_outer", "_pid", "_postponed", "_replaced")
 
@@ -39,7 +39,7 @@ class Uninterrupted:
             self._outer, _running = _running, self
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if _running is not self or os.getpid() != self._pid:  # another handler raised before it was removed, or a fork inherited it
+        if _running is not self or os.getpid() != self._pid:  # another handler raised before its removal, or a fork inherited it
             set_handler(signal.SIGINT, signal.default_int_handler)
             signal.default_int_handler(number, frame)
         self._postponed = KeyboardInterrupt()

@@ -1,4 +1,4 @@
-"""Replacing several files together: if one replacement fails, all are undone.
+"""A transaction over several files: all of them are replaced, or none. Used for patches; ``write`` replaces a single uploaded file.
 
 Owns temporary files beside the targets, the replacement and the undo. Reads no file and knows no diffs. During the replacement another
 process may see some old and some new files, but never a partial file. Called by ``patch``.
