@@ -1,7 +1,8 @@
 """The lowest versions that pyproject.toml allows, as a constraints file for pip.
 
 Owns the reading of the bounds. Every ``name>=version`` among the dependencies of the package and of its extras becomes ``name==version``;
-what only tests need stays at its newest. Called by ``make test-lowest``, which installs with these constraints and runs the quick tests.
+what only tests need stays at its newest. Called by ``make test-lowest``, which installs with these constraints and runs the quick tests;
+``.ci/run`` runs those of some parts.
 """
 
 from __future__ import annotations

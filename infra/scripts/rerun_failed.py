@@ -2,7 +2,7 @@
 
 Owns what continuous integration does about a test that failed while other workers loaded the machine. As with the runner of CPython's own
 tests, a test that passes alone does not fail the run; its first failure stays in the output, and it is listed here as unstable. A run with
-more than a few failures is not repeated. Called by ``.ci/run``.
+more than a few failures is not repeated. Called by ``.ci/run``, by the Python of the tests' environment.
 """
 
 from __future__ import annotations

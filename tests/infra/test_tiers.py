@@ -25,3 +25,10 @@ def test_every_entry_of_the_lists_names_something_that_exists(entry: str) -> Non
     }
     assert tests
     assert not name or name in tests
+
+
+@pytest.mark.parametrize("file", tiers.QUICK)
+def test_the_quick_files_of_slow_folders_are_quick(file: str) -> None:
+    assert tiers._marker(file) is None
+    assert tiers._marker(file, "test_any") is None
+    assert tiers._marker(f"{file}_other", "test_any") == "slow"

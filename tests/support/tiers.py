@@ -91,7 +91,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         path = _path(item.nodeid.partition("::")[0])
-        if marker := _marker(path) or _marker(f"{path}::{getattr(item, 'originalname', item.name)}"):
+        if marker := _marker(path, getattr(item, "originalname", item.name)):
             item.add_marker(marker)
 
 
@@ -99,9 +99,9 @@ def _path(file: str) -> str:
     return file.removeprefix("tests/").removesuffix(".py")
 
 
-def _marker(path: str) -> str | None:
-    """The marker of a file, or of ``file::test``."""
+def _marker(path: str, test: str = "") -> str | None:
+    """The marker of a test, or without one that of all tests of the file."""
     if path in SOAK:
         return "soak"
-    slow = path not in QUICK and any(path == name or (name.endswith("/") and path.startswith(name)) for name in SLOW)
-    return "slow" if slow else None
+    of_file = path not in QUICK and any(path == name or (name.endswith("/") and path.startswith(name)) for name in SLOW)
+    return "slow" if of_file or f"{path}::{test}" in SLOW else None
