@@ -94,7 +94,7 @@ class AgentConnection:
                     await self._wait()
         except TimeoutError:
             self.close()
-            raise AgentCallError("agent_unreachable", f"the session agent sent no Welcome within {self._timeout_s:g} s") from None
+            raise AgentCallError("agent_unreachable", f"the sandbox's agent sent no Welcome within {self._timeout_s:g} s") from None
         except BaseException:
             self.close()
             raise
@@ -282,7 +282,7 @@ class AgentConnection:
                     self._channels[event.channel].wake()
             elif isinstance(event, Silent):
                 limit_s = self._session.timing.silence_limit_s
-                self._fail(ConnectionLostError("agent_unreachable", f"the session agent has been silent for {limit_s:g} s"))
+                self._fail(ConnectionLostError("agent_unreachable", f"the sandbox's agent has been silent for {limit_s:g} s"))
             elif isinstance(event, Lost):
                 self._fail(AgentCallError("agent_unreachable", f"the session with the sandbox's agent has ended: {event.error.message}"))
         self._changed.set()

@@ -285,7 +285,7 @@ class AsyncSandboxClient:
         await self.close()
 
     def __reduce__(self) -> Never:
-        raise TypeError("a client holds connections and a key and cannot be copied or pickled: create another client")
+        raise TypeError("a client holds connections and a key and cannot be copied or pickled: create another client there")
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.http.connected):

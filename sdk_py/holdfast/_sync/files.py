@@ -199,7 +199,7 @@ class Files:
                 found += read_each(unpacker, data, read, "directory")
             result = transfer.closed()
         if operation == "list" and result.get("truncated") is True:
-            message = f"{path!s:.200} has more entries than the {len(found)} that one list can return"
+            message = f"{path!s:.200} has more below it than the {len(found)} entries of this list"
             raise RequestTooLargeError("request_too_large", message, hint="list the directories below it one by one, or run find")
         return found
 
