@@ -10,12 +10,11 @@ import signal
 import sys
 
 import uvicorn
-from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.logs import configure_logging
 
 from gateway.app import Application
 from gateway.http.bounded_protocol import BoundedHttpProtocol
-from gateway.http.bounded_websocket import BoundedWebSocketProtocol
+from gateway.orchard.installation import install as install_orchard
 from gateway.placement.store import PlacementStore
 
 from .auth import Keys, read_secrets
@@ -26,16 +25,14 @@ from .settings import Settings, from_environment
 
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
     """uvicorn, with a limit on everything a client can use up."""
-    return uvicorn.Config(
-        Application(gateway),
+    application = Application(gateway)
+    config = uvicorn.Config(
+        application,
         host=settings.host,
         port=settings.port,
         loop="uvloop",  # decision 0027
         http=BoundedHttpProtocol,
-        ws=BoundedWebSocketProtocol,
-        ws_max_size=MESSAGE_BYTES + 1024,
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,
+        ws="none",  # a session's connection is relayed by its endpoint
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -46,6 +43,8 @@ def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.relay.drain_s) + 2,
     )
+    install_orchard(application, config)
+    return config
 
 
 def main() -> int:

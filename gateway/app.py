@@ -26,8 +26,6 @@ from gateway.http.bounded_protocol import ANSWER
 from gateway.http.responses import problem_response
 from gateway.lifecycle import creation
 from gateway.memory_reservation import RequestReservation
-from gateway.orchard.retry_detection import RetryDetection
-from gateway.orchard.terminal import pty
 from gateway.routes import admin, changes, commands, files, groups, sandboxes
 from gateway.routes.attach import attach
 from gateway.service import Gateway
@@ -95,7 +93,9 @@ class Application:
     def __init__(self, gateway: Gateway) -> None:
         gateway.agents = KeptConnections(gateway.dial, gateway.ready, gateway.settings.relay.dial_timeout_s)
         self.gateway = gateway
-        self.retries = RetryDetection()
+        self.exec_id: commands.ExecId = commands.new_exec_id
+        self.websocket: Callable[[WebSocket], Awaitable[None]] | None = None
+        """Serves the WebSockets that the HTTP protocol leaves to uvicorn: ``http.bounded_protocol`` leaves none."""
         self._router = Router(lifespan=self._lifespan)
 
     @contextlib.asynccontextmanager
@@ -115,11 +115,10 @@ class Application:
         if scope["type"] == "http":
             with RequestReservation(self.gateway.memory):
                 await self._answer(scope, receive, send)
-        elif scope["type"] == "websocket":  # only of the one path that ``http.bounded_protocol`` leaves to uvicorn
-            scope["path_params"] = {"sandbox_id": scope["path"].split("/")[2]}
-            await pty(WebSocket(scope, receive, send))
-        else:
+        elif scope["type"] == "lifespan":
             await self._router.lifespan(scope, receive, send)
+        elif self.websocket is not None:
+            await self.websocket(WebSocket(scope, receive, send))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, give the answer an id, and count and time it by route."""

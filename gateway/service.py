@@ -7,9 +7,7 @@ on every route.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -19,6 +17,7 @@ from starlette.requests import HTTPConnection
 from gateway.admission import Admission, Quotas
 from gateway.agents.dial import Dialled, dial
 from gateway.agents.dial_queue import DialQueue
+from gateway.background import BackgroundTasks, Removals
 from gateway.model.records import Entry, Record, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import PlacementStore
@@ -31,34 +30,6 @@ from .auth import Keys, key_of
 from .memory_reservation import MemoryReservations, reserve_for
 from .metrics import Metrics
 from .settings import Settings
-
-log = logging.getLogger("gateway")
-
-
-class BackgroundTasks:
-    """Tasks that continue after their request. The app owns them, cancels them at its end and logs their failures."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            if not isinstance(error, HoldfastError):
-                log.error("%s failed", task.get_name(), exc_info=error)
-
-    async def aclose(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class AgentCalls(Protocol):
@@ -90,6 +61,7 @@ class Gateway:
         self.agents: AgentCalls
         """Set by ``app.Application``: the relay shares this class and must not import the session core."""
         self.background = BackgroundTasks()
+        self.removals = Removals(self.background)
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
@@ -100,11 +72,6 @@ class Gateway:
         """What was last logged about readiness: the parts that are unavailable, and whether this gateway was still starting."""
         self.creations: dict[tuple[str, str], asyncio.Task[Record]] = {}
         """Creations in this replica by id and incarnation: an id may be created again while its previous incarnation still is."""
-
-        self.removing: set[asyncio.Task[None]] = set()
-        """Running removals of deleted sandboxes."""
-        self.removal_retries: set[asyncio.Task[None]] = set()
-        """Removals that wait because the runtime was down."""
 
     async def dial(self, placed: Record | Ticket) -> Dialled:
         """Dial the sandbox's agent, after waiting in the queue of dials. Raises ``DialError``."""

@@ -92,9 +92,9 @@ class Footprint:
         return found
 
     def _files(self) -> list[Path]:
-        """Sockets and folders of the node's sandboxes, of spares only folders, and what it is about to delete."""
-        found = [*(path for folder in self._folders for path in folder.glob("*")), *self._data.glob("trash/*")]
-        return [path for path in found if not path.is_symlink()]  # the node's own link to its data folder
+        """Sockets and folders of the node's sandboxes, of spares only folders."""
+        paths = [path for folder in self._folders for path in folder.glob("*")]
+        return [path for path in paths if not path.is_symlink()]  # the node's own link to its data folder
 
     def _children(self) -> list[Path]:
         return [path for group in self._groups for path in group.iterdir() if path.is_dir()]

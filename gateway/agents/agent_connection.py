@@ -7,16 +7,14 @@ the channels. ``kept_connections`` decides how long the session is used.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from holdfast_wire.client_session import ClientSession
-from holdfast_wire.codec import decode, encode
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.events import Lost, Silent, Writable
-from holdfast_wire.frames import AnyItem, Closed, Exited, Fact, Failed, Gap, Opened, Output, Ping, Pong, Started
+from holdfast_wire.events import Lost, Ponged, Silent, Writable
+from holdfast_wire.frames import AnyItem, Closed, Exited, Fact, Failed, Gap, Opened, Output, Started
 from holdfast_wire.limits import Timing
 
 from .agent_socket import AgentCallError, AgentSocket, ConnectionLostError
@@ -33,10 +31,6 @@ _LEAVING: Final = 16
 """Most channels whose end is still to come after their request was answered."""
 _FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
 _ENDS: Final = (Exited, Closed, Failed)
-_PONG_HEAD: Final = encode(Pong(0))[:2]
-"""The first bytes of every Pong."""
-_FIRST_PING: Final = 2**32
-"""Higher than every ping number that the core uses."""
 
 
 class Channel(Protocol):
@@ -61,9 +55,9 @@ class AgentConnection:
         self._socket: AgentSocket | None = None
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.Handle | None = None
+        """Of the core's deadline, or of an acknowledgement that waits."""
         self._timer_due = 0.0
         self._soon: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._channels: dict[int, Channel] = {}
         self._leaving: set[int] = set()
@@ -73,7 +67,7 @@ class AgentConnection:
         """Channels with too many waiting facts."""
         self._resuming = asyncio.Lock()
         self._resumed = False
-        self._pinged = self._ponged = _FIRST_PING
+        self._ponged = 0
         self._heard_at = 0.0
         self.error: HoldfastError | None = None
         """Why the connection cannot be used until it is resumed."""
@@ -140,10 +134,10 @@ class AgentConnection:
             if self.error is None:
                 self.flush()
             self._socket.close()
-        for handle in (self._timer, self._soon, self._later):
+        for handle in (self._timer, self._soon):
             if handle is not None:
                 handle.cancel()
-        self._timer = self._soon = self._later = None
+        self._timer = self._soon = None
         if self.error is None:
             self._ended(AgentCallError("agent_unreachable", "the gateway closed the connection to the sandbox's agent"))
 
@@ -176,10 +170,9 @@ class AgentConnection:
         if messages:
             socket.send(messages)
         due = self._session.deadline()
-        if due is not None and (self._timer is None or self._timer_due > due):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._tick_at(due)
+        if due is not None:
+            # While nothing is read the agent's silence means nothing.
+            self._tick_by(max(due, self._clock() + self._session.timing.ping_interval_s) if socket.reading_paused else due)
 
     def flush_queued(self) -> None:
         """Send the messages at once for which ``_flush_soon`` has scheduled a write."""
@@ -205,16 +198,14 @@ class AgentConnection:
         """Everything of an ended channel arrived: the agent may discard the output, and after five minutes the record."""
         self._unacknowledged.discard(number)
         self._session.acknowledge_end(number)
-        if self._later is None:
-            self._later = asyncio.get_running_loop().call_later(_ACK_S, self._flush_later)
+        self._tick_by(self._clock() + _ACK_S)
 
     def ping(self) -> int:
         """Send a Ping; its number is passed to ``ponged``."""
-        self._pinged += 1
-        if self.error is None and self._socket is not None:
-            self.flush()  # the messages that the Pong follows
-            self._socket.send([encode(Ping(self._pinged))])
-        return self._pinged
+        self.flush()  # what the Pong comes after
+        number = self._session.ping(self._clock())
+        self.flush()
+        return number
 
     def ponged(self, number: int) -> bool:
         return self._ponged >= number
@@ -237,8 +228,6 @@ class AgentConnection:
 
     def message_received(self, message: bytes) -> None:
         now = self._heard_at = self._clock()
-        if message.startswith(_PONG_HEAD):
-            self._take_pong(message)
         try:
             self._session.receive(message, now)
         except ProtocolError as error:
@@ -266,13 +255,6 @@ class AgentConnection:
         for channel in list(self._channels.values()):
             channel.wake()
 
-    def _take_pong(self, message: bytes) -> None:
-        with contextlib.suppress(ProtocolError):
-            frame, _ = decode(message)
-            if isinstance(frame, Pong) and self._ponged < frame.number <= self._pinged:
-                self._ponged = frame.number
-                self._wake_all()
-
     def _take_events(self) -> None:
         for event in self._session.events():
             if isinstance(event, _FACTS):
@@ -280,6 +262,9 @@ class AgentConnection:
             elif isinstance(event, Writable):
                 if event.channel in self._channels:
                     self._channels[event.channel].wake()
+            elif isinstance(event, Ponged):
+                self._ponged = event.number
+                self._wake_all()
             elif isinstance(event, Silent):
                 limit_s = self._session.timing.silence_limit_s
                 self._fail(ConnectionLostError("agent_unreachable", f"the sandbox's agent has been silent for {limit_s:g} s"))
@@ -311,10 +296,6 @@ class AgentConnection:
         if self._socket is not None:
             self._socket.fail(error)
 
-    def _flush_later(self) -> None:
-        self._later = None
-        self.flush()
-
     def _flush_soon(self) -> None:
         """Queue a flush: messages that are sent before the request waits share one write, and each write wakes the agent."""
         if self._soon is None:
@@ -322,15 +303,17 @@ class AgentConnection:
 
     def _tick(self) -> None:
         self._timer = None
-        if self._socket is not None and self._socket.reading_paused:  # then silence does not mean that the agent has ended
-            self._tick_at(self._clock() + self._session.timing.ping_interval_s)
-            return
-        self._session.tick(self._clock())
-        self._take_events()
+        if self._socket is not None and not self._socket.reading_paused:
+            self._session.tick(self._clock())
+            self._take_events()
         self.flush()
 
-    def _tick_at(self, due: float) -> None:
-        """The due time is stored, because uvloop's handle has none for a time in the past."""
+    def _tick_by(self, due: float) -> None:
+        """Have ``_tick`` called at ``due`` at the latest, which is stored, because uvloop's handle has none for a time in the past."""
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
         self._timer_due = due
         self._timer = asyncio.get_running_loop().call_at(due, self._tick)
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import httptools
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import (
     BODY_HEADER,
@@ -32,11 +33,8 @@ from holdfast_wire.websocket_frames import accept_key
 
 from gateway.model.records import Record
 
-_HEAD_BYTES: Final = 16 * 1024
-_BODY_BYTES: Final = 64 * 1024
-"""Longest head and body of an answer: an agent may be hostile."""
-_HEAD_END: Final = b"\r\n\r\n"
-_SWITCHING: Final = 101
+_ANSWER_BYTES: Final = 80 * 1024
+"""Longest answer, its body included: an agent may be hostile."""
 _IDLE_S: Final = 2.0
 """Time limit of a request for the idle time."""
 _PATIENCE_S: Final = 60.0
@@ -146,7 +144,7 @@ def _refusal(status: int, answer: bytes) -> HoldfastError:
 
 
 _Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers with names in lower case, and the bytes after them: at least the declared length of the body."""
+"""Status, headers with names in lower case, and what followed them: the body or, after an upgrade, the first bytes of the session."""
 
 
 async def _ask(endpoint: str, request: bytes, timeout_s: float) -> tuple[asyncio.Transport, _Answer]:
@@ -188,69 +186,56 @@ def _seconds(text: str) -> float | None:
 
 
 class _AnswerReader(asyncio.Protocol):
-    """Reads an answer, then stops reading. The head is parsed once, however the agent divides what it sends."""
+    """Reads an answer, then stops reading."""
 
     def __init__(self, answer: asyncio.Future[_Answer]) -> None:
         self.answer = answer
-        self._buffer = bytearray()
-        self._head: tuple[int, dict[str, str]] | None = None
-        self._body_at = self._body_bytes = 0
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._received = 0
+        self._complete = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
 
     def data_received(self, data: bytes) -> None:
-        searched = max(0, len(self._buffer) - len(_HEAD_END) + 1)
-        self._buffer += data
         if self.answer.done():
             return
+        self._received += len(data)
         try:
-            if self._head is None:
-                self._read_head(searched)
-        except ValueError as error:
-            self._fail(f"the agent's answer is not HTTP: {error}")
-            return
-        if self._head is not None and len(self._buffer) - self._body_at >= self._body_bytes:
-            assert self._transport is not None
-            self._transport.pause_reading()
-            self.answer.set_result((*self._head, bytes(self._buffer[self._body_at :])))
-
-    def _read_head(self, searched: int) -> None:
-        """Parse the head once it is whole. Raises ``ValueError``."""
-        end = self._buffer.find(_HEAD_END, searched)
-        if max(end, len(self._buffer) if end < 0 else 0) > _HEAD_BYTES:
-            raise ValueError("its head is too long")
-        if end < 0:
-            return
-        status, headers = _parsed(bytes(self._buffer[:end]))
-        self._body_at = end + len(_HEAD_END)
-        if status != _SWITCHING:  # after that the session follows, and no body
-            self._body_bytes = int(headers.get("content-length", 0))
-        if self._body_bytes > _BODY_BYTES:
-            raise ValueError("its body is too long")
-        self._head = status, headers
-
-    def _fail(self, why: str) -> None:
-        assert self._transport is not None
-        self._transport.pause_reading()
-        self.answer.set_exception(OSError(why))
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._body += data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            if not self._complete:  # what follows an answer is nobody's
+                self._end(OSError(f"the agent's answer is not HTTP: {error}"))
+                return
+        if self._complete:
+            self._end()
+        elif self._received > _ANSWER_BYTES:
+            self._end(OSError("the agent's answer is too long"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answer.done():
             self.answer.set_exception(exc if isinstance(exc, OSError) else OSError("the agent closed the connection"))
 
+    def _end(self, error: OSError | None = None) -> None:
+        assert self._transport is not None
+        self._transport.pause_reading()
+        if error is not None:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result((self._parser.get_status_code(), self._headers, bytes(self._body)))
 
-def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
-    """Status and headers. Raises ``ValueError``."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    version, _, rest = first.partition(" ")
-    if not version.startswith("HTTP/1."):
-        raise ValueError("it has no status line")
-    headers = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise ValueError("one of its headers has no colon")
-        headers[name.strip().lower()] = value.strip()
-    return int(rest[:3]), headers
+    # What the parser reports ----------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self._complete = True

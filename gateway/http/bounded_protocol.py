@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -34,8 +33,6 @@ HEAD_FIELDS: Final = 256
 """Most fields of a head and its trailers together."""
 HEAD_S: Final = 20.0
 """How long a new connection may take to send a request, and a begun head to be complete."""
-_BY_MESSAGES: Final = re.compile(rb"/sandboxes/[^/?%]+/exec/pty(\?.*)?")
-"""The requests whose WebSockets are served message by message, by uvicorn's protocol."""
 STALL_S: Final = 30.0
 """A client that reads nothing of an answer for this long is cut off: the buffered answer is memory shared by all."""
 _LINGER_S: Final = 2.0
@@ -153,7 +150,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError("too many header fields")  # the parser turns it into a call of send_400_response
         self._pending_bytes = 0
         self._stop_head_timer()
-        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not super()._should_upgrade():
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not self._is_websocket():
             self._ignores_upgrade = True  # the parser stops here, and ``_unsupported_upgrade_warning`` follows
             return
         before = self.cycle
@@ -165,7 +162,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self.parser.should_upgrade():
                 cycle.keep_alive = False  # the parser reads no request after this one
                 self.flow.pause_reading()
-                if super()._should_upgrade():
+                if self._is_websocket():
                     self.scope[TAKE_OVER] = self.take_over  # type: ignore[typeddict-unknown-key]
 
     def on_body(self, body: bytes) -> None:
@@ -180,7 +177,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # ----------------------------------------------------------------------------------------------------------------
 
     def _should_upgrade(self) -> bool:
-        return _BY_MESSAGES.fullmatch(self.url) is not None and super()._should_upgrade()
+        return self._is_by_messages() and super()._should_upgrade()
+
+    def _is_by_messages(self) -> bool:
+        """Whether the request's WebSocket is served message by message, by uvicorn's protocol: of none here."""
+        return False
+
+    def _is_websocket(self) -> bool:
+        return self._get_upgrade() == b"websocket"
 
     def _unsupported_upgrade_warning(self) -> None:
         """Parse a request with an unknown ``Upgrade`` again, without that field: the parser would read no body and no further request.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Iterable
+from base64 import b64decode
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -58,50 +59,35 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     if declared.isdecimal() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)
     chunks: list[bytes] = []
-    size = 0
-    more = True
-    clock = asyncio.get_running_loop().time
-    try:
-        async with asyncio.timeout(_BODY_PAUSE_S) as pause:
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise HoldfastError("cancelled", "the client closed the connection")
-                chunk, more = message.get("body", b""), message.get("more_body", False)
-                size += len(chunk)
-                if size > limit_bytes:
-                    raise _too_large(limit_bytes)
-                reserve_memory(_BODY_COPIES * len(chunk))
-                chunks.append(chunk)
-                if more:
-                    pause.reschedule(clock() + _BODY_PAUSE_S)
-    except TimeoutError:
-        raise _silent() from None
+    size, more = 0, True
+    while more:
+        chunk, more = await body_chunk(request)
+        size += len(chunk)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        reserve_memory(_BODY_COPIES * len(chunk))
+        chunks.append(chunk)
     return b"".join(chunks)
 
 
-async def body_chunks(request: Request) -> AsyncIterator[bytes]:
-    """The chunks of the body. Raises ``wait_timeout`` when nothing comes for ``_BODY_PAUSE_S``, and ``ClientDisconnect``."""
-    stream = request.stream()
-    while True:
-        try:
-            async with asyncio.timeout(_BODY_PAUSE_S):
-                chunk = await anext(stream, None)
-        except TimeoutError:
-            raise _silent() from None
-        if chunk is None:
-            return
-        yield chunk
+async def body_chunk(request: Request) -> tuple[bytes, bool]:
+    """The next chunk of the body, and whether more follow.
+
+    Raises ``wait_timeout`` when none comes for ``_BODY_PAUSE_S``, and ``cancelled`` when the client disconnects.
+    """
+    try:
+        async with asyncio.timeout(_BODY_PAUSE_S):
+            message = await request.receive()
+    except TimeoutError:
+        hint = "send as many bytes as Content-Length states"
+        raise HoldfastError("wait_timeout", f"no part of the body came for {_BODY_PAUSE_S:g} s", hint=hint) from None
+    if message["type"] == "http.disconnect":
+        raise HoldfastError("cancelled", "the client closed the connection")
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _too_large(limit_bytes: int) -> HoldfastError:
     return HoldfastError("request_too_large", f"the body is over {limit_bytes} bytes")
-
-
-def _silent() -> HoldfastError:
-    return HoldfastError(
-        "wait_timeout", f"no part of the body came for {_BODY_PAUSE_S:g} s", hint="send as many bytes as Content-Length states"
-    )
 
 
 class Fields:
@@ -170,6 +156,13 @@ class Fields:
             raise HoldfastError("invalid_path", f"{name} must be a path of 1 to {PATH_BYTES} bytes without NUL")
         _encodable(name, value)
         return value
+
+    def base64(self, name: str) -> bytes:
+        text = self._values.get(name)
+        try:
+            return b64decode(text if isinstance(text, str) else "*", validate=True)
+        except ValueError:
+            raise _wrong(name, "base64") from None
 
     def user(self) -> str | int | None:
         """A name, a uid, or either with ``:group``. The agent checks that the user exists."""

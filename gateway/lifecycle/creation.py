@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import logging
 import time
 from collections.abc import Collection
@@ -66,10 +68,11 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
             if ready is not None:
                 return ready
         raise
+    mark_ready = functools.partial(gateway.store.mark_ready, spec.sandbox_id, spec.incarnation, endpoint)
     try:
-        entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint)
+        entry = await mark_ready()
     except PlacementUnavailableError:  # the caller may retry; only this replica can report that an adopted sandbox is ready
-        gateway.background.start(_mark_ready_later(gateway, spec, endpoint, deadline), f"record of {spec.sandbox_id}")
+        gateway.background.repeat(mark_ready, itertools.repeat(_POLL_MOST_S), f"record of {spec.sandbox_id}", until=deadline)
         raise
     if entry is None and not await gateway.store.knows(spec.sandbox_id):  # the store was wiped: the controller rebuilds the record
         missing = ("placement_unavailable", "sandbox_not_found")
@@ -225,16 +228,6 @@ async def _begin(gateway: Gateway, spec: SandboxSpec) -> None:
         pending = isinstance(entry, Record) and entry.incarnation == spec.incarnation and entry.status == "pending"
         if entry is not None and not pending:
             raise HoldfastError("sandbox_exists", "the sandbox has been created already, or has ended")
-
-
-async def _mark_ready_later(gateway: Gateway, spec: SandboxSpec, endpoint: str, deadline: float) -> None:
-    """Repeat until the store has recorded that the sandbox is ready. The controller handles everything else that happens to it
-    meanwhile."""
-    while asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_POLL_MOST_S)
-        with contextlib.suppress(PlacementUnavailableError):
-            await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint)
-            return
 
 
 async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool, created: bool) -> Record | None:

@@ -1,5 +1,4 @@
-"""The three features that only clients of Orchard Env use: its JSON terminal, its login shell, and the detection of repeated exec requests.
+"""What only clients of Orchard Env use: a JSON terminal, and the detection of repeated exec requests.
 
-Orchard Env's other routes are the same as Holdfast's own: ``gateway.app`` lists them, and ``gateway.routes`` serves them. This package is
-used by ``gateway.app`` and ``routes.commands`` and can be removed together with these uses.
+``installation`` adds it to a gateway. Removable with its call in ``gateway.__main__``: nothing else imports this folder.
 """

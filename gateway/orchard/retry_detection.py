@@ -8,10 +8,17 @@ answered at most ten seconds ago. Limits: this replica only, the last 4 096 exec
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+from gateway.http.request_fields import canonical
+from gateway.model.records import Record
+from gateway.routes.commands import new_command_id
 
 _MOST = 4096
 _ORPHANED_S = 60.0
@@ -42,6 +49,17 @@ class RetryDetection:
     def __init__(self) -> None:
         self._posted: OrderedDict[bytes, list[PostedExec]] = OrderedDict()
 
+    @contextlib.contextmanager
+    def exec_id(self, record: Record, body: dict[str, Any], waits: bool, connected: Callable[[], bool]) -> Iterator[str]:
+        """See ``routes.commands.ExecId``."""
+        fingerprint = _fingerprint(record, body)
+        posted = PostedExec(self.find(fingerprint, waits) or new_command_id(), waits, connected)
+        self.note(fingerprint, posted)
+        try:
+            yield posted.command_id
+        finally:
+            posted.answered(connected())
+
     def find(self, fingerprint: bytes, waits: bool) -> str | None:
         """The command id of an earlier post of the same exec, to be joined; each is joined once."""
         now = time.monotonic()
@@ -63,3 +81,8 @@ class RetryDetection:
             del self._posted[fingerprint][0]
         while len(self._posted) > _MOST:
             self._posted.popitem(last=False)
+
+
+def _fingerprint(record: Record, body: dict[str, Any]) -> bytes:
+    same = {name: value for name, value in body.items() if name != "wait" and value is not None}
+    return hashlib.sha256(canonical({"for": [record.owner, record.sandbox_id, record.incarnation], "same": same})).digest()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import signal
 from typing import Any
 
@@ -23,6 +22,7 @@ from gateway.agents.agent_call import AgentCall
 from gateway.auth import key_of
 from gateway.http.request_fields import Fields
 from gateway.lifecycle.activity import in_use
+from gateway.oneoff.login_shell import login_shell
 from gateway.oneoff.validation import fact_error
 from gateway.service import gateway_of
 
@@ -30,16 +30,6 @@ _INIT_S = 10.0
 _PROTOCOL = "api_key."
 _NORMAL = 1000
 _BROKEN = 4400
-_READ_BASHRC = "if [ -f ~/.bashrc ]; then . ~/.bashrc; fi; "
-
-
-def login_shell(command: str | list[str]) -> list[str]:
-    """The argument list of an interactive login bash that has read ``~/.bashrc``: the option ``login_shell`` of terminal and exec.
-
-    A text keeps its own quoting; a list becomes the shell's arguments.
-    """
-    script = [command] if isinstance(command, str) else ['"$@"', "bash", *command]
-    return ["bash", "--login", "-i", "-c", _READ_BASHRC + script[0], *script[1:]]
 
 
 async def pty(websocket: WebSocket) -> None:
@@ -52,7 +42,7 @@ async def pty(websocket: WebSocket) -> None:
         gateway.check_origin(websocket)
         key = key_of(websocket.headers) or websocket.query_params.get("api_key") or (chosen or "").removeprefix(_PROTOCOL)
         owner = gateway.keys.owner_of(key)
-        record = await gateway.ready(owner, websocket.path_params["sandbox_id"])
+        record = await gateway.ready(owner, websocket.scope["path"].split("/")[2])
         with in_use(gateway, record):
             async with gateway.agents.call(record, own=True) as call:
                 await _serve(websocket, call)
@@ -105,12 +95,7 @@ async def _take_input(websocket: WebSocket, call: AgentCall) -> None:
         fields = Fields(frame)
         match frame.get("type"):
             case "stdin":
-                text = frame.get("data")
-                try:
-                    data = base64.b64decode(text if isinstance(text, str) else "*", validate=True)
-                except (binascii.Error, ValueError):
-                    raise HoldfastError("invalid_argument", "data must be base64") from None
-                await call.write(data)
+                await call.write(fields.base64("data"))
             case "signal":
                 name = fields.text("sig", "TERM", most=20) or "TERM"
                 call.send(Signal(call.number, name.upper().removeprefix("SIG")))

@@ -37,7 +37,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from gateway.settings import PlacementSettings
 
-from .errors import PlacementUnavailableError, UnreadableError
+from .errors import FencedError, PlacementUnavailableError, UnreadableError
 
 Argument = str | bytes | int | float
 
@@ -152,7 +152,9 @@ class RedisConnection:
         except NoScriptError:
             raise
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
-            if isinstance(error, ResponseError) and not isinstance(error, AskError):  # a redirection that fails is an outage
+            if isinstance(error, ResponseError) and not isinstance(error, AskError):  # a redirection that led nowhere is an outage
+                if "FENCED" in str(error):
+                    raise FencedError from error
                 if "WRONGTYPE" in str(error):
                     raise UnreadableError from error
                 refusal = _refusal(error)

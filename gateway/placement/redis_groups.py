@@ -13,9 +13,8 @@ from gateway.model.records import Cause, Group, GroupStatus, Quota, SandboxSpec,
 from gateway.settings import PlacementSettings
 
 from . import keys
-from .errors import FencedError
 from .keys import SHARDS
-from .redis_steps import RedisSteps, as_fields, as_moment, ms
+from .redis_steps import RedisSteps, as_fields, as_moment, maybe_ms, ms
 
 _ALL = 1_000_000
 _DUE = 20
@@ -34,16 +33,15 @@ class RedisGroups(RedisSteps):
         outcome, fields, count = await self._run(
             "group_beat", _keys(key)[:3], [key, owner, name, ms(ttl_s), lease, secrets.token_hex(8), self._remembered_ms]
         )
-        return _word(outcome), _group(key, fields, [], count)
+        return outcome, _group(key, fields, [], count)
 
     async def group_join(
         self, owner: str, name: str, sandbox_id: str, *, lease: str = "", ttl_s: float | None = None, term: int | None = None
     ) -> tuple[GroupStatus, Group]:
         """Add a sandbox that is about to be created, or (with a term) was rebuilt: then the group's lease begins with ``ttl_s``."""
         key = keys.group_key(owner, name)
-        ttl_ms, fence = "" if ttl_s is None else ms(ttl_s), "" if term is None else term
-        outcome, fields, count = await self._run("group_join", _keys(key), [key, owner, name, sandbox_id, lease, ttl_ms, fence])
-        return _word(outcome), _group(key, fields, [], count)
+        outcome, fields, count = await self._run("group_join", _keys(key), [key, owner, name, sandbox_id, lease, maybe_ms(ttl_s), term])
+        return outcome, _group(key, fields, [], count)
 
     async def group(self, owner: str, name: str, limit: int = 1000) -> Group | None:
         """The group, or None."""
@@ -53,18 +51,16 @@ class RedisGroups(RedisSteps):
 
     async def group_end(self, owner: str, name: str, cause: Cause) -> Group | None:
         """End a group; the controller deletes its sandboxes. None when there is no such group."""
-        return await self._end(keys.group_key(owner, name), cause, "")
+        return await self._end(keys.group_key(owner, name), cause, None)
 
     async def group_lapse(self, key: str, cause: Cause, *, term: int) -> Group | None:
         """End a group whose lease has expired, with some of its members. None when its lease has not expired or it is gone."""
         return await self._end(key, cause, term)
 
-    async def _end(self, key: str, cause: Cause, term: int | str) -> Group | None:
+    async def _end(self, key: str, cause: Cause, term: int | None) -> Group | None:
         outcome, fields, members, count = await self._run(
             "group_end", _keys(key), [key, cause.reason, cause.message, self._remembered_ms, term]
         )
-        if outcome == "fenced":
-            raise FencedError
         return _group(key, fields, members, count) if outcome == "ended" else None
 
     async def due_groups(self) -> list[str]:
@@ -76,8 +72,7 @@ class RedisGroups(RedisSteps):
 
     async def group_leave(self, key: str, sandbox_id: str, joined_at: float, *, term: int) -> None:
         """Remove a member that joined then."""
-        if await self._run("group_leave", _keys(key), [key, sandbox_id, ms(joined_at), self._remembered_ms, term]) < 0:
-            raise FencedError
+        await self._run("group_leave", _keys(key), [key, sandbox_id, ms(joined_at), self._remembered_ms, term])
 
     async def group_keys(self) -> list[str]:
         """Every group."""
@@ -93,21 +88,16 @@ class RedisGroups(RedisSteps):
 
     async def reserve(self, owner: str, spec: SandboxSpec, quota: Quota, *, term: int | None = None) -> Usage:
         """Count a sandbox towards an owner's usage (owner "": all owners') unless that would exceed ``quota``."""
-        limits = ("" if quota.sandboxes is None else quota.sandboxes, "" if quota.cores is None else ms(quota.cores))
-        memory = "" if quota.memory_bytes is None else quota.memory_bytes
+        limits = [quota.sandboxes, maybe_ms(quota.cores), quota.memory_bytes]
         verb = "reserve" if quota else "count"
-        return await self._usage(verb, owner, spec.sandbox_id, [ms(spec.cores), spec.memory_bytes, *limits, memory, ""], term)
+        return await self._usage(verb, owner, spec.sandbox_id, [ms(spec.cores), spec.memory_bytes, *limits, ""], term)
 
     async def release(self, owner: str, sandbox_id: str, since: str = "", *, term: int | None = None) -> None:
         """Stop counting it. With ``since``, only if it has been counted without a break since then (``usage_entries``)."""
         await self._usage("release", owner, sandbox_id, [0, 0, "", "", "", since], term)
 
     async def _usage(self, verb: str, owner: str, sandbox_id: str, rest: list[Any], term: int | None) -> Usage:
-        outcome, n, cpu, memory = await self._run(
-            "usage", keys.usage_keys(owner), [verb, owner, sandbox_id, *rest, "" if term is None else term]
-        )
-        if outcome == "fenced":
-            raise FencedError
+        outcome, n, cpu, memory = await self._run("usage", keys.usage_keys(owner), [verb, owner, sandbox_id, *rest, term])
         return Usage(cast(Any, outcome), int(n), int(cpu) / 1000, int(memory))
 
     async def usage_owners(self) -> set[str]:
@@ -124,12 +114,6 @@ class RedisGroups(RedisSteps):
 def _keys(key: str) -> list[str]:
     shard = keys.shard_of(key)
     return [keys.group(key), keys.members(key), keys.groups(shard), keys.term(shard)]
-
-
-def _word(outcome: str) -> GroupStatus:
-    if outcome == "fenced":
-        raise FencedError
-    return cast(GroupStatus, outcome)
 
 
 def _members(answer: Any) -> dict[str, float]:

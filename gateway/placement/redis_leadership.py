@@ -44,12 +44,10 @@ class RedisLeadership(RedisSteps):
         await self._fence_all(term, marker)
 
     async def _fence_all(self, term: int, marker: str) -> None:
-        answers = await self._redis.run_many(
+        await self._redis.run_many(
             script("fence"),
             [([keys.term(shard), keys.marker(shard)], [term, marker]) for shard in range(SHARDS)],
         )
-        if not all(answers):
-            raise FencedError
 
     async def check_term(self, term: int) -> None:
         """Raises ``FencedError`` when another holds the lease, or none does: checked before actions that the store cannot refuse."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from . import keys
-from .errors import FencedError
 from .redis_connection import Argument
 from .redis_steps import RedisSteps, as_fields, ms
 
@@ -50,5 +49,4 @@ class RedisSpares(RedisSteps):
         if not changes:
             return
         found = [keys.spares(pool), keys.term(keys.shard_of(pool))]
-        if await self._run("offer", found, ["" if term is None else term, *changes]) < 0:
-            raise FencedError
+        await self._run("offer", found, [term, *changes])

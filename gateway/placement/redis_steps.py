@@ -12,9 +12,11 @@ from gateway.model.documents import read_spec
 from gateway.model.records import Cause, Entry, Fault, PlannedEnd, Record, Tombstone
 from gateway.settings import PlacementSettings
 
-from .errors import FencedError, UnreadableError
+from .errors import UnreadableError
 from .redis_connection import Argument, RedisConnection, Script, load_script
 
+Arguments = list[Argument | None]
+"""None is sent as ''."""
 _MOMENTS: Final = ("created", "ready", "active", "ended", "life", "expires", "leaving")
 
 
@@ -24,8 +26,9 @@ class RedisSteps:
     def __init__(self, settings: PlacementSettings) -> None:
         self._redis = RedisConnection(settings)
 
-    async def _run(self, name: str, keys_: list[str], arguments: list[Argument]) -> Any:
-        return await self._redis.run(script(name), keys_, arguments)
+    async def _run(self, name: str, keys_: list[str], arguments: Arguments) -> Any:
+        """Run a step. Raises ``FencedError`` where the step has a term, and a newer controller leads."""
+        return await self._redis.run(script(name), keys_, ["" if one is None else one for one in arguments])
 
 
 @functools.cache
@@ -35,6 +38,10 @@ def script(name: str) -> Script:
 
 def ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def maybe_ms(seconds: float | None) -> int | None:
+    return None if seconds is None else ms(seconds)
 
 
 def as_fields(answer: list[str]) -> dict[str, str]:
@@ -51,8 +58,6 @@ def as_entry(sandbox_id: str, outcome: str, answer: list[str]) -> Entry:
         return as_record(answer)
     if outcome == "tombstone":
         return as_tombstone(sandbox_id, answer)
-    if outcome == "fenced":
-        raise FencedError
     return None
 
 

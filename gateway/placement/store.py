@@ -21,13 +21,13 @@ from gateway.model.records import Cause, Changes, Created, Entry, Expired, Page,
 from gateway.settings import PlacementSettings
 
 from . import keys
-from .errors import FencedError, RebuildingError, UnreadableError
+from .errors import RebuildingError, UnreadableError
 from .keys import SHARDS
 from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_leadership import RedisLeadership
 from .redis_spares import RedisSpares
-from .redis_steps import as_entry, as_record, as_tombstone, ms, script
+from .redis_steps import Arguments, as_entry, as_record, as_tombstone, maybe_ms, ms, script
 
 log = logging.getLogger("gateway.placement")
 
@@ -81,9 +81,9 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
         found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.marker(shard), changes]
         found.append(keys.cancelled(id_, spec.owner, idempotency_key or ""))
-        arguments: list[Argument] = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
+        arguments: Arguments = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
         arguments += _clocks(spec)
-        arguments += [self._idempotency_ms if derived else "", self._tombstone_ms, int(used_before), int(idempotency_key is not None)]
+        arguments += [self._idempotency_ms if derived else None, self._tombstone_ms, int(used_before), int(idempotency_key is not None)]
         outcome, fields = await self._run("create", found, [*arguments, request, int(exclusive), int(queued)])
         if outcome == "conflict":
             raise _idempotency_conflict()
@@ -100,7 +100,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         assert entry is not None
         return Created(entry, outcome == "fresh")
 
-    async def _entry(self, step: str, sandbox_id: str, found: list[str], arguments: list[Argument]) -> Entry:
+    async def _entry(self, step: str, sandbox_id: str, found: list[str], arguments: Arguments) -> Entry:
         """Run a step that answers the entry as it stands."""
         outcome, fields = await self._run(step, found, arguments)
         return as_entry(sandbox_id, outcome, fields)
@@ -119,16 +119,14 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, *, term: int | None = None) -> Entry:
         """pending → ready. The answer is the resulting entry; nothing changes for another incarnation."""
-        arguments: list[Argument] = [sandbox_id, incarnation, endpoint, self._tombstone_ms, _term(term)]
-        return await self._entry("ready", sandbox_id, _five(sandbox_id), arguments)
+        return await self._entry("ready", sandbox_id, _five(sandbox_id), [sandbox_id, incarnation, endpoint, self._tombstone_ms, term])
 
     async def mark_failed(
         self, sandbox_id: str, incarnation: str, cause: Cause, *, was: Status | None = None, term: int | None = None
     ) -> Entry:
         """pending or ready → failed, kept with its cause; with ``was``, only from that. Nothing changes for another incarnation."""
         why = [cause.reason, cause.fault, cause.message]
-        arguments: list[Argument] = [sandbox_id, incarnation, *why, self._tombstone_ms, _term(term), was or ""]
-        return await self._entry("fail", sandbox_id, _five(sandbox_id), arguments)
+        return await self._entry("fail", sandbox_id, _five(sandbox_id), [sandbox_id, incarnation, *why, self._tombstone_ms, term, was])
 
     async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: PlannedEnd, *, term: int) -> Entry:
         """Record that a sandbox will end soon. Its end is then attributed to that cause, unless the workload ended first."""
@@ -138,21 +136,20 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
 
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
         """Store the network access of a sandbox. Nothing changes for another incarnation."""
-        return await self._set(sandbox_id, [incarnation, "", "egress", write_egress(egress)])
+        return await self._set(sandbox_id, [incarnation, None, "egress", write_egress(egress)])
 
-    async def _set(self, sandbox_id: str, arguments: list[Argument]) -> Entry:
+    async def _set(self, sandbox_id: str, arguments: Arguments) -> Entry:
         found = [*_five(sandbox_id)[:2], keys.term(keys.shard_of(sandbox_id))]
         return await self._entry("set", sandbox_id, found, arguments)
 
     async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
         """Set the end to ``from_now_s`` seconds from now, or ``longer_s`` later than planned (no effect without a lifetime)."""
-        from_now: Argument = "" if from_now_s is None else ms(from_now_s)
-        arguments: list[Argument] = [sandbox_id, owner, from_now, ms(longer_s), self._tombstone_ms]
+        arguments: Arguments = [sandbox_id, owner, maybe_ms(from_now_s), ms(longer_s), self._tombstone_ms]
         return await self._entry("lifetime", sandbox_id, _five(sandbox_id)[:3], arguments)
 
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
         """Record a heartbeat, and whether it counts as use; never creates anything. Another owner's sandbox is None."""
-        arguments: list[Argument] = [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""]
+        arguments: Arguments = [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else None]
         found = await self._entry("touch", sandbox_id, _five(sandbox_id)[:3], arguments)
         return found if found is not None and found.owner == owner else None
 
@@ -196,8 +193,8 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
                 keys.cancelled(sandbox_id, owner, cancelled_key or ""),
             ],
             [
-                *(sandbox_id, owner, incarnation or "", *why, self._tombstone_ms, int(forget), _term(term)),
-                "" if cancelled_key is None else _request_id(cancelled_key),
+                *(sandbox_id, owner, incarnation, *why, self._tombstone_ms, int(forget), term),
+                None if cancelled_key is None else _request_id(cancelled_key),
             ],
         )
         if outcome == "record":
@@ -272,10 +269,8 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
     async def _expire(self, id_: str, term: int, *, asks: bool) -> Expired | Record | None:
         """End one whose time is over; or return its record if its agent must be queried first."""
         owner = await self._owner_of(id_)
-        arguments: list[Argument] = [id_, self._tombstone_ms, self._tombstone_ms, term, "1" if asks else ""]
+        arguments: Arguments = [id_, self._tombstone_ms, self._tombstone_ms, term, "1" if asks else None]
         outcome, fields, why = await self._run("expire", _indexes(id_, owner), arguments)
-        if outcome == "fenced":
-            raise FencedError
         if outcome not in ("expired", "kept", "ask"):
             return None
         try:
@@ -299,10 +294,8 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         """Write a ready record for a sandbox that the runtime has and the store lost. True when it was written."""
         id_ = spec.sandbox_id
-        arguments: list[Argument] = [id_, spec.owner, spec.incarnation, write_spec(spec), endpoint, ms(created_at), *_clocks(spec)]
+        arguments: Arguments = [id_, spec.owner, spec.incarnation, write_spec(spec), endpoint, ms(created_at), *_clocks(spec)]
         (outcome,) = await self._run("rebuild", _indexes(id_, spec.owner), [*arguments, self._tombstone_ms, term])
-        if outcome == "fenced":
-            raise FencedError
         return bool(outcome == "rebuilt")
 
     async def changes(self, cursor: Sequence[str] | None = None) -> Changes:
@@ -382,13 +375,8 @@ def _indexes(sandbox_id: str, owner: str) -> list[str]:
     return [record, tombstone, due, keys.owned(keys.shard_of(sandbox_id), owner), term, changes]
 
 
-def _term(term: int | None) -> Argument:
-    return "" if term is None else term
-
-
-def _clocks(spec: SandboxSpec) -> list[Argument]:
-    clocks = (spec.lifetime_s, spec.idle_timeout_s, spec.heartbeat_timeout_s)
-    return ["" if clock is None else ms(clock) for clock in clocks]
+def _clocks(spec: SandboxSpec) -> list[int | None]:
+    return [maybe_ms(clock) for clock in (spec.lifetime_s, spec.idle_timeout_s, spec.heartbeat_timeout_s)]
 
 
 def _read_cursor(cursor: str | None) -> tuple[int, str]:

@@ -22,10 +22,10 @@ from typing import Any
 import orjson
 import yaml
 from holdfast_wire.errors import HoldfastError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from gateway.http.request_fields import Fields, body_chunks, read_json
+from gateway.http.request_fields import Fields, body_chunk, read_json
 from gateway.http.responses import json_response
 from gateway.placement.errors import RebuildingError
 from gateway.runtimes.base import Image, Images
@@ -123,22 +123,14 @@ async def resources(request: Request) -> Response:
     gateway, _ = authenticated(request)
     stats = await gateway.runtime.stats()
     stats = {name: value for name, value in stats.items() if name not in ("id", "ok", "usage")}
-    if "cpu_requested" in stats:  # a cluster: it reports its nodes and the sums
-        cores, memory = stats.get("cpu_total") or 0.0, stats.get("memory_total") or 0
-        requested = {"cpu": stats["cpu_requested"], "memory_bytes": stats["memory_requested"]}
-    else:
-        present = await gateway.runtime.list_all()
-        cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        requested = {"cpu": sum(one.spec.cores for one in present), "memory_bytes": sum(one.spec.memory_bytes for one in present)}
+    cores, memory = stats["cpu_total"] or 0.0, stats["memory_total"] or 0
+    cores_requested, memory_requested = stats["cpu_requested"], stats["memory_requested"]
     return json_response(
         {
             "status": "ok",
-            "total_capacity": {"cpu": float(cores), "memory_bytes": memory},
-            "total_requested": requested,
-            "available": {
-                "cpu": max(cores - requested["cpu"], 0.0),
-                "memory_bytes": max(memory - int(requested["memory_bytes"]), 0),
-            },
+            "total_capacity": {"cpu": cores, "memory_bytes": memory},
+            "total_requested": {"cpu": cores_requested, "memory_bytes": memory_requested},
+            "available": {"cpu": max(cores - cores_requested, 0.0), "memory_bytes": max(memory - memory_requested, 0)},
             "defaults": {
                 "cpu": gateway.settings.rest.default_cpu,
                 "memory": gateway.settings.rest.default_memory,
@@ -162,10 +154,11 @@ async def import_image(request: Request) -> Response:
     folder = gateway.settings.data_dir / "uploads"
     folder.mkdir(mode=0o700, exist_ok=True)
     handle, path = tempfile.mkstemp(prefix="image-", suffix=".tar", dir=folder)
-    size = 0
+    size, more = 0, True
     try:
         with os.fdopen(handle, "wb") as file:
-            async for chunk in body_chunks(request):
+            while more:
+                chunk, more = await body_chunk(request)
                 size += len(chunk)
                 if size > limit:
                     raise HoldfastError("request_too_large", f"the archive is over {limit} bytes")
@@ -173,8 +166,6 @@ async def import_image(request: Request) -> Response:
         if not size:
             raise HoldfastError("image_invalid", "the body is empty, where an image archive was expected")
         image = await _images(gateway).load(Path(path), name)
-    except ClientDisconnect:
-        raise HoldfastError("cancelled", "the client closed the connection") from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -196,8 +187,7 @@ async def pull_image(request: Request) -> Response:
 async def remove_image(request: Request) -> Response:
     gateway, _ = authenticated(request)
     name = _image_name(request.path_params["name"])
-    if gateway.removing:
-        await asyncio.wait(gateway.removing, timeout=_REMOVALS_S)  # deleted sandboxes stop using the image
+    await gateway.removals.wait(_REMOVALS_S)  # deleted sandboxes stop using the image
     await _images(gateway).remove(name)
     return json_response({"status": "deleted", "name": name})
 

@@ -6,10 +6,12 @@ creation, so any replica can answer and nothing is kept here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -19,16 +21,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.http.bounded_protocol import CONNECTED
-from gateway.http.request_fields import SANDBOX_ID, Fields, canonical, read_json
+from gateway.http.request_fields import SANDBOX_ID, Fields, read_json
 from gateway.http.responses import json_response
 from gateway.lifecycle.activity import in_use
 from gateway.model.records import Record
 from gateway.oneoff import operations, validation
+from gateway.oneoff.login_shell import login_shell
 from gateway.oneoff.operations import Outcome
-from gateway.orchard.retry_detection import PostedExec, RetryDetection
-from gateway.orchard.terminal import login_shell
 from gateway.service import authenticated, gateway_of, ready_sandbox
 
+ExecId = Callable[[Record, dict[str, Any], bool, Callable[[], bool]], AbstractContextManager[str]]
+"""The command id of a posted exec that has no idempotency key, entered until the exec is answered.
+
+From the sandbox, the body, whether the exec waits, and a function that returns whether its client is still connected.
+"""
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""
 _NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in this shell")
@@ -45,23 +51,12 @@ async def execute(request: Request) -> Response:
         command = fields.command()
         params = _params(fields, command)
         key = request.headers.get("idempotency-key")
-        fingerprint = _fingerprint(record, body)
-        retries: RetryDetection = request.scope["app"].retries
-
         connected: Callable[[], bool] = request.scope[CONNECTED]
-        if key:
-            command_id = "k" + hashlib.sha256(f"{record.owner}\0{key}".encode()).hexdigest()[:32]
-        else:
-            command_id = retries.find(fingerprint, waits) or _new_id()
-        posted = PostedExec(command_id, waits, connected)
-        if not key:
-            retries.note(fingerprint, posted)
+        exec_id: ExecId = request.scope["app"].exec_id
         timeout_s = params.get("timeout_s")
         wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else gateway.settings.rest.exec_timeout_s) if waits else None
-        try:
+        with _id_of_key(record, key) if key else exec_id(record, body, waits, connected) as command_id:
             outcome = await operations.run(gateway, record, {"id": command_id, **params}, wait_s, connected)
-        finally:
-            posted.answered(connected())
     gateway.metrics.count("execs_total")
     job_id = f"{record.sandbox_id}.{command_id}"
     if not waits:
@@ -127,22 +122,26 @@ def _params(fields: Fields, command: str | list[str]) -> dict[str, Any]:
     return params
 
 
-def _new_id() -> str:
+def new_exec_id(record: Record, body: dict[str, Any], waits: bool, connected: Callable[[], bool]) -> AbstractContextManager[str]:
+    """See ``ExecId``: a new id for every exec."""
+    return contextlib.nullcontext(new_command_id())
+
+
+def _id_of_key(record: Record, key: str) -> AbstractContextManager[str]:
+    return contextlib.nullcontext("k" + hashlib.sha256(f"{record.owner}\0{key}".encode()).hexdigest()[:32])
+
+
+def new_command_id() -> str:
     """A command id that contains its time of creation."""
     return f"j{int(time.time() * 1000):012x}{secrets.token_hex(8)}"
 
 
 def _created_at(command_id: str) -> float | None:
-    """The time in an id of ``_new_id``; None for one derived from an idempotency key."""
+    """The time in an id of ``new_command_id``; None for one derived from an idempotency key."""
     try:
         return int(command_id[1:13], 16) / 1000 if command_id[0] == "j" else None
     except ValueError:
         return None
-
-
-def _fingerprint(record: Record, body: dict[str, Any]) -> bytes:
-    same = {name: value for name, value in body.items() if name != "wait" and value is not None}
-    return hashlib.sha256(canonical({"for": [record.owner, record.sandbox_id, record.incarnation], "same": same})).digest()
 
 
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:

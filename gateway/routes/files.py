@@ -6,13 +6,11 @@ Owns base64 and the form of the answers. The agent decides which paths are valid
 from __future__ import annotations
 
 import base64
-import binascii
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
-from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -34,11 +32,7 @@ async def write(request: Request) -> Response:
     with in_use(gateway, record):
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     path = fields.path()
-    text = fields.get("content")
-    try:
-        content = base64.b64decode(text if isinstance(text, str) else "*", validate=True)
-    except (binascii.Error, ValueError):
-        raise HoldfastError("invalid_argument", "content must be base64") from None
+    content = fields.base64("content")
     await operations.write_file(gateway, record, path, content, fields.user())
     return json_response({"success": True, "path": path, "size": len(content)})
 

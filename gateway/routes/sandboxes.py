@@ -7,7 +7,6 @@ routes and answers. The controller ends sandboxes whose time runs out.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import math
 import secrets
@@ -29,7 +28,6 @@ from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, o
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import derived_id
-from gateway.runtimes.base import RuntimeUnavailableError
 from gateway.service import Gateway, authenticated, live, reachable, sandbox_request
 
 from .groups import group_name, raise_if_refused
@@ -37,12 +35,6 @@ from .groups import group_name, raise_if_refused
 _PAGE_LOOKS = 10
 """Most store pages that one filtered listing reads."""
 _KEY_CHARACTERS = 255
-_REMOVING = 32
-"""Removals that may run behind answered requests."""
-_RETRY_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""The pauses between tries while the runtime is down."""
-_RETRIES = 1000
-"""Removals that are retried at a time; more are left to the controller."""
 
 
 async def create(request: Request) -> Response:
@@ -203,35 +195,9 @@ async def delete(request: Request) -> Response:
     if isinstance(entry, Record):
         await gateway.quotas.ended(entry.spec)
     if not isinstance(entry, Tombstone) or entry.cause.reason == "deleted":
-        removal = gateway.background.start(_remove(gateway, sandbox_id, entry.incarnation), f"removal of {sandbox_id}")
-        gateway.removing.add(removal)
-        removal.add_done_callback(gateway.removing.discard)
-        if len(gateway.removing) > _REMOVING:
-            await asyncio.shield(removal)  # back-pressure on clients that delete faster than the runtime removes
+        await gateway.removals.start(gateway.runtime, sandbox_id, entry.incarnation)
     gateway.metrics.count("deletes_total")
     return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": isinstance(entry, Record)})
-
-
-async def _remove(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
-    try:
-        await gateway.runtime.delete(sandbox_id, incarnation)
-    except RuntimeUnavailableError:
-        if len(gateway.removal_retries) < _RETRIES:
-            retry = gateway.background.start(_retry_removal(gateway, sandbox_id, incarnation), f"another removal of {sandbox_id}")
-            gateway.removal_retries.add(retry)
-            retry.add_done_callback(gateway.removal_retries.discard)
-    except HoldfastError:
-        pass  # the tombstone remains: the controller removes what is left
-
-
-async def _retry_removal(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
-    """Retry the removal. It is not left to the controller alone: if the store lost the tombstone, the remains would be mistaken for a live
-    sandbox."""
-    for pause_s in _RETRY_PAUSES_S:
-        await asyncio.sleep(pause_s)
-        with contextlib.suppress(RuntimeUnavailableError):
-            await gateway.runtime.delete(sandbox_id, incarnation)
-            return
 
 
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:

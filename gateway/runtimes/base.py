@@ -71,9 +71,8 @@ class SandboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """First event of a watch, and again after any break: every sandbox."""
+    """First event of a watch, and again after any break: what ended before is not reported, and ``list_watched`` does not have it."""
 
-    sandboxes: list[SandboxStatus]
     began_at: float | None = None
     """When the runtime last started (seconds since the epoch), if a restart ends all its sandboxes; else None."""
 
@@ -190,7 +189,7 @@ class Runtime(Protocol):
         ...
 
     async def stats(self) -> dict[str, Any]:
-        """CPU and memory: total and requested."""
+        """At least ``cpu_total`` and ``memory_total`` (None where unknown), ``cpu_requested`` and ``memory_requested``."""
         ...
 
     async def spares(self) -> dict[str, int]:

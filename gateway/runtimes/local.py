@@ -148,7 +148,8 @@ class LocalRuntime:
         await self._node.call("images")  # answered from memory, while stats reads every sandbox's usage
 
     async def stats(self) -> dict[str, Any]:
-        return await self._node.call("stats")
+        cores, memory = self._size
+        return {**await self._node.call("stats"), "cpu_total": cores, "memory_total": memory}
 
     async def spares(self) -> dict[str, int]:
         counts = await self._node.call("spares", timeout_s=_CONNECT_S)
@@ -228,7 +229,7 @@ def _event(body: dict[str, Any]) -> Event | None:
     match event.get("type"):
         case "sync":
             began = event.get("began_at")
-            return Synced(_statuses(event), float(began) if isinstance(began, int | float) and began > 0 else None)
+            return Synced(float(began) if isinstance(began, int | float) and began > 0 else None)
         case "gone" | "failed":
             return SandboxEnded(_text(event, "sandbox_id"), _text(event, "incarnation"), _cause(event))
     return None

@@ -2,7 +2,7 @@
 
 Owns when an acknowledgement is due, and combines messages: of a channel's acknowledgements and credits, and of Pongs, only the newest is
 kept until it can be sent, so a peer that sends and never reads cannot fill a queue. Nothing is kept after the connection. Called by
-``session`` alone.
+``session_base`` and its two ends.
 """
 
 from __future__ import annotations

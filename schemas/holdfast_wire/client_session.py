@@ -11,7 +11,7 @@ from typing import Any
 from . import PROTOCOL_VERSION
 from .channels import FACTS, IMPERATIVES, NO_FACTS, UNKNOWN_KIND, State, check_imperative, next_state
 from .errors import HoldfastError, ProtocolError
-from .events import Attached, Lost
+from .events import Attached, Lost, Ponged
 from .frames import AnyItem, Hello, Open, Welcome
 from .limits import CHANNELS, Timing
 from .session_base import Channel, Session, check_offsets
@@ -30,6 +30,7 @@ class ClientSession(Session):
         self._take_over = take_over
         self._acknowledge_ends = acknowledge_ends
         self._ends: dict[int, int] = {}
+        self._requested_ping = self._answered_ping = 0
 
     def connect(self, now: float) -> None:
         """Send Hello on a new connection. Items are sent once the Welcome was received."""
@@ -73,6 +74,17 @@ class ClientSession(Session):
         if offset is not None:
             self._owed.received(number, offset, 0, 0.0)
             self._owed.acknowledge()
+
+    def ping(self, now: float) -> int:
+        """Send a Ping with the next messages of this connection; ``Ponged`` with this number or a higher one reports the answer."""
+        self._queue_ping(now)
+        self._requested_ping = self._pings
+        return self._pings
+
+    def _receive_pong(self, number: int) -> None:
+        if self._answered_ping < number <= self._requested_ping:
+            self._answered_ping = number
+            self._events.append(Ponged(number))
 
     def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
         if type(item) not in IMPERATIVES.get(channel.kind, UNKNOWN_KIND):

@@ -71,8 +71,6 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("sandbox_not_ready", 409, 4409, "SandboxNotReadyError", True, "infrastructure", "wait until it is ready: GET /sandboxes/{id}/wait"),
     _K("sandbox_failed", 409, 4410, "SandboxLostError", False, "infrastructure",
        "the reason states why; create a new sandbox once that is fixed"),
-    _K("sandbox_lost", 410, 4410, "SandboxLostError", False, "infrastructure",
-       "create a new sandbox; the reason states what happened to this one"),
     _K("image_not_found", 404, 0, "ImageNotFoundError", False, "caller",
        "check the name; fetch it with `holdfast image pull NAME`, or bring it with `holdfast image import FILE NAME`"),
     _K("image_in_use", 409, 0, "ConflictError", True, "caller", "delete the sandboxes that use it first"),

@@ -1,6 +1,6 @@
 """The events of the session state machine, other than the items themselves and GoAway.
 
-Owns one small dataclass for each. ``session`` creates them; the SDK's engine and the agent's sessions handle them.
+Owns one small dataclass for each. Both ends make them; the SDK's engine and the agent's sessions act on them.
 """
 
 from __future__ import annotations
@@ -56,10 +56,17 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
+class Ponged:
+    """The agent has answered the Ping ``number`` of ``ClientSession.ping``, and with it every earlier one."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The session has ended, for the reason in ``error``; no event follows."""
 
     error: HoldfastError
 
 
-Event = AnyItem | GoAway | Attached | Writable | Delivered | Dropped | Retired | Silent | Lost
+Event = AnyItem | GoAway | Attached | Writable | Delivered | Dropped | Retired | Silent | Ponged | Lost

@@ -1,6 +1,9 @@
-"""The parts of a session that both ends share (PROTOCOL §3–§6). Owns channels, acknowledgement, credit, liveness and the repetition of
-items on resume. Hello and Welcome, and which items an end may receive, are in ``client_session`` and ``agent_session``; no other module
-uses this one.
+"""The session state machine: what both of its ends have in common (PROTOCOL §3–§6).
+
+It has no sockets, tasks or clocks: five verbs drive it (``receive``, ``events``, ``outgoing``, ``deadline``, ``tick``), ``now`` is any
+monotonic clock in seconds, and events report what the caller has to do. Owns channels, acknowledgement, credit, liveness and what is sent
+again on resume. Hello and Welcome, and which items an end may receive, are in ``client_session`` and ``agent_session``, which alone use
+this module.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from .channels import State
 from .codec import MAX_CHANNEL, MAX_OFFSET, decode
 from .errors import HoldfastError, ProtocolError
 from .events import Delivered, Event, Silent, Writable
-from .frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Welcome
+from .frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Pong, Welcome
 from .halves import ByteCounter, ReceiveHalf, SendHalf
 from .limits import CHANNELS, WINDOW_BYTES, Timing
 
@@ -73,6 +76,8 @@ class Session:
                 self._events.append(Writable(frame.channel))
         elif isinstance(frame, Ping):
             self._owed.pong(frame.number)
+        elif isinstance(frame, Pong):
+            self._receive_pong(frame.number)
         elif isinstance(frame, GoAway):
             self._events.append(frame)
         elif isinstance(frame, Hello | Welcome):
@@ -135,9 +140,7 @@ class Session:
             self._events.append(Silent())
             self.disconnected()
         elif now >= max(self._heard, self._pinged) + self.timing.ping_interval_s:
-            self._pings += 1
-            self._pinged = now
-            self._owed.queue(Ping(self._pings))
+            self._queue_ping(now)
 
     # Actions ----------------------------------------------------------------------------------------------------
 
@@ -210,6 +213,14 @@ class Session:
     def _receive_ack(self, number: int, offset: int) -> list[str]:
         channel = self._channels.get(number)
         return channel.outbound.ack(offset) if channel is not None else []
+
+    def _queue_ping(self, now: float) -> None:
+        self._pings += 1
+        self._pinged = now
+        self._owed.queue(Ping(self._pings))
+
+    def _receive_pong(self, number: int) -> None:
+        """Any message shows that the peer lives, which is all that ``tick`` asks for."""
 
     def _begin(self, now: float) -> None:
         self.connected = True

@@ -68,6 +68,7 @@ _ASYNC = {
     "AsyncGroup": "group",
     "AsyncImages": "images",
     "AsyncInput": "running",
+    "AsyncLifecycle": "lifecycle",
     "AsyncProcess": "process",
     "AsyncRunning": "running",
     "AsyncSandbox": "sandbox",

@@ -18,7 +18,7 @@ RemotePath = str | bytes | PathLike[str]
 _GROUP_NAME_CHARACTERS = 100
 _SIGNS = str.maketrans("", "", "._-")
 _TTL_MOST_S = 86400
-_LIFETIME_MOST_S = 366 * 86400
+LIFETIME_MOST_S = 366 * 86400
 _SECONDS_MOST = 10**9
 """31 years. Clocks and timers of either end overflow with much more."""
 
@@ -59,11 +59,6 @@ def seconds_up_to(most_s: int, value: float, name: str, hint: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most_s:
         raise bad(f"{name} must be a number of seconds above 0 and up to {most_s}, not {value!r:.40}", hint)
     return float(value)
-
-
-def lifetime_of(value: float, name: str, hint: str) -> float:
-    """How long a sandbox may live, at most 366 days."""
-    return seconds_up_to(_LIFETIME_MOST_S, value, name, hint)
 
 
 def wait_time_of(value: float | None, name: str = "timeout") -> float | None:

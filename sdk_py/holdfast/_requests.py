@@ -6,7 +6,7 @@ single argument may be (``_arguments``). Called by both APIs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
@@ -147,12 +147,9 @@ def command_params(
         {
             "id": command_id_of(command_id),
             **command_of(command, arguments),
+            **_place(cwd, env, user, login),
             **given(
-                cwd=None if cwd is None else path_of(cwd),
-                env=environment(env),
-                user=user,
                 timeout_s=seconds(timeout),
-                login=login or None,
                 stdin="pipe" if stdin else None,
                 outlive=None if outlive == "adopt" else outlive,
                 spool=None if spool == "block" else spool,
@@ -165,6 +162,11 @@ def command_params(
         },
         may_follow=True,
     )
+
+
+def _place(cwd: RemotePath | None, env: Mapping[str, str] | None, user: str | int | None, login: bool = False) -> dict[str, Any]:
+    """Where and as whom a command, terminal or shell runs."""
+    return given(cwd=None if cwd is None else path_of(cwd), env=environment(env), user=user, login=login or None)
 
 
 def run_params(script: str, timeout: float | None, default_s: float | None, stdin: bool) -> dict[str, Any]:
@@ -217,7 +219,8 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
     if unknown:
         from holdfast._suggestions import no_argument
 
-        raise no_argument("SandboxClient", "create_sandbox", unknown[0], [*_CREATE, *ClusterOptions.__annotations__])
+        others = ("ready_timeout_s", "sandbox_id", "exist_ok", "block_network", "network")
+        raise no_argument("SandboxClient", "create_sandbox", unknown[0], ["image", *_CREATE, *others, *ClusterOptions.__annotations__])
     return {name: plain(value) for name, value in options.items() if value is not None}
 
 
@@ -228,72 +231,13 @@ def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
     return check_json({str(name): plain(value) for name, value in network.items()})
 
 
-_CREATE = (
-    "image", "cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s",
-    "sandbox_id", "exist_ok", "block_network", "network", "group", "entrypoint", "ulimits", "shm_size",
-)  # fmt: skip
-
-
-def create_body(
-    image: str,
-    *,
-    sandbox_id: str,
-    exist_ok: bool = True,
-    cpu: float | str | None,
-    memory: int | str | None,
-    disk: int | str | None,
-    env: Mapping[str, str] | None,
-    labels: Mapping[str, str] | None,
-    ready_timeout_s: float | None,
-    lifetime_s: float | None,
-    idle_timeout_s: float | None,
-    heartbeat_timeout_s: float | None,
-    block_network: bool,
-    network: Mapping[str, Any] | None = None,
-    group: str | None = None,
-    group_lease: str = "",
-    entrypoint: bool | Sequence[str] = False,
-    ulimits: Mapping[str, int | tuple[int, int]] | None = None,
-    shm_size: int | str | None = None,
-    cluster: ClusterOptions | None = None,
-) -> dict[str, Any]:
-    """The body of ``POST /sandboxes``."""
-    if not isinstance(image, str) or not image or not image.isprintable():
-        raise bad("image must be the name of an image")
-    if not isinstance(block_network, bool):  # for None or 0 the network would be open
-        raise bad(f"block_network must be True or False, not {block_network!r:.40}", "leave it out for a sandbox without a network")
+def _quantity(value: Any, parse: Callable[..., object], *name: str) -> Any:
+    """``value``, where the service can read it."""
     try:
-        cpu is None or parse_cpu(cpu)
-        memory is None or parse_bytes(memory)
-        disk is None or parse_bytes(disk, "disk")
-        shm_size is None or parse_bytes(shm_size, "shm_size")
+        parse(value, *name)
     except HoldfastError as wrong:
         raise typed(wrong) from None
-    body = {
-        "image": image,
-        "sandbox_id": sandbox_id,
-        **({"block_network": block_network} if network is None else {"network": network_body(network)}),
-        **({} if exist_ok else {"exist_ok": False}),
-        "wait": True,
-        "timeout": seconds(ready_timeout_s, "ready_timeout_s", "leave it out to wait for an hour") or READY_TIMEOUT_S,
-        **given(
-            cpu=cpu,
-            memory=memory,
-            disk=disk,
-            env=environment(env) or None,
-            labels=labels_of(labels) or None,
-            lifetime_s=seconds(lifetime_s, "lifetime_s", "leave it out for the service's default"),
-            idle_timeout_s=seconds(idle_timeout_s, "idle_timeout_s"),
-            heartbeat_timeout_s=seconds(heartbeat_timeout_s, "heartbeat_timeout_s"),
-            group=None if group is None else group_name_of(group),
-            group_lease=group_lease or None,
-            entrypoint=_entrypoint(entrypoint),
-            ulimits=None if ulimits is None else _ulimits(ulimits),
-            shm_size=shm_size,
-        ),
-        **cluster_body(cluster or {}),
-    }
-    return check_json(body)
+    return value
 
 
 def _entrypoint(value: object) -> bool | list[str] | None:
@@ -310,6 +254,53 @@ def _ulimits(value: object) -> dict[str, Any] | None:
     return {str(name): plain(limits) for name, limits in value.items()} or None
 
 
+_CREATE: Mapping[str, Callable[[Any], Any]] = {
+    "cpu": lambda value: _quantity(value, parse_cpu),
+    "memory": lambda value: _quantity(value, parse_bytes),
+    "disk": lambda value: _quantity(value, parse_bytes, "disk"),
+    "env": lambda value: environment(value) or None,
+    "labels": lambda value: labels_of(value) or None,
+    "lifetime_s": lambda value: seconds(value, "lifetime_s", "leave it out for the service's default"),
+    "idle_timeout_s": lambda value: seconds(value, "idle_timeout_s"),
+    "heartbeat_timeout_s": lambda value: seconds(value, "heartbeat_timeout_s"),
+    "group": group_name_of,
+    "entrypoint": _entrypoint,
+    "ulimits": _ulimits,
+    "shm_size": lambda value: _quantity(value, parse_bytes, "shm_size"),
+}
+"""The options of a create that REST knows by the same name, and what each is sent as; None is not sent."""
+
+
+def create_body(
+    image: str,
+    *,
+    sandbox_id: str,
+    exist_ok: bool = True,
+    ready_timeout_s: float | None = None,
+    block_network: bool = True,
+    network: Mapping[str, Any] | None = None,
+    group_lease: str = "",
+    cluster: ClusterOptions | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The body of ``POST /sandboxes``; ``options`` are those of ``_CREATE``."""
+    if not isinstance(image, str) or not image or not image.isprintable():
+        raise bad("image must be the name of an image")
+    if not isinstance(block_network, bool):  # of None or 0 the network would be open
+        raise bad(f"block_network must be True or False, not {block_network!r:.40}", "leave it out for a sandbox without a network")
+    body = {
+        "image": image,
+        "sandbox_id": sandbox_id,
+        **({"block_network": block_network} if network is None else {"network": network_body(network)}),
+        **({} if exist_ok else {"exist_ok": False}),
+        "wait": True,
+        "timeout": seconds(ready_timeout_s, "ready_timeout_s", "leave it out to wait for an hour") or READY_TIMEOUT_S,
+        **given(group_lease=group_lease or None, **{name: _CREATE[name](value) for name, value in options.items() if value is not None}),
+        **cluster_body(cluster or {}),
+    }
+    return check_json(body)
+
+
 def shell_params(
     name: str | None,
     shell: str,
@@ -322,16 +313,11 @@ def shell_params(
     if shell not in ("auto", "bash", "sh"):
         raise bad("shell must be 'auto', 'bash' or 'sh'")
     return bounded(
-        given(
-            name=name_of(name, "name"),
-            shell=None if shell == "auto" else shell,
-            cwd=None if cwd is None else path_of(cwd),
-            env=environment(env),
-            user=user,
-            tty=None if size is None else True,
-            rows=None if size is None else size[0],
-            cols=None if size is None else size[1],
-        ),
+        {
+            **given(name=name_of(name, "name"), shell=None if shell == "auto" else shell),
+            **_place(cwd, env, user),
+            **({} if size is None else {"tty": True, "rows": size[0], "cols": size[1]}),
+        },
         may_follow=True,
     )
 
@@ -363,14 +349,9 @@ def terminal_params(
         {
             "rows": rows,
             "cols": cols,
-            **given(
-                name=name_of(name, "name"),
-                argv=None if command is None else command_of(command)["argv"],
-                cwd=None if cwd is None else path_of(cwd),
-                env=environment(env),
-                user=user,
-                login=login or None,
-            ),
+            **given(name=name_of(name, "name")),
+            **({} if command is None else command_of(command)),
+            **_place(cwd, env, user, login),
         },
         may_follow=True,
     )

@@ -188,15 +188,9 @@ class GroupInfo:
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> GroupInfo:
         """From a REST answer."""
-        ids = {name: tuple(str(id_) for id_ in take(body, name, list, default=[])) for name in ("sandboxes", "leaving")}
-        return cls(
-            name=take(body, "name", str, default=""),
-            status="ended" if body.get("status") == "ended" else "open",
-            ttl_s=take(body, "ttl_s", int, float),
-            expires_at=take(body, "expires_at", int, float),
-            reason=take(body, "reason", str),
-            **ids,
-        )
+        name, status, ttl_s, expires_at, sandboxes, leaving, reason = take_all(body, _GROUP_FIELDS)
+        ids = tuple(map(str, sandboxes)), tuple(map(str, leaving))
+        return cls(name, "ended" if status == "ended" else "open", ttl_s, expires_at, *ids, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +236,10 @@ def take_all(body: Any, fields: Fields, what: str = "map") -> list[Any]:
     return values
 
 
+_GROUP_FIELDS: Fields = (
+    ("name", (str,), ""), ("status", (str,), "open"), ("ttl_s", (int, float), None), ("expires_at", (int, float), None),
+    ("sandboxes", (list,), ()), ("leaving", (list,), ()), ("reason", (str,), None),
+)  # fmt: skip
 _CAUSE_FIELDS: Fields = (("fault", (str,), "workload"), ("reason", (str,), "unknown"), ("message", (str,), ""))
 
 

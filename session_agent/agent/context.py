@@ -16,7 +16,7 @@ from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SH
 from holdfast_wire.records import dataclass, field
 
 from .output.read_ahead import ReadAheadQuota
-from .output.records import Records
+from .output.records import Owner, Records
 from .output.spool import Budget
 from .process.cgroups import Groups, container_events
 from .process.delayed_watch import DelayedWatch
@@ -36,20 +36,13 @@ _OOM_WINDOW_S = 0.5
 """After an out-of-memory kill was counted, every death by SIGKILL in this time is attributed to it: one shortage may kill several."""
 
 
-class RunningCommand(Protocol):
-    """What the context needs of a ``commands.command.Command``."""
-
-    def abandon(self) -> None: ...
-
-
-class RunningTerminal(Protocol):
+class RunningTerminal(Owner, Protocol):
     """What the context needs of a ``commands.terminal.Terminal``."""
 
     pid: int
 
     @property
     def works(self) -> bool: ...
-    def abandon(self) -> None: ...
 
 
 class RunningShell(Protocol):
@@ -60,7 +53,7 @@ class RunningShell(Protocol):
     @property
     def busy(self) -> bool: ...
     def discard_queue(self) -> None: ...
-    def abandon(self) -> None: ...
+    def end(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +96,7 @@ class AgentContext:
         self.budget = Budget(spool_budget(self.limits, settings.memory_bytes))
         self.read_ahead = ReadAheadQuota()
         self.records = Records(self.limits.timing)
-        self.commands: set[RunningCommand] = set()
+        self.commands: set[Owner] = set()
         self.delayed_watch = DelayedWatch()
         self.shells: dict[str, RunningShell] = {}
         self.terminals: dict[str, RunningTerminal] = {}
@@ -125,9 +118,10 @@ class AgentContext:
 
     def stop(self) -> None:
         """Kill every command, shell and terminal. Their final facts are sent by later iterations of the loop."""
-        owners: list[RunningCommand | RunningShell | RunningTerminal] = [*self.commands, *self.shells.values(), *self.terminals.values()]
-        for owner in owners:
-            owner.abandon()
+        for owner in (*self.commands, *self.terminals.values()):
+            owner.cancel()
+        for shell in list(self.shells.values()):
+            shell.end()
 
     def close(self) -> None:
         """Undo ``start``. Needed only if the process goes on without its agent, as in tests."""
@@ -149,14 +143,13 @@ class AgentContext:
         own = [shell.pid for shell in self.shells.values()] + [terminal.pid for terminal in self.terminals.values()]
         return members(self.tags.is_own, exclude=own)
 
-    def busy(self) -> bool:
-        """Whether a command runs whose outcome a client may wait for."""
-        return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
+    def runs(self) -> bool:
+        """Whether a command runs, one-off or in a shell."""
+        return bool(self.commands) or any(shell.busy for shell in self.shells.values())
 
     def idle_s(self) -> float:
         """Seconds since a command last ran or a client last sent a request (PROTOCOL §1.8)."""
-        works = any(terminal.works for terminal in self.terminals.values())
-        if works or self.commands or any(shell.busy for shell in self.shells.values()):
+        if self.runs() or any(terminal.works for terminal in self.terminals.values()):
             self.used_at = self.now()
         return self.now() - max(self.used_at, self.records.latest_end)
 

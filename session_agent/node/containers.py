@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import removal, rootfs
+from session_agent.node import rootfs
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.cgroups import SandboxCgroup
 from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard
@@ -30,6 +30,7 @@ from session_agent.node.launcher import Launcher
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS, IdMap
 from session_agent.node.network import NetworkHelper
 from session_agent.node.settings import NodeSettings
+from session_agent.trees import remove
 
 log = logging.getLogger(__name__)
 _DEATH_S = 30.0
@@ -220,12 +221,12 @@ class ContainerFactory:
             disk, container.disk = container.disk, -1
             discard(disk, container.disk_file)
         steps: list[tuple[str, Callable[[], None]]] = [
-            ("files", lambda: removal.remove_tree(container.folder, self._settings.trash_dir)),
+            ("files", lambda: remove(container.folder, unlock=not self._privileged)),
             ("control groups", container.cgroup.remove),
         ]
-        for what, remove in steps:
+        for what, step in steps:
             try:
-                remove()
+                step()
             except FileNotFoundError:
                 pass
             except OSError as error:

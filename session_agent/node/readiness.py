@@ -9,7 +9,6 @@ import asyncio
 import errno
 import json
 import os
-import re
 
 from holdfast_wire.errors import HoldfastError
 
@@ -18,8 +17,7 @@ from session_agent.node.descriptors import until_readable
 
 _MAX_LINE = 8192
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.EINTR)
-"""Errors of the kernel that mean a temporary shortage; after any other error another attempt would fail too."""
-_EPOCH = re.compile(r"[\w-]{1,128}", re.ASCII)
+"""What the machine may have too little of just now; any other refusal of the kernel is the same tomorrow."""
 
 
 async def prepared(container: Container, timeout_s: float) -> bool:
@@ -33,9 +31,11 @@ async def prepared(container: Container, timeout_s: float) -> bool:
         return False  # it reports the reason on its own channel
 
 
-async def agent_epoch(container: Container, timeout_s: float) -> str:
-    """Wait for the agent's epoch. Raises HoldfastError(create_timeout, runtime_unavailable), or sandbox_failed if another attempt would
-    fail too."""
+async def wait_ready(container: Container, timeout_s: float) -> None:
+    """Wait until the agent serves.
+
+    Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same.
+    """
     raw = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
@@ -53,9 +53,8 @@ async def agent_epoch(container: Container, timeout_s: float) -> str:
         answer = {}
     if not isinstance(answer, dict):
         answer = {}
-    epoch = answer.get("agent_epoch")
-    if isinstance(epoch, str) and _EPOCH.fullmatch(epoch):
-        return epoch
+    if answer.get("ready") is True:
+        return
     problem = str(answer.get("error") or "")[:500] or container.agent_log.tail() or "no reason given"
     number = answer.get("errno")
     if isinstance(number, int) and number not in _PASSING:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import logging
 import os
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import removal
+from session_agent import trees
 from session_agent.node.hierarchies import Hierarchies, detect, remove
 from session_agent.node.settings import NodeSettings
 
@@ -33,18 +34,16 @@ def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> None:
     for directory in {settings.run_dir, settings.sandboxes_dir}:
         for name in os.listdir(directory):
             if name != _DATA_LINK:
-                _try(removal.remove, os.path.join(directory, name), settings.trash_dir)
+                _try(functools.partial(trees.remove, unlock=os.geteuid() != 0), os.path.join(directory, name))
     for hierarchy in hierarchies.limiting:
         for name in os.listdir(hierarchy.base):
             if os.path.isdir(os.path.join(hierarchy.base, name)):
                 _try(remove, os.path.join(hierarchy.base, name))
-    for name in os.listdir(settings.trash_dir):
-        removal.remove(os.path.join(settings.trash_dir, name), settings.trash_dir)
 
 
 def make_directories(settings: NodeSettings) -> None:
     """The folders of sandboxes, closed to other users. Raises ``HoldfastError`` where one belongs to another user."""
-    for path in (settings.sandboxes_dir, settings.trash_dir, settings.run_dir):
+    for path in (settings.sandboxes_dir, settings.run_dir):
         os.makedirs(path, mode=0o700, exist_ok=True)
         if os.lstat(path).st_uid != os.geteuid():
             raise HoldfastError("runtime_unavailable", f"{path} belongs to another user", hint="remove it, or choose another HOLDFAST_DATA")

@@ -25,7 +25,7 @@ from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
 from session_agent.node.launcher import Launcher
 from session_agent.node.namespaces import IdMap
-from session_agent.node.readiness import agent_epoch, prepared
+from session_agent.node.readiness import prepared, wait_ready
 from session_agent.node.request import CreateRequest
 from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
@@ -42,7 +42,6 @@ class Sandbox:
     socket_path: str
     created_at: float
     container: Container | None = None
-    agent_epoch: str = ""
     state: str = "creating"
     reason: str = ""
     fault: str = ""
@@ -66,7 +65,6 @@ class Sandbox:
             "reason": self.reason,
             "fault": self.fault,
             "message": self.message,
-            "agent_epoch": self.agent_epoch,
         }
 
 
@@ -131,12 +129,15 @@ class Sandboxes:
 
     def stats(self) -> dict[str, Any]:
         boxes = {name: box.container.cgroup.usage() for name, box in self._live.items() if box.container}
+        requested = [box.request.limits for box in self._live.values()]
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
             **self.spares.stats(),
             "cpu_s": sum(usage.get("cpu_s", 0) for usage in boxes.values()),
             "memory_bytes": sum(usage.get("memory_bytes", 0) for usage in boxes.values()),
+            "cpu_requested": sum(limits.cpu for limits in requested),
+            "memory_requested": sum(limits.memory_bytes for limits in requested),
             "limits": sorted(self._hierarchies.controllers),
             "usage": boxes,
         }
@@ -169,7 +170,7 @@ class Sandboxes:
                 if isinstance(error, OSError):
                     raise HoldfastError("runtime_unavailable", f"cannot create a sandbox: {error}") from error
                 raise
-        return {"endpoint": f"unix://{box.socket_path}", "agent_epoch": box.agent_epoch, "created_at": box.created_at}
+        return {"endpoint": f"unix://{box.socket_path}", "created_at": box.created_at}
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         """Delete a sandbox; returns when nothing of it is left. True if it existed (with *incarnation*: in this incarnation)."""
@@ -241,7 +242,7 @@ class Sandboxes:
 
     async def _settle(self, box: Sandbox, container: Container) -> None:
         await self._name(box, container)
-        box.agent_epoch = await agent_epoch(container, self._settings.ready_timeout_s)
+        await wait_ready(container, self._settings.ready_timeout_s)
 
     async def _name(self, box: Sandbox, container: Container) -> None:
         """Turn the container into this sandbox: set its socket and limits, and send the configuration that starts the agent."""
@@ -274,7 +275,7 @@ class Sandboxes:
             config["pids"] = request.limits.pids + cgroups.RESERVE_PIDS
         if request.shm_bytes is not None:
             config["shm_bytes"] = request.shm_bytes
-        # A child that ended needs no network: `agent_epoch` reports why it ended.
+        # A child that ended needs no network: `wait_ready` reports why it ended.
         if request.network and await prepared(container, self._settings.ready_timeout_s):
             try:
                 container.network_helper = await network.start(container.pid)

@@ -58,10 +58,6 @@ class NodeSettings:
         return os.path.join(self.data_dir, "sandboxes")
 
     @property
-    def trash_dir(self) -> str:
-        return os.path.join(self.data_dir, "trash")
-
-    @property
     def images_dir(self) -> str:
         return os.path.join(self.data_dir, "images")
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import holdfast
 import pytest
 from holdfast import InvalidArgumentError
-from holdfast.cli.app import _WRONG_ARGUMENTS, run
+from holdfast._errors import error
+from holdfast.cli import app
+from holdfast.cli.app import run
 from holdfast_recipes.pipeline import files
+from holdfast_wire.errors import TABLE
 
 from tests.recipes.swe.conftest import small_task
 
-CLASSES = [value for name in holdfast.__all__ if isinstance(value := getattr(holdfast, name), type)]
 COMMANDS = [
     "list", "ps -q", "exec sb true", "exec -d sb true", "run host true", "create host", "shell sb", "cp sb:/x -", "logs sb",
     "rm sb", "rm --all", "stop sb", "inspect sb", "stats", "top sb", "port sb 80", "image list", "image pull x", "image rm x",
@@ -52,9 +53,13 @@ def test_without_a_service(
     assert run(words) == status, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("cls", [each for each in CLASSES if issubclass(each, InvalidArgumentError)])
-def test_every_invalid_argument_error_is_wrong_usage(cls: type[InvalidArgumentError]) -> None:
-    assert cls.__name__ in _WRONG_ARGUMENTS
+@pytest.mark.parametrize("code", TABLE)
+def test_every_invalid_argument_error_is_wrong_usage(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(_arguments: object) -> None:
+        raise error(code, "it failed")
+
+    monkeypatch.setattr(app, "version", version)
+    assert app.run(["version"]) == (2 if isinstance(error(code, ""), InvalidArgumentError) else 125)
 
 
 def test_up_without_the_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

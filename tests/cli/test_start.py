@@ -28,7 +28,13 @@ def test_a_command_that_only_asks_the_service_imports_no_session(module: str) ->
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = done.stdout.split()
     assert "holdfast._sync.client" in loaded
-    session = {"holdfast._sync.sandbox", "holdfast._transport.session.engine", "holdfast_wire.session", "holdfast._requests", "msgpack"}
+    session = {
+        "holdfast._sync.sandbox",
+        "holdfast._transport.session.engine",
+        "holdfast_wire.session_base",
+        "holdfast._requests",
+        "msgpack",
+    }
     assert not session & set(loaded)
 
 

@@ -93,11 +93,11 @@ class RuntimeConformance:
         await runtime.delete("sb-1")
         await until_async(lambda: _none_left(runtime), deadline_s=DEADLINE_S, what="nothing to be left")
 
-    async def test_a_watch_begins_with_a_complete_list_and_reports_events(self, runtime: Runtime) -> None:
+    async def test_a_watch_has_a_complete_list_once_it_is_synced_and_reports_events(self, runtime: Runtime) -> None:
         await runtime.create(order("sb-1", image=self.image), CREATE_S)
         events = runtime.watch()
-        synced = await next_of(events, Synced)
-        assert [present.sandbox_id for present in synced.sandboxes] == ["sb-1"]
+        await next_of(events, Synced)
+        assert [present.sandbox_id for present in await runtime.list_watched()] == ["sb-1"]
         await runtime.delete("sb-1")
         gone = await next_of(events, SandboxEnded, "sb-1")
         assert gone.cause.reason == "deleted"
@@ -123,7 +123,11 @@ class RuntimeConformance:
 
     async def test_ping_stats_spares_and_doctor_answer(self, runtime: Runtime) -> None:
         await runtime.ping()
-        assert isinstance(await runtime.stats(), dict)
+        request = order("sb-1", image=self.image)
+        await runtime.create(request, CREATE_S)
+        stats = await runtime.stats()
+        assert {"cpu_total", "memory_total"} <= stats.keys()
+        assert (stats["cpu_requested"], stats["memory_requested"]) == (request.spec.cores, request.spec.memory_bytes)
         assert set(await runtime.spares()) <= {"ready", "wanted", "most"}
         checks = await runtime.doctor()
         assert checks

@@ -21,10 +21,10 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.engine import Engine
 from holdfast._transport.session.sinks import new_command, open_command
+from holdfast_wire.agent_session import AgentSession
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import WINDOW_BYTES, Timing
-from holdfast_wire.session import AgentSession
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus
@@ -93,12 +93,12 @@ class Job:
     def _end(self, exit_code: int) -> None:
         self._sandbox.context.records.finish(self.record, ExitStatus(exit_code, 1.0), self._sandbox.context.now())
 
-    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         consumed(len(data))
 
-    def signal_command(self, command_id: str, name: str) -> None: ...
+    def signal(self, name: str) -> None: ...
 
-    def cancel_command(self, command_id: str) -> None:
+    def cancel(self) -> None:
         self._end(137)
 
 

@@ -109,7 +109,7 @@ class MemoryRuntime:
         """Behave as a node that was killed and restarted: all sandboxes are gone, and the watch reports it."""
         self.present.clear()
         self.began_at = time.time()
-        self._publish(Synced([], self.began_at))
+        self._publish(Synced(self.began_at))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         existing = self.present.get(sandbox_id)
@@ -133,7 +133,7 @@ class MemoryRuntime:
     async def watch(self) -> AsyncIterator[Event]:
         queue: asyncio.Queue[Event] = asyncio.Queue(1000)
         self._watchers.append(queue)
-        yield Synced(list(self.present.values()), self.began_at)
+        yield Synced(self.began_at)
         while True:
             yield await queue.get()
 
@@ -153,7 +153,14 @@ class MemoryRuntime:
         return None
 
     async def stats(self) -> dict[str, Any]:
-        return {"sandboxes": len(self.present)}
+        specs = [one.spec for one in self.present.values()]
+        return {
+            "sandboxes": len(specs),
+            "cpu_total": 4.0,
+            "memory_total": 8 << 30,
+            "cpu_requested": sum(spec.cores for spec in specs),
+            "memory_requested": sum(spec.memory_bytes for spec in specs),
+        }
 
     async def aclose(self) -> None:
         pass

@@ -116,7 +116,7 @@ async def test_an_agent_whose_memory_is_full_still_answers(tmp_path: Path) -> No
     data = secrets.token_bytes(2 * WINDOW_BYTES)
     (tmp_path / "data").write_bytes(data)
     endpoint, token = f"unix://{tmp_path}/agent.sock", agent_token("deployment", "sb-1", "1")
-    server = AgentServer(AgentSettings("sb-1", token, "1", workdir="/", memory_bytes=1))
+    server = AgentServer(AgentSettings("sb-1", token, "1", workdir="/", memory_bytes=1, grace_s=0))
     await server.start(listening_socket(endpoint))
     try:
         connection = AgentConnection(lambda: dial_agent(endpoint, token, 60.0), 60.0)
@@ -128,7 +128,7 @@ async def test_an_agent_whose_memory_is_full_still_answers(tmp_path: Path) -> No
         connection.close()
         assert read == data
     finally:
-        await server.stop()
+        await server.leave()
 
 
 async def test_a_failure_from_the_agent_is_passed_on(served: Served) -> None:

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 from holdfast_wire.errors import Fault, HoldfastError
 
+from gateway import background
 from gateway.controller.reconciler import Reconciler
 from gateway.lifecycle import creation
-from gateway.model.records import Cause
-from gateway.routes import sandboxes
+from gateway.model.records import Cause, Entry
+from gateway.placement.errors import PlacementUnavailableError
 from gateway.runtimes.base import RuntimeUnavailableError
 from tests.gateway.checked import Checked, made, problem
 from tests.gateway.harness import Served
@@ -203,9 +204,9 @@ async def test_a_delete_is_answered_before_the_runtime_has_removed_it(served: Se
         assert answer.json() == {"status": "deleted", "sandbox_id": "sb-1", "existed": True}
         assert (await client.get("/sandboxes/sb-1")).status_code == 410
         assert (await client.delete("/sandboxes/sb-1")).json()["existed"] is False
-        assert served.gateway.removing
+        assert served.gateway.removals.running
         proceed.set()
-        await until_async(lambda: not served.gateway.removing, deadline_s=60, what="the removal to end")
+        await until_async(lambda: not served.gateway.removals.running, deadline_s=60, what="the removal to end")
         assert [one for one in await runtime.list_all() if one.sandbox_id == "sb-1"] == []
 
 
@@ -221,11 +222,32 @@ async def test_a_delete_is_tried_again_while_the_runtime_is_away(served: Served,
             raise RuntimeUnavailableError
         return await remove(sandbox_id, incarnation)
 
-    monkeypatch.setattr(sandboxes, "_RETRY_PAUSES_S", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(background, "_REMOVAL_PAUSES_S", (0.001, 0.001, 0.001))
     async with served.client() as client:
         assert (await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})).status_code == 200
         monkeypatch.setattr(runtime, "delete", away)
         assert (await client.delete("/sandboxes/sb-1")).json()["existed"] is True
         await until_async(lambda: tries == 3, deadline_s=60, what="the third try")
-        await until_async(lambda: not served.gateway.removal_retries, deadline_s=60, what="the removal to end")
+        await until_async(lambda: not served.gateway.background.repeated, deadline_s=60, what="the removal to end")
         assert [one for one in await runtime.list_all() if one.sandbox_id == "sb-1"] == []
+
+
+async def test_a_sandbox_is_recorded_as_ready_once_the_store_is_back(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this replica knows that the runtime has created it."""
+    store, tries = served.gateway.store, 0
+    mark_ready = store.mark_ready
+
+    async def away(sandbox_id: str, incarnation: str, endpoint: str) -> Entry:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise PlacementUnavailableError
+        return await mark_ready(sandbox_id, incarnation, endpoint)
+
+    monkeypatch.setattr(creation, "_POLL_MOST_S", 0.001)
+    monkeypatch.setattr(store, "mark_ready", away)
+    body = {"image": "host", "sandbox_id": "sb-1", "wait": True}
+    assert problem(await ada("POST", "/sandboxes", json=body)) == (503, "placement_unavailable")
+    assert (await ada("GET", "/sandboxes/sb-1/wait")).json()["status"] == "ready"
+    assert tries == 3
+    await until_async(lambda: not served.gateway.background.repeated, deadline_s=60, what="the repetition to end")

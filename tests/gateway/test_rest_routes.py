@@ -211,4 +211,12 @@ async def test_doctor_and_resources(ada: Checked) -> None:
     body = (await ada("GET", "/doctor")).json()
     assert body["ok"]
     assert {check["name"] for check in body["checks"]} >= {"placement", "runtime", "memory"}
-    assert (await ada("GET", "/resources")).json()["status"] == "ok"
+
+
+async def test_resources_are_the_capacity_without_what_is_requested(ada: Checked) -> None:
+    await made(ada, cpu="1.5", memory="1Gi")
+    body = (await ada("GET", "/resources")).json()
+    assert body["status"] == "ok"
+    assert body["total_capacity"] == {"cpu": 4.0, "memory_bytes": 8 << 30}
+    assert body["total_requested"] == {"cpu": 1.5, "memory_bytes": 1 << 30}
+    assert body["available"] == {"cpu": 2.5, "memory_bytes": 7 << 30}

@@ -143,7 +143,7 @@ async def test_a_broken_watch_restarts_with_a_complete_list(tmp_path: Path) -> N
     server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
     events = LocalRuntime(tmp_path / "node.sock").watch()
     for _ in range(2):
-        assert await next_of(events, Synced) == Synced([])
+        assert await next_of(events, Synced) == Synced()
     await events.aclose()  # type: ignore[attr-defined]
     server.close()
 
@@ -175,6 +175,6 @@ async def test_a_watch_is_requested_again_after_an_answer_that_is_no_event(
 
     server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
     events = LocalRuntime(tmp_path / "node.sock").watch()
-    assert await next_of(events, Synced) == Synced([])
+    assert await next_of(events, Synced) == Synced()
     await events.aclose()  # type: ignore[attr-defined]
     server.close()

@@ -7,6 +7,7 @@ compares it with `kubectl kustomize` where there is one. Called by the tests of 
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def _accumulate(folder: Path, resources: list[Manifest]) -> list[Manifest]:
     for patch in body.get("patches", ()):
         _patch(folder, resources, patch)
     for replica in body.get("replicas", ()):
-        for resource in _matching(resources, {"name": replica["name"]}):
+        for resource in _matching(resources, {"kind": "Deployment|StatefulSet", "name": replica["name"]}):
             resource["spec"]["replicas"] = replica["count"]
     for image in body.get("images", ()):
         _images(resources, image)
@@ -67,14 +68,14 @@ def _documents(path: Path) -> list[Manifest]:
 
 
 def _matching(resources: list[Manifest], target: dict[str, str]) -> list[Manifest]:
-    if unknown := set(target) - {"kind", "name"}:
+    if unknown := set(target) - {"group", "kind", "name"}:
         raise RenderError(f"target by {unknown}: not known to this renderer")
     found = [
         resource
         for resource in resources
-        if resource["metadata"]["name"] == target.get("name", resource["metadata"]["name"])
-        and resource["kind"] == target.get("kind", resource["kind"])
-        and ("kind" in target or resource["kind"] in {"Deployment", "StatefulSet"})
+        if re.fullmatch(target.get("name", ".*"), resource["metadata"]["name"])
+        and re.fullmatch(target.get("group", ".*"), resource["apiVersion"].rpartition("/")[0])
+        and re.fullmatch(target.get("kind", ".*"), resource["kind"])
     ]
     if not found:
         raise RenderError(f"nothing matches {target}")

@@ -147,11 +147,12 @@ def test_ports_of_containers_and_policies_agree(name: str) -> None:
     assert [port["containerPort"] for port in gateway["ports"]] == [PORT]
     assert {variable.get("value") for variable in gateway["env"] if variable["name"] == "PORT"} <= {str(PORT)}
     controller = containers(name, "controller")[0]
-    values = {variable["name"]: variable.get("value") for variable in controller["env"]}
-    assert [str(port["containerPort"]) for port in controller["ports"]] == [values["HOLDFAST_METRICS_PORT"]]
+    settings = next(one["data"] for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == SETTINGS)
+    metrics_port = int(settings["HOLDFAST_METRICS_PORT"])
+    assert [port["containerPort"] for port in controller["ports"]] == [metrics_port]
     policies = {(one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"] for one in of_kind(name, "NetworkPolicy")}
     assert policies["holdfast", "gateway"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": PORT}]}]
-    assert policies["holdfast", "controller"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": int(values["HOLDFAST_METRICS_PORT"])}]}]
+    assert policies["holdfast", "controller"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": metrics_port}]}]
     agents = [{"protocol": "TCP", "port": AGENT_PORT}]
     assert [rule["ports"] for rule in policies["holdfast-sandboxes", "agents-from-gateways"]["ingress"]] == [agents]
     outward = policies["holdfast", "gateway-and-controller-egress"]["egress"]

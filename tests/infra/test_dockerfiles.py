@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.infra.overlays import TOP, of_kind
 def test_recipes_copy_existing_sources_and_run_as_an_ordinary_user(image: str) -> None:
     path = TOP / "infra/images" / f"{image}.Dockerfile"
     text = path.read_text()
-    allowed = {line[1:] for line in Path(f"{path}.dockerignore").read_text().splitlines() if line.startswith("!")}
+    allowed = {line[1:] for line in (TOP / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = re.findall(r"(?m)^COPY (?!--from)(.+)$", text)
     sources = {source for line in copied for source in line.split()[:-1]}
     assert sources

@@ -199,10 +199,10 @@ def test_each_overlay_has_its_components_and_one_more_has_all() -> None:
     for path in K8S.glob("overlays/*/kustomization.yaml"):
         used[path.parent.name] = [Path(one).name for one in yaml.safe_load(path.read_text())["components"]]
     assert used == {
-        "aks": ["gateway", "redis", "limits", "autoscaling", "node-stats"],
+        "aks": ["gateway", "redis", "redis-disk", "limits", "autoscaling", "node-stats"],
         "dev": ["gateway", "redis"],
-        "generic": ["gateway", "redis", "limits", "autoscaling"],
-        "knative": ["redis", "limits"],
+        "generic": ["gateway", "redis", "redis-disk", "limits", "autoscaling"],
+        "knative": ["redis", "redis-disk", "limits"],
     }
     optional = {"ServiceMonitor", "PodMonitor", "HTTPRoute", "Ingress", "HorizontalPodAutoscaler", "ClusterRole", "LimitRange"}
     assert optional <= {one["kind"] for one in rendered(EVERYTHING)}

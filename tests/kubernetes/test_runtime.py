@@ -202,8 +202,8 @@ async def test_a_pod_that_vanished_during_a_watch_outage_is_reported(runtime: Ku
     api.stalled = False
     gone = await away
     assert gone.cause.reason == "node-lost"
-    synced = await next_of(events, Synced)
-    assert synced.sandboxes == []
+    await next_of(events, Synced)
+    assert await runtime.list_watched() == []
     await events.aclose()  # type: ignore[attr-defined]
 
 

@@ -44,9 +44,9 @@ class Seen:
         async with contextlib.aclosing(self._watch.changes()) as changes:
             async for change in changes:
                 match change:
-                    case Listed(objects):
+                    case Listed():
                         self.lists += 1
-                        assert {name: one.uid for name, one in objects.items()} == self.present
+                        assert {name: one.uid for name, one in self._watch.known.items()} == self.present
                     case Changed(one, _):
                         self.present[one.name] = one.uid
                     case Vanished(last):

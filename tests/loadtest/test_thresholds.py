@@ -59,7 +59,7 @@ def test_a_run_without_requests_fails() -> None:
 
 def test_faults_are_counted_by_kind() -> None:
     errors = {
-        "a": _Error(InfrastructureFault("sandbox_lost (oom)"), 2),
+        "a": _Error(InfrastructureFault("sandbox_gone (oom)"), 2),
         "b": _Error("InfrastructureFault: service_unavailable", 1),  # as a worker sends it
         "c": _Error(WorkloadFailure("exit status 1"), 4),
     }
@@ -86,6 +86,6 @@ def test_percentiles_are_compared_by_name() -> None:
 
 def test_errors_of_the_sdk_are_classified_by_fault() -> None:
     assert repr(failure_of(ServiceUnavailableError("unavailable"))).startswith("InfrastructureFault: ")
-    assert isinstance(failure_of(SandboxLostError("sandbox_lost", fault="workload", reason="oom")), WorkloadFailure)
+    assert isinstance(failure_of(SandboxLostError("sandbox_gone", fault="workload", reason="oom")), WorkloadFailure)
     assert isinstance(failure_of(SpawnError("spawn_failed", fault="workload")), WorkloadFailure)
     assert isinstance(failure_of(ImageNotFoundError("image_not_found", fault="caller")), CallerFault)

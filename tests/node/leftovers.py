@@ -22,7 +22,7 @@ def census(data: Path) -> dict[str, int]:
         "mounts": len(_mounts(data)),
         "sandboxed processes": len(sandboxed(data)),
         "cgroups": len(_cgroups(data)),
-        "directories": len([*data.glob("sandboxes/*"), *data.glob("trash/*")]),
+        "directories": len([*data.glob("sandboxes/*")]),
         "files": len(_files(data)),
     }
 
@@ -73,7 +73,7 @@ def unclaimed(data: Path) -> dict[str, int]:
         "mounts": len(_mounts(data)),
         "processes": max(0, len(sandboxed(data)) - spares),
         "cgroups": max(0, len(set(_cgroups(data))) - spares),
-        "directories": max(0, len([*data.glob("sandboxes/*/")]) - spares) + len([*data.glob("trash/*")]),
+        "directories": max(0, len([*data.glob("sandboxes/*/")]) - spares),
         "files": len(_files(data)),
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.readiness import agent_epoch
+from session_agent.node.readiness import wait_ready
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ async def test_a_permanent_failure_is_not_retryable(report: Any, code: str, mess
             line.write(b"" if report is None else json.dumps(report).encode() + b"\n")
         container: Any = SimpleNamespace(ready=ready, agent_log=SimpleNamespace(tail=lambda: ""))
         with pytest.raises(HoldfastError) as failed:
-            await agent_epoch(container, 5)
+            await wait_ready(container, 5)
     assert failed.value.code == code
     assert failed.value.retryable is (code == "runtime_unavailable")
     assert message in failed.value.message

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from holdfast._options import Options
 from holdfast._transport.aio.driver import _Wire
+from holdfast._transport.service import Service
 from holdfast._transport.session.websocket import WebSocket
 
 
@@ -31,7 +33,7 @@ class Engine:
 async def test_pending_messages_stay_with_the_session() -> None:
     driver: Any = None
     engine: Any = Engine()
-    wire = _Wire(driver, WebSocket("ws://localhost/", {}))
+    wire = _Wire(driver, WebSocket(Service(Options("http://localhost", "k")), "/", {}))
     wire._transport = Broken()
     wire.flush(engine)
     assert engine.waiting == [b"message"]

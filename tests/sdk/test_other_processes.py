@@ -43,7 +43,7 @@ def test_errors_can_be_copied_and_pickled(code: str, transfer: Callable[[Holdfas
 
 def test_results_and_addresses_can_be_pickled() -> None:
     failed = CommandFailedError("it failed", CommandResult(3, b"out", b"", 0.1))
-    for thing in (failed, ProtocolError("broken"), Address("::1", 80), SandboxLostError("sandbox_lost", "gone")):
+    for thing in (failed, ProtocolError("broken"), Address("::1", 80), SandboxLostError("sandbox_gone", "gone")):
         back: Any = pickle.loads(pickle.dumps(thing))
         assert type(back) is type(thing)
         assert str(back) == str(thing)

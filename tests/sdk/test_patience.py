@@ -30,3 +30,13 @@ def test_the_wait_for_the_answer_to_a_resume_is_limited_by_connect_timeout_s() -
     engine = Engine(OPTIONS, "sb", Event)
     engine.attached_once = True
     assert engine.begin_attempt(100.0) == engine.answer_s(100.0) == 10.0
+
+
+def test_a_drain_ends_the_old_connection_and_not_the_next() -> None:
+    """A command that was sent while the next connection was being made used to end that one."""
+    engine = Engine(OPTIONS, "sb", Event)
+    engine.attached_once, engine.leave, engine._leave_at = True, True, 100.0
+    assert engine.broken(engine.websocket(), "left", 100.0) is not None
+    engine.begin_attempt(100.1)
+    engine.tick(100.2)
+    assert not engine.leave

@@ -18,6 +18,12 @@ from holdfast import (
     SessionFencedError,
     SessionLostError,
 )
+from holdfast._options import Options
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.engine import Engine
+from holdfast._transport.session.sinks import ShellSink
+from holdfast._transport.threads.events import Event
+from holdfast_wire.frames import Exited
 
 from tests.sdk.support.fake_agent import TICKET, FakeAgent
 from tests.support.pace import Stopwatch
@@ -281,6 +287,19 @@ async def test_a_protocol_violation_ends_the_session(sandbox: Any, agent: FakeAg
 async def test_inconsistent_results_are_refused(sandbox: Any, script: str) -> None:
     with pytest.raises(ProtocolError):
         await sandbox.exec(script)
+
+
+def test_a_shell_that_reports_the_end_of_another_command_ends_the_wait_for_this_one() -> None:
+    """The breach of the protocol used to end the session, while the call waited for ever."""
+    engine = Engine(Options("http://127.0.0.1:1", "k"), "sb", Event)
+    sink = ShellSink(engine.session, Event)
+    engine.open("shell", {}, sink)
+    call = Call(sink, Event, "mine", 0, collecting=True)
+    sink.run(call)
+    with pytest.raises(ProtocolError) as breach:
+        sink.fact(Exited(sink.number, "another", {"exit_code": 0}))
+    engine.fail(breach.value)
+    assert call.done
 
 
 async def test_an_outcome_the_agent_does_not_know_is_an_error(sandbox: Any) -> None:

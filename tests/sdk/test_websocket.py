@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from holdfast._options import Options, check_url
+from holdfast._transport.service import Service
 from holdfast._transport.session.policy import Backoff, judge_close, judge_refusal
 from holdfast._transport.session.websocket import CloseInfo, Refusal, WebSocket
 from holdfast_wire.limits import MESSAGE_BYTES
@@ -11,9 +13,11 @@ from hypothesis import strategies as st
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Close, Frame, Opcode
-from websockets.http11 import Response
+from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
+
+SERVICE = Service(Options("http://127.0.0.1:1", "k"))
 
 
 def handshake(websocket: WebSocket) -> tuple[ServerProtocol, bytes]:
@@ -27,7 +31,7 @@ def handshake(websocket: WebSocket) -> tuple[ServerProtocol, bytes]:
 
 
 def opened() -> tuple[WebSocket, ServerProtocol]:
-    websocket = WebSocket("ws://127.0.0.1:1/x", {"X-API-Key": "k"})
+    websocket = WebSocket(SERVICE, "/x", {})
     server, answer = handshake(websocket)
     assert websocket.feed(answer) == []
     assert websocket.open
@@ -36,12 +40,12 @@ def opened() -> tuple[WebSocket, ServerProtocol]:
 
 
 def test_messages_directly_after_the_handshake_are_read() -> None:
-    websocket = WebSocket("ws://127.0.0.1:1/x", {})
+    websocket = WebSocket(SERVICE, "/x", {})
     server, answer = handshake(websocket)
     server.send_binary(b"first")
     data = answer + b"".join(server.data_to_send())
     for cut in (len(answer), len(answer) + 1, len(answer) - 1):
-        fresh = WebSocket("ws://127.0.0.1:1/x", {})
+        fresh = WebSocket(SERVICE, "/x", {})
         fresh._key = websocket._key
         fresh.greeting()
         assert fresh.feed(data[:cut]) + fresh.feed(data[cut:]) == [b"first"]
@@ -80,7 +84,7 @@ def test_any_bytes_give_messages_or_a_close(data: bytes, step: int) -> None:
 
 @given(st.binary(max_size=600))
 def test_any_bytes_for_a_handshake_are_a_refusal(data: bytes) -> None:
-    websocket = WebSocket("ws://127.0.0.1:1/x", {})
+    websocket = WebSocket(SERVICE, "/x", {})
     websocket.greeting()
     websocket.feed(data)
     websocket.feed_eof()
@@ -138,7 +142,7 @@ def test_close_codes_are_reported() -> None:
 
 
 def test_refusals_keep_status_and_body() -> None:
-    websocket = WebSocket("ws://127.0.0.1:1/x", {})
+    websocket = WebSocket(SERVICE, "/x", {})
     websocket.greeting()
     websocket.feed(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nbo")
     websocket.feed(b"dy")
@@ -215,7 +219,7 @@ def test_delays_grow_to_a_cap_and_jitter() -> None:
     ],
 )
 def test_a_handshake_answer_is_accepted_exactly_when_the_library_accepts_it(old: str, new: str) -> None:
-    websocket = WebSocket("ws://127.0.0.1:1/x", {})
+    websocket = WebSocket(SERVICE, "/x", {})
     answer = handshake(websocket)[1].replace(old.encode(), new.encode(), 1)
     assert websocket.feed(answer) == []
     websocket.feed_eof()
@@ -244,3 +248,22 @@ def test_a_normal_exchange_ends_with_a_valid_close() -> None:
     server.receive_data(websocket.reply() + websocket.close(1000, "done"))
     assert server.close_rcvd == Close(1000, "done")
     assert websocket.closed == CloseInfo(1000, "done")
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "target"),
+    [
+        ("https://Example.org", "Example.org", "/x"),
+        ("http://[::1]:80/a%20b/", "[::1]:80", "/a%20b/x"),
+        ("http://[::1]/a b", "[::1]", "/a%20b/x"),
+        ("https://exämple.org/ä", "xn--exmple-cua.org:443", "/%C3%A4/x"),
+    ],
+)
+def test_the_request_of_a_handshake_is_for_the_host_and_path_of_the_service(url: str, host: str, target: str) -> None:
+    server = ServerProtocol()
+    server.receive_data(WebSocket(Service(Options(check_url(url), "k")), "/x", {"X-Holdfast-Ticket": "t"}).greeting())
+    (request,) = server.events_received()
+    assert isinstance(request, Request)
+    assert request.path == target
+    sent = {name: request.headers[name] for name in ("Host", "X-API-Key", "X-Holdfast-Ticket")}
+    assert sent == {"Host": host, "X-API-Key": "k", "X-Holdfast-Ticket": "t"}

@@ -32,10 +32,10 @@ VECTORS = Path(__file__).resolve().parents[2] / "schemas/vectors/proof.json"
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[tuple[AgentServer, str]]:
     path = f"unix://{tmp_path}/agent.sock"
-    server = AgentServer(AgentSettings("pool-1", OLD, "1", env={"IMAGE": "says", "GIVEN": "no"}, workdir="/", pod_uid=UID))
+    server = AgentServer(AgentSettings("pool-1", OLD, "1", env={"IMAGE": "says", "GIVEN": "no"}, workdir="/", pod_uid=UID, grace_s=0))
     await server.start(listening_socket(path))
     yield server, path
-    await server.stop()
+    await server.leave()
 
 
 async def reach(endpoint: str, token: str) -> None:

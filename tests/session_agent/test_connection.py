@@ -60,11 +60,11 @@ class Echo(Handler):
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[tuple[AgentServer, str]]:
     path = str(tmp_path / "agent.sock")
-    server = AgentServer(AgentSettings("sb", TOKEN), {"tunnel": Echo, "shell": Echo})
+    server = AgentServer(AgentSettings("sb", TOKEN, grace_s=0), {"tunnel": Echo, "shell": Echo})
     Echo.instances.clear()
     await server.start(listening_socket(f"unix://{path}"))
     yield server, path
-    await server.stop()
+    await server.leave()
 
 
 def hello(session_id: str = "s" * 32, **changes: Any) -> Hello:
@@ -118,7 +118,7 @@ async def test_healthz_needs_no_token(agent: tuple[AgentServer, str]) -> None:
 
 
 async def test_small_frames_are_sent_over_tcp_without_delay() -> None:
-    server = AgentServer(AgentSettings("sb", TOKEN), {})
+    server = AgentServer(AgentSettings("sb", TOKEN, grace_s=0), {})
     listener = listening_socket("tcp://127.0.0.1:0")
     await server.start(listener)
     _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
@@ -127,7 +127,7 @@ async def test_small_frames_are_sent_over_tcp_without_delay() -> None:
     assert accepted._transport is not None
     assert accepted._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
     writer.close()
-    await server.stop()
+    await server.leave()
 
 
 async def test_the_agent_proves_that_it_has_the_token(agent: tuple[AgentServer, str]) -> None:

@@ -65,7 +65,7 @@ async def ready_for_a_run(sandbox: Client) -> None:
 
 
 def has_reported(process: ShellProcess) -> bool:
-    return waiting_bytes(process._status) > 0
+    return waiting_bytes(process.descriptors.status) > 0
 
 
 async def test_a_command_that_ended_in_time_was_not_timed_out() -> None:

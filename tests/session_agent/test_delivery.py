@@ -34,7 +34,7 @@ class ChannelWithoutCredit:
     def wake(self) -> None: ...
 
     def room(self) -> int:
-        return self.half.room
+        return max(0, self.half.limit - self.half.next)
 
     is_memory_full = False
 

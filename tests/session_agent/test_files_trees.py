@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.agent.files import copying
-from session_agent.agent.files import tree_operations as trees
+from session_agent import trees
+from session_agent.agent.files import copying, tree_operations
 from tests.session_agent.test_files_ops import entries, fs
 from tests.support.requires import requires
 
@@ -163,7 +163,7 @@ def test_a_mounted_directory_is_not_moved_to_another_file_system(tmp_path: Path,
     (tmp_path / "mounted/inside").write_text("x")
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "mounted"))
     with pytest.raises(OSError, match="busy") as refused:
-        trees.move_across(str(tmp_path / "mounted"), str(tmp_path / "new"))
+        tree_operations.move_across(str(tmp_path / "mounted"), str(tmp_path / "new"))
     assert refused.value.filename == str(tmp_path / "mounted")
     assert sorted(found.name for found in tmp_path.rglob("*")) == ["inside", "mounted"]
 
@@ -195,6 +195,6 @@ def test_a_move_that_runs_out_of_space_names_the_target(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(copying, "copy_contents", full)
     with pytest.raises(OSError, match="No space") as failed:
-        trees.move_across(str(tmp_path / "from"), str(tmp_path / "to"))
+        tree_operations.move_across(str(tmp_path / "from"), str(tmp_path / "to"))
     assert failed.value.filename == str(tmp_path / "to")
     assert os.listdir(tmp_path) == ["from"]

@@ -7,13 +7,18 @@ from typing import Any, cast
 
 import msgpack
 import pytest
+from holdfast_wire.codec import encode_item
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Failed
+from holdfast_wire.frames import AnyItem, Close, Failed, Hello, Open, Signal, Write
 from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import PARAMS_BYTES, PARAMS_CONTAINERS, PARAMS_ITEMS, PARAMS_SANDBOX_BYTES
 
-from session_agent.agent.session.channels import Handler
+from session_agent.agent.context import AgentContext
+from session_agent.agent.session.channels import Channel, Handler
 from session_agent.agent.session.large_params import Gathering
+from session_agent.agent.session.sessions import Sessions
+from session_agent.agent.settings import AgentSettings
+from tests.support.channel import SilentConnection
 
 
 class Recorder:
@@ -61,9 +66,27 @@ def test_nothing_is_opened_before_all_parameters_have_arrived(piece: int) -> Non
     channel.write(packed[-1:] + b"input", True)
     assert recorder.opened == [PARAMS]
     assert recorder.calls == [("signal", "INT"), ("resize", 3, 4), ("write", b"input", True)]
-    channel.write(b"more", False)
-    channel.close(True)
-    assert recorder.calls[3:] == [("write", b"more", False), ("close", True)]
+
+
+async def test_after_the_parameters_all_events_go_to_the_handler() -> None:
+    packed = msgpack.packb(PARAMS)
+    recorder = Recorder({})
+
+    def factory(context: AgentContext, channel: Channel) -> Handler:
+        return recorder.open(channel.params)
+
+    sessions = Sessions(AgentContext(AgentSettings("s", "t")), {"command": factory}, "epoch", {})
+    held = sessions.attach(Hello(1, "a session of a test", b"k" * 16, "", 0, 1, {}, 1), SilentConnection(), 0.0)
+    start = packed[:-1]
+    pieces = [Write(1, start[at : at + 131_072]) for at in range(0, len(start), 131_072)]
+    end: list[AnyItem] = [Signal(1, "INT"), Write(1, packed[-1:]), Write(1, b"more"), Close(1, True)]
+    offset = 0
+    for item in (Open(1, "command", {"packed": len(packed)}), *pieces, *end):
+        held.session.receive(encode_item(item, offset), 0.0)
+        held.dispatch(0.0)
+        offset += len(item.data) if isinstance(item, Write) else 1
+    assert recorder.opened == [PARAMS]
+    assert recorder.calls == [("signal", "INT"), ("write", b"more", False), ("close", True)]
 
 
 def test_a_client_that_disconnects_leaves_nothing() -> None:

@@ -23,6 +23,8 @@ from session_agent.agent.process.fork import Launch, Stdio
 from session_agent.agent.process.process_tree import Tags, TreeKill, has_unowned_children, mark_run, members, owned_by, read_tag
 from session_agent.agent.process.processes import Reaper, exit_outcome, signal_number
 from session_agent.agent.process.start_errors import CannotExecuteError
+from tests.support.own_process import in_own_process
+from tests.support.requires import requires
 from tests.support.until import until_async
 
 LAUNCH = Launch("/", {"PATH": os.environ["PATH"]})
@@ -102,6 +104,22 @@ async def test_errors_of_spawn_name_the_cause(reaper: Reaper) -> None:
         reaper.spawn(["true", "x" * 200_000], LAUNCH, stdio, print)
     assert resource.getrlimit(15)[0] == resource.RLIM_INFINITY
     assert not reaper.pids
+
+
+@requires("root")
+@in_own_process
+async def test_children_of_an_agent_with_raised_priority_have_normal_priority() -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, -5)
+    reaper = Reaper()
+    reaper.start()
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    stdio = null()
+    pid = reaper.spawn(["sleep", "600"], LAUNCH, stdio, ended.set_result)
+    os.close(stdio.stdin)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 0
+    os.kill(pid, signal.SIGKILL)
+    await ended
+    reaper.stop()
 
 
 async def test_the_tag_survives_setsid_exec_and_an_empty_environment(reaper: Reaper) -> None:

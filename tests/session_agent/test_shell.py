@@ -379,7 +379,7 @@ async def test_a_command_that_floods_the_pipe_of_reports_is_ended_by_its_time_li
         await shell.run("true")
         (live,) = sandbox.context.shells.values()
         assert isinstance(live, Shell)
-        pipe = f"pipe:[{os.fstat(live.process._status).st_ino}]"
+        pipe = f"pipe:[{os.fstat(live.process.descriptors.status).st_ino}]"
         script = f'for f in /proc/$$/fd/*; do if [ "$(readlink $f)" = "{pipe}" ]; then echo found; cat /dev/zero >$f; fi; done'
         outcome = await shell.run(script, timeout_s=0.5)
         assert outcome.stdout.startswith(b"found\n")

@@ -41,7 +41,7 @@ async def _truncate_dump(sandbox: Client) -> ShellProcess:
     shell = only_shell(sandbox.context)
     process = shell.process
     await until_async(lambda: not process.opening_pipes and process.has_snapshot(), deadline_s=60, what="the dump")
-    files = process._files
+    files = process.descriptors.files
     os.ftruncate(files.descriptors[files._dumps[0][1]], 100)
     return process
 

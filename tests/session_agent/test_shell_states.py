@@ -5,16 +5,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from holdfast_wire.frames import Failed
 
+from session_agent.agent.process.process_tree import TreeKill
+from session_agent.agent.shell import shell as shell_module
 from session_agent.agent.shell.shell import Shell
 from session_agent.agent.shell.states import TRANSITIONS, IllegalTransitionError, State, check_transition
 from tests.support.own_process import in_own_process
 from tests.support.process_channel import client
+from tests.support.running import only_shell
+from tests.support.until import until_async
 
 PATH = os.environ["PATH"]
 
@@ -41,7 +46,11 @@ def test_every_state_is_reached_and_every_shell_can_end() -> None:
         (State.LOADING, State.RUNNING),
         (State.LOST, State.RUNNING),
         (State.SETTLING, State.RUNNING),
+        (State.RUNNING, State.KILLED),
         (State.ABORTING, State.IDLE),
+        (State.KILLING, State.IDLE),
+        (State.KILLED, State.LOADING),
+        (State.LOST, State.LOST),
         (State.ENDED, State.IDLE),
     ],
 )
@@ -75,7 +84,7 @@ async def test_the_states_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytes
         await shell.run("sleep 60", timeout_s=0.05)
         await shell.run("true")
         aborted = take_states()
-        assert aborted[:3] == [State.RUNNING, State.ABORTING, State.CHECKING]
+        assert aborted[:4] == [State.RUNNING, State.ABORTING, State.KILLING, State.CHECKING]
         assert aborted[-2:] == [State.RUNNING, State.IDLE]
         await shell.run("exit 3")
         assert take_states() == [State.RUNNING, State.LOST, State.LOADING, State.IDLE]
@@ -83,6 +92,25 @@ async def test_the_states_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytes
         await shell.run("true")
         assert take_states()[:3] == [State.RUNNING, State.SETTLING, State.IDLE]
     assert seen[-1] is State.ENDED
+
+
+async def test_a_shell_that_ends_while_the_processes_of_its_run_are_killed_is_rebuilt_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    kills: list[Callable[[], object]] = []
+    monkeypatch.setattr(shell_module, "TreeKill", lambda *values, **options: kills.append(lambda: TreeKill(*values, **options)))
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        await shell.run("X=kept")
+        run = shell.begin("sleep 60", timeout_s=0.05)
+        live = only_shell(sandbox.context)
+        await until_async(lambda: live._state is State.KILLING, deadline_s=60, what="the report of the aborted run")
+        os.kill(live.pid, signal.SIGKILL)
+        await until_async(lambda: live._state is State.LOST, deadline_s=60, what="the end of the shell")
+        monkeypatch.undo()
+        (kill,) = kills
+        kill()
+        outcome = await shell.wait(run)
+        assert (outcome.result["timed_out"], outcome.result["shell"]["restarted"]) == (True, True)
+        assert (await shell.run("echo $X")).stdout == b"kept\n"
 
 
 @pytest.mark.parametrize(("kind", "tty"), [("bash", False), ("sh", False), ("bash", True)])

@@ -86,7 +86,7 @@ async def test_nothing_is_reported_before_the_start_is_known() -> None:
         follower = box.sandbox.open("follow", {"id": "a"})
         assert box.starting
         assert channel.facts == again.facts == follower.facts == []
-        assert box.sandbox.context.busy()
+        assert box.sandbox.context.runs()
         box.release()
         for one in (channel, again, follower):
             outcome = await one.outcome()

@@ -1,7 +1,8 @@
 """The requirements of a test on the machine: `requires("namespaces", "root")`.
 
 Owns the probes and their explanations. A missing requirement skips the test with a message on a developer's machine and fails it with
-CI=true, so that the suite cannot pass by testing nothing. Use as a decorator or as `pytestmark = requires(...)`.
+CI=true, so that the suite cannot pass by testing nothing. Use as a decorator or as `pytestmark = requires(...)`. A test that
+finds out on its way that a requirement is missing calls `unmet`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from holdfast_server.redis import find_redis_server
@@ -38,11 +40,15 @@ def enforce(item: pytest.Item) -> None:
     for mark in item.iter_markers("requires"):
         for need in mark.args:
             reason = missing(need)
-            if reason is None:
-                continue
-            if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
-                pytest.fail(f"needs {need}, which CI must have: {reason}", pytrace=False)
-            pytest.skip(f"needs {need}: {reason}")
+            if reason is not None:
+                unmet(need, reason)
+
+
+def unmet(need: str, reason: str) -> NoReturn:
+    """End the running test, which cannot run here: skip it, or fail it where CI=true."""
+    if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
+        pytest.fail(f"needs {need}, which CI must have: {reason}", pytrace=False)
+    pytest.skip(f"needs {need}: {reason}")
 
 
 def _namespaces() -> str | None:

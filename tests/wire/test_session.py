@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from holdfast_wire.agent_session import AgentSession
+from holdfast_wire.client_session import ClientSession
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.events import Attached, Delivered, Dropped, Lost, Retired, Silent
+from holdfast_wire.events import Attached, Delivered, Dropped, Lost, Ponged, Retired, Silent
 from holdfast_wire.frames import (
     Ack,
     Close,
@@ -25,7 +27,6 @@ from holdfast_wire.frames import (
     Write,
 )
 from holdfast_wire.limits import CHANNELS, WINDOW_BYTES
-from holdfast_wire.session import AgentSession, ClientSession
 
 ID, SECRET = "a-session-for-tests", b"a secret of tests"
 
@@ -390,6 +391,33 @@ def test_silence_is_probed_and_then_fatal() -> None:
     client.tick(20.0)
     assert client.events() == [Silent()]
     assert not client.connected
+
+
+def test_the_answer_of_a_requested_ping_is_reported_once() -> None:
+    pair = Pair()
+    client = pair.client
+    client.events()
+    client.tick(5.0)
+    pair.up()
+    pair.down()
+    assert client.events() == [], "nothing waits for the answer to a probe"
+    first, second = client.ping(6.0), client.ping(6.0)
+    assert client.deadline() == 11.0
+    client.receive(encode(Pong(second + 1)), 6.0)
+    assert client.events() == [], "no such Ping was sent"
+    pair.up()
+    pair.down()
+    client.receive(encode(Pong(first)), 6.0)
+    assert client.events() == [Ponged(second)], "the agent answers the newest Ping alone"
+    assert client.deadline() == 11.0
+
+
+def test_a_ping_is_not_sent_on_the_next_connection() -> None:
+    pair = Pair()
+    pair.cut()
+    pair.client.ping(1.0)
+    (message,) = pair.connect()
+    assert isinstance(decode(message)[0], Hello)
 
 
 def test_a_pause_of_this_process_does_not_count_as_silence_of_the_peer() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from holdfast_wire import session
+from holdfast_wire.agent_session import AgentSession
+from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import AnyItem, Hello
 from holdfast_wire.halves import ReceiveHalf, SendHalf
-from holdfast_wire.session import AgentSession, ClientSession
+from holdfast_wire.session_base import Session
 
 from tests.support.planted import Plant, expect_caught
 
@@ -89,13 +90,13 @@ def _resume_starts_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def _credit_not_repeated(patch: pytest.MonkeyPatch) -> None:
-    original = session.Session._resume
+    original = Session._resume
 
-    def resume(self: session.Session, received: dict[int, int]) -> None:
+    def resume(self: Session, received: dict[int, int]) -> None:
         original(self, received)
         self._owed._credits.clear()
 
-    patch.setattr(session.Session, "_resume", resume)
+    patch.setattr(Session, "_resume", resume)
 
 
 def _stale_greeting_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -127,22 +128,21 @@ def _ended_channels_never_retired(patch: pytest.MonkeyPatch) -> None:
 
 
 def _silence_ignored(patch: pytest.MonkeyPatch) -> None:
-    original = session.Session.tick
+    original = Session.tick
 
-    def tick(self: session.Session, now: float) -> None:
+    def tick(self: Session, now: float) -> None:
         self._heard = now
         original(self, now)
 
-    patch.setattr(session.Session, "tick", tick)
+    patch.setattr(Session, "tick", tick)
 
 
 def _credit_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SendHalf, "room", property(lambda self: 1 << 40))
     patch.setattr(SendHalf, "limit", property(lambda self: 1 << 40, lambda self, value: None), raising=False)
 
 
 def _received_offset_is_one_too_high(patch: pytest.MonkeyPatch) -> None:
-    def offsets(self: session.Session) -> dict[int, int]:
+    def offsets(self: Session) -> dict[int, int]:
         return {number: channel.inbound.received + (channel.inbound.received > 0) for number, channel in self._channels.items()}
 
     patch.setattr(ClientSession, "_offsets", offsets)

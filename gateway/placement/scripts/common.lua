@@ -1,4 +1,4 @@
--- Shared by every step; the loader puts it in front of each script. Defines functions only.
+-- Shared by every step; the loader puts it in front of each script. Only defines.
 -- A record's hash: doc owner inc fp status endpoint created ready ready_by life idle hb active beat ended reason fault message expires spare leaving leaving_reason
 -- leaving_fault leaving_message egress (JSON, once it was changed) request (what made it) begun ('' while its creation is queued)
 -- (times and durations in milliseconds, '' or missing where there is none).
@@ -69,7 +69,9 @@ local function save(key, due, id, record, changed, keep_failed)
   redis.call('ZADD', due, at and text(at) or '+inf', id)
 end
 
--- True when a controller with a newer term has written here: the caller must stop.
+local FENCED = redis.error_reply('FENCED a newer controller leads')
+
+-- True when a controller with a newer term has written here: the step must answer FENCED, an error that `redis_connection` knows.
 local function fenced(term_key, term)
   if term == '' then return false end
   local seen = tonumber(redis.call('GET', term_key) or '0')

@@ -3,8 +3,8 @@
 -- ARGV: 1 id  2 owner ('' any)  3 incarnation ('' any)  4 reason  5 fault  6 message  7 tombstone ttl ms  8 forget (1: no tombstone)  9 term
 --       10 identifies the request of a create that its client has cancelled ('' none): only what that request created is removed, and it
 --       is refused if it arrives, or arrives again, after this
--- Answer: {deleted|record|tombstone|missing|fenced, hash}; record: it has another owner, incarnation or request, and stays
-if fenced(KEYS[6], ARGV[9]) then return { 'fenced', {} } end
+-- Answer: {deleted|record|tombstone|missing, hash}; record: it has another owner, incarnation or request, and stays
+if fenced(KEYS[6], ARGV[9]) then return FENCED end
 if ARGV[10] ~= '' then
   redis.call('DEL', KEYS[8]) -- a step that has written is let through by a full store
   redis.call('SET', KEYS[8], 1, 'PX', ARGV[7])

@@ -1,8 +1,8 @@
 -- End one sandbox if its time has really run out by now.
 -- KEYS: 1 record  2 tombstone  3 due  4 owned  5 term  6 changes
 -- ARGV: 1 id  2 keep_failed  3 tombstone ttl ms  4 term  5 '1' where its agent must be asked before it ends for being idle
--- Answer: {expired|kept|ask|later|missing|fenced, hash as it was, cause}; kept: failed but still recorded
-if fenced(KEYS[5], ARGV[4]) then return { 'fenced', {}, '' } end
+-- Answer: {expired|kept|ask|later|missing, hash as it was, cause}; kept: failed but still recorded
+if fenced(KEYS[5], ARGV[4]) then return FENCED end
 remove_unreadable(KEYS[1])
 local r = read(KEYS[1])
 if not r then

@@ -2,8 +2,8 @@
 -- announced to leave gets that cause: later reports of its end ("gone") carry less. This does not hold for an end by the workload itself.
 -- KEYS: 1 record  2 tombstone  3 due  4 term  5 changes
 -- ARGV: 1 id  2 incarnation  3 reason  4 fault  5 message  6 keep_failed  7 term ('' from a gateway)  8 the status it must have ('' either)
--- Answer: {record|tombstone|missing|fenced, hash}
-if fenced(KEYS[4], ARGV[7]) then return { 'fenced', {} } end
+-- Answer: {record|tombstone|missing, hash}
+if fenced(KEYS[4], ARGV[7]) then return FENCED end
 local r = read(KEYS[1])
 if r and r.inc == ARGV[2] and r.status ~= 'failed' and (ARGV[8] == '' or r.status == ARGV[8]) then
   local reason, fault, message = ARGV[3], ARGV[4], ARGV[5]

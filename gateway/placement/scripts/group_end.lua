@@ -1,8 +1,8 @@
 -- End a group: nothing can join it any more, and the controller deletes its sandboxes. For its owner, and for the controller once its lease expired.
 -- KEYS: 1 group  2 members  3 groups  4 term
 -- ARGV: 1 group key  2 reason  3 message  4 remembered for ms  5 term ('' its owner)
--- Answer: {ended|later|missing|fenced, hash, some members and when they joined, number of members}; later: its lease has not expired
-if fenced(KEYS[4], ARGV[5]) then return { 'fenced', {}, {}, 0 } end
+-- Answer: {ended|later|missing, hash, some members and when they joined, number of members}; later: its lease has not expired
+if fenced(KEYS[4], ARGV[5]) then return FENCED end
 local f = redis.call('HMGET', KEYS[1], 'state', 'due', 'lease')
 if not f[1] then
   redis.call('ZREM', KEYS[3], ARGV[1])

@@ -2,8 +2,8 @@
 -- KEYS: 1 group  2 members  3 groups  4 term
 -- ARGV: 1 group key  2 owner  3 name  4 sandbox id  5 lease the caller holds ('' any)  6 ttl ms to begin with when it is rebuilt ('' none)
 --       7 term ('' from a gateway)
--- Answer: {ok|lapsed|fenced, hash, number of members}
-if fenced(KEYS[4], ARGV[7]) then return { 'fenced', {}, 0 } end
+-- Answer: {ok|lapsed, hash, number of members}
+if fenced(KEYS[4], ARGV[7]) then return FENCED end
 local f = redis.call('HMGET', KEYS[1], 'state', 'lease')
 local rebuilt = ARGV[7] ~= ''
 if not rebuilt then

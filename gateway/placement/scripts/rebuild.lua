@@ -1,8 +1,8 @@
 -- Write the record of a sandbox the runtime has and this store does not know.
 -- KEYS: 1 record  2 tombstone  3 due  4 owned  5 term  6 changes
 -- ARGV: 1 id  2 owner  3 incarnation  4 doc  5 endpoint  6 created ms  7 lifetime  8 idle  9 heartbeat  10 keep_failed  11 term
--- Answer: {rebuilt|known|dead|fenced}; dead: a tombstone shows that this incarnation has ended
-if fenced(KEYS[5], ARGV[11]) then return { 'fenced' } end
+-- Answer: {rebuilt|known|dead}; dead: a tombstone shows that this incarnation has ended
+if fenced(KEYS[5], ARGV[11]) then return FENCED end
 remove_unreadable(KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 1 then return { 'known' } end
 if redis.call('HGET', KEYS[2], 'inc') == ARGV[3] then return { 'dead' } end

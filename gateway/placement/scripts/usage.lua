@@ -3,8 +3,8 @@
 -- KEYS: 1 usage  2 usages  3 term
 -- ARGV: 1 verb (reserve, count, release)  2 owner  3 id  4 cpu  5 memory  6 most sandboxes  7 most cpu  8 most memory ('' no limit)
 --       9 release: since when, as the caller saw it ('' whenever)  10 term ('' from a gateway)
--- Answer: {fresh|known|over|fenced, n, cpu, memory}; over: nothing was reserved, the sums are what they would have been
-if fenced(KEYS[3], ARGV[10]) then return { 'fenced', 0, '0', '0' } end
+-- Answer: {fresh|known|over, n, cpu, memory}; over: nothing was reserved, the sums are what they would have been
+if fenced(KEYS[3], ARGV[10]) then return FENCED end
 local known, n, cpu, memory = unpack(redis.call('HMGET', KEYS[1], ARGV[3], '=n', '=cpu', '=memory'))
 n, cpu, memory = tonumber(n or '0'), tonumber(cpu or '0'), tonumber(memory or '0')
 local function answer(outcome) return { outcome, n, text(cpu), text(memory) } end

@@ -144,9 +144,9 @@ class KubernetesRuntime:
         async with contextlib.aclosing(watch.changes()) as changes:
             async for change in changes:
                 match change:
-                    case Listed(objects):
+                    case Listed():
                         synced = True
-                        yield Synced(self._statuses_of(objects.values()))
+                        yield Synced()
                     case Changed(facts, before):
                         for event in on_change(facts, before, self.settings) if synced else ():
                             yield event
@@ -228,13 +228,9 @@ class KubernetesRuntime:
                 return incarnation is None and facts.name == pod_name(sandbox_id)
             return record.sandbox_id == sandbox_id and incarnation in (None, record.incarnation)
 
-        try:
-            facts = read_pod(await self.api.get(f"{self.pods}/{pod_name(sandbox_id)}"))
-            if is_meant(facts):
-                return [facts]
-        except ApiError as error:
-            if error.status != 404:
-                raise
+        named = await self.api.find(f"{self.pods}/{pod_name(sandbox_id)}")
+        if named is not None and is_meant(facts := read_pod(named)):
+            return [facts]
         selector = f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}"
         return [facts async for facts in self._pods_of(selector) if is_meant(facts)]
 
@@ -256,12 +252,7 @@ class KubernetesRuntime:
 
     async def _same(self, facts: PodStatus) -> PodStatus | None:
         """The current state of the same pod."""
-        try:
-            now = read_pod(await self.api.get(f"{self.pods}/{facts.name}"))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return None
+        now = read_pod(await self.api.find(f"{self.pods}/{facts.name}") or {})  # what is not there has no uid
         return now if now.uid == facts.uid else None
 
     async def _pods_of(self, selector: str) -> AsyncIterator[PodStatus]:

@@ -1,19 +1,19 @@
-"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST if WebSockets are blocked. Owns when
-a driver is created, replaced or left to another process, the choice between session and REST, and the order in which the shells, tunnels
-and connections of a sandbox object are closed. Does not own the driver (``_transport``) nor the operations over it (``sandbox``, its only
-subclass).
+"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST where WebSockets are blocked.
+
+Owns when a driver is made, replaced or left to another process, the choice between session and REST, and the order in which all that a
+sandbox object has open ends. Does not own the driver (``_transport``), the sandbox's record and end (``lifecycle``), nor the operations
+over a session (``sandbox``).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._async.shell import AsyncShell
 from holdfast._errors import ClientClosedError, HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
-from holdfast._options import Options
 from holdfast._public import public
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.driver import SessionDriver
@@ -21,9 +21,13 @@ from holdfast._transport.aio.events import Background, Event, Lock
 from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
+if TYPE_CHECKING:
+    from holdfast import AsyncSandboxClient  # by its public name: its module imports this one
 
-class AsyncLifetime:
-    """The shells, tunnels and heartbeats of a sandbox object. A new one is created in another process or event loop, and after a reset."""
+
+class AsyncResources:
+    """What a sandbox object has open beside its session: shells, tunnels and heartbeats. Another begins in another process or event loop,
+    and after a reset."""
 
     def __init__(self, rest: AsyncRest, sandbox_id: str, fenced: Callable[[], bool]) -> None:
         self.heartbeat_s: float | None = None
@@ -76,28 +80,27 @@ class AsyncLifetime:
 class AsyncAttachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, in_use: set[Any], rest: AsyncRest, options: Options, sandbox_id: str, token: SessionToken | None) -> None:
-        """``in_use``: the client's sandboxes, which are closed together with it."""
+    def __init__(self, client: AsyncSandboxClient, sandbox_id: str, token: SessionToken | None) -> None:
         self.id = sandbox_id
-        self._in_use = in_use
-        self._rest = rest
-        self._options = options
+        self._client = client
+        self._rest = client._rest
+        self._options = client._options
         self._token = token
         self._driver: SessionDriver | None = None
         self._lock = Lock()
-        self._by_rest = options.transport == "rest"
-        self._life = self._new_life()
+        self._by_rest = self._options.transport == "rest"
+        self._resources = self._new_resources()
 
-    def _new_life(self) -> AsyncLifetime:
-        return AsyncLifetime(self._rest, self.id, lambda: self._fenced)
+    def _new_resources(self) -> AsyncResources:
+        return AsyncResources(self._rest, self.id, lambda: self._fenced)
 
     def _heartbeat(self, interval_s: float) -> None:
-        self._in_use.add(self)
-        self._life.beat(interval_s)
+        self._client._in_use.add(self)
+        self._resources.beat(interval_s)
 
     def _start_over(self) -> None:
-        """Start again in this process or event loop: background work of the previous one does not run here."""
-        former, self._life = self._life, self._new_life()
+        """Begin anew in this process or event loop: background work of the former one does not run here."""
+        former, self._resources = self._resources, self._new_resources()
         if former.heartbeat_s is not None:
             self._heartbeat(former.heartbeat_s)
 
@@ -134,8 +137,8 @@ class AsyncAttachable:
                 token, self._token = self._token, None
                 driver = await self._begun(token)
                 self._driver = driver
-                self._in_use.add(self)
-                if self._rest.closed:  # closed during the attach: closing the client did not find this driver
+                self._client._in_use.add(self)
+                if self._rest.closed:  # during the attach: closing the client did not find this driver
                     await driver.close()
                     self._rest.check_open()
         return driver

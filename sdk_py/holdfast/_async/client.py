@@ -71,7 +71,8 @@ class AsyncSandboxClient:
             max_output_bytes=max_output_bytes,
         )
         self._rest = AsyncRest(self._options)
-        self._in_use: set[AsyncSandbox] = set()
+        self._in_use: set[Any] = set()
+        """The sandboxes that are closed with this client."""
         self._groups: set[AsyncGroup] = set()
         self.images = AsyncImages(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
@@ -155,17 +156,7 @@ class AsyncSandboxClient:
             cluster=cluster,
         )
         self._rest.check_open()
-        key = new_id()
-        try:
-            info = await self._rest.create(body, key)
-            self._rest.check_open()
-        except (Cancelled, ClientClosedError):  # closed during this request
-            await self._forget(chosen, key)
-            raise
-        except HoldfastError as why:
-            if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
-                await self._forget(chosen, key, status="failed")
-            raise
+        info, _ = await self._create(body, shared=exist_ok)
         sandbox = self._sandbox(info.sandbox_id, info)
         sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
@@ -261,7 +252,23 @@ class AsyncSandboxClient:
     def _sandbox(self, sandbox_id: str, info: SandboxInfo | None = None, session: SessionToken | None = None) -> AsyncSandbox:
         from holdfast._async.sandbox import AsyncSandbox  # with all of a session: a program that only lists does without
 
-        return AsyncSandbox(self, self._rest, self._options, sandbox_id, info, session)
+        return AsyncSandbox(self, sandbox_id, info, session)
+
+    async def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
+        """The record of the sandbox that ``body`` describes, and the key of its create. One that fails is deleted, unless it is shared with
+        other clients; one that its caller does not get is deleted too."""
+        sandbox_id, key = body["sandbox_id"], new_id()
+        try:
+            info = await self._rest.create(body, key)
+            self._rest.check_open()
+        except (Cancelled, ClientClosedError):  # closed during this request
+            await self._forget(sandbox_id, key)
+            raise
+        except HoldfastError as why:
+            if not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
+                await self._forget(sandbox_id, key, status="failed")
+            raise
+        return info, key
 
     async def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
         """Delete the sandbox that was created under ``key`` and cannot be returned to the caller; with ``status``, only if it has that

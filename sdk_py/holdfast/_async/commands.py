@@ -55,6 +55,6 @@ async def open_shell(sandbox: AsyncAttachable, params: dict[str, Any]) -> AsyncS
     if sink.info is None:
         raise sink.over()
     shell = AsyncShell(driver, sink, named=named)
-    life = sandbox._life
-    life.shells = {other for other in life.shells if not other._sink.ended} | {shell}
+    resources = sandbox._resources
+    resources.shells = {other for other in resources.shells if not other._sink.ended} | {shell}
     return shell

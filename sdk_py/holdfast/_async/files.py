@@ -9,7 +9,7 @@ import builtins
 import contextlib
 import os
 from binascii import crc32
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
@@ -88,19 +88,12 @@ class AsyncFiles:
     ) -> AsyncIterator[bytes]:
         part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length, user=user)}
-        transfer = AsyncTransfer(await self._sandbox._attached(), "read", params)
-        try:
+        with AsyncTransfer(await self._sandbox._attached(), "read", params) as transfer:
             await transfer.opened()
             while data := await transfer.read():
                 seen.note(data)
                 yield data
             seen.check(await transfer.closed())
-        except GeneratorExit:
-            transfer.abandon()
-            raise
-        except BaseException:
-            transfer.stop()
-            raise
 
     async def write(
         self,
@@ -300,14 +293,19 @@ class AsyncFiles:
         left_out: list[Path] = []
         pieces = pack(source, left_out=left_out)
         try:
-            with await self._open("upload", remote, user=user) as transfer:
-                while data := await run_blocking(next, pieces, b""):
-                    await transfer.write(data)
-                await transfer.write(b"", eof=True)
-                return read_transfer(await transfer.closed(), left_out=len(left_out))
+            moved = await self._upload_archive(pieces, remote, user)
         finally:
             with contextlib.suppress(ValueError):  # cancelled while a thread reads: the generator is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
+        return read_transfer(moved, left_out=len(left_out))
+
+    async def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
+        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        with await self._open("upload", remote, user=user) as transfer:
+            while data := await run_blocking(next, pieces, b""):
+                await transfer.write(data)
+            await transfer.write(b"", eof=True)
+            return await transfer.closed()
 
     async def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.

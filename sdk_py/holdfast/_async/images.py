@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._arguments import bad
 from holdfast._async.rest import AsyncRest
 from holdfast._public import public
-from holdfast._results import ImageInfo
+from holdfast._results import ImageInfo, take
 from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.rest.readers import image_info
 from holdfast._urls import quoted
@@ -29,8 +29,7 @@ class AsyncImages:
 
     async def list(self) -> ImageList:
         """All images."""
-        body = (await self._rest.request("GET", "/images")).value()
-        rows = body.get("images", []) if isinstance(body, dict) else body
+        rows = take((await self._rest.request("GET", "/images")).map(), "images", list, default=[])
         return [image_info(row) for row in rows if isinstance(row, dict)]
 
     async def import_(self, path: LocalImage, name: str) -> ImageInfo:

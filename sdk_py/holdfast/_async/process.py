@@ -15,7 +15,6 @@ from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.session.command_call import Call
-from holdfast._transport.session.sinks import ShellSink
 
 
 @public
@@ -59,27 +58,27 @@ class AsyncCommandStream:
     The command starts with the first step of the iteration. Leaving the iteration early cancels the command.
     """
 
-    _running: AsyncRunning | None = None
-    """None also where ``__init__`` was interrupted: the finalizer reads it."""
+    _begun = False
+    """Whether it was sent. False also where ``__init__`` was interrupted: the finalizer reads it."""
     _abandoned = False
 
-    def __init__(self, driver: SessionDriver, sink: ShellSink, new: Callable[[], Call]) -> None:
+    def __init__(self, driver: SessionDriver, call: Call, send: Callable[[], None]) -> None:
         self._driver = driver
-        self._sink = sink
-        self._new = new
+        self._call = call
+        self._send = send
+        self._running = AsyncRunning(driver, call)
         self._result: CommandResult | None = None
 
     def _started(self) -> AsyncRunning:
-        if self._running is None:
-            call = self._new()
-            self._running = AsyncRunning(self._driver, call)
+        if not self._begun:
+            self._begun = True
             try:
-                self._driver.perform(self._sink.run, call)
+                self._driver.perform(self._send)
             except Cancelled:
                 self._abandon()
                 raise
             except BaseException:
-                self._running = None
+                self._begun = False
                 raise
         return self._running
 
@@ -87,9 +86,9 @@ class AsyncCommandStream:
     def result(self) -> CommandResult:
         """The outcome. Raises ``RuntimeError`` before the iteration has ended."""
         if self._result is None:
-            if self._running is None or not self._running.done:
+            if not self._call.done:
                 raise RuntimeError("iterate to the end first, or await wait()")
-            self._result = self._running._call.result()
+            self._result = self._call.result()
         return self._result
 
     async def wait(self) -> CommandResult:
@@ -114,13 +113,13 @@ class AsyncCommandStream:
             await running.close()
             raise
         if chunk is None:
-            self._result = running._call.result()
+            self._result = self._call.result()
             raise StopAsyncIteration
         return chunk
 
     async def close(self) -> None:
         """Cancel the command if it still runs."""
-        if self._running is not None:
+        if self._begun:
             await self._running.close()
 
     async def __aenter__(self) -> Self:
@@ -131,10 +130,9 @@ class AsyncCommandStream:
         await self.close()
 
     def _abandon(self) -> None:
-        running = self._running
-        if running is not None and not running._call.done and not self._abandoned:
+        if self._begun and not self._call.done and not self._abandoned:
             self._abandoned = True
-            self._driver.later(running._call.cancel)
+            self._driver.later(self._call.cancel)
 
     def __del__(self) -> None:
         self._abandon()

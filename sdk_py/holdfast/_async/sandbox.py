@@ -1,22 +1,19 @@
 """One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
 
-Owns the public methods, and whether the sandbox is deleted. Does not own the connection and what is closed with it (``attachable``), how
-commands are started (``commands``) or REST routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
+Owns the public methods that work in a sandbox. Does not own its driver (``attachable``), its record and end (``lifecycle``), how commands
+begin (``commands``) or REST routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self
-from warnings import warn
+from typing import TYPE_CHECKING, Any
 
 from holdfast._arguments import (
     RemotePath,
     content_of,
     given,
     host_of,
-    lifetime_of,
     local_port_of,
     name_of,
     new_id,
@@ -27,22 +24,19 @@ from holdfast._arguments import (
     time_limit,
     wait_time_of,
 )
-from holdfast._async.attachable import AsyncAttachable
 from holdfast._async.commands import begin, execute, open_shell
 from holdfast._async.files import AsyncFiles
+from holdfast._async.lifecycle import AsyncLifecycle
 from holdfast._async.process import AsyncProcess, AsyncTerminal
-from holdfast._async.rest import AsyncRest
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import ClientClosedError, SandboxLostError, UnsupportedError, from_map
+from holdfast._errors import UnsupportedError
 from holdfast._file_results import PatchResult, read_patch
-from holdfast._options import Options
 from holdfast._public import public
-from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, network_body, shell_params, terminal_params
-from holdfast._results import CommandResult, SandboxInfo, ending
+from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, shell_params, terminal_params
+from holdfast._results import CommandResult, SandboxInfo
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
@@ -50,32 +44,17 @@ if TYPE_CHECKING:
 
 
 @public
-class AsyncSandbox(AsyncAttachable):
+class AsyncSandbox(AsyncLifecycle):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
     Methods raise ``SandboxLostError`` if the sandbox is gone, ``OutcomeUnknownError`` if it cannot be determined whether a command ran, and
     ``ServiceUnavailableError`` if the service does not answer for longer than ``resume_timeout_s``.
     """
 
-    def __init__(
-        self,
-        client: AsyncSandboxClient,
-        rest: AsyncRest,
-        options: Options,
-        sandbox_id: str,
-        info: SandboxInfo | None,
-        token: SessionToken | None = None,
-    ) -> None:
-        super().__init__(client._in_use, rest, options, sandbox_id, token)
-        self._client = client
+    def __init__(self, client: AsyncSandboxClient, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
+        super().__init__(client, sandbox_id, info, token)
         self.files = AsyncFiles(self)
-        """The sandbox's files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
-        self._info = info
-        self._deleted = False
-        self._made_here = info is not None
-        self._owns_client = False
-        self._request: dict[str, Any] | None = None
-        """The request that created it, if this client did."""
+        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
 
     @classmethod
     @opening
@@ -95,16 +74,6 @@ class AsyncSandbox(AsyncAttachable):
             raise
         sandbox._owns_client = True
         return sandbox
-
-    @property
-    def client(self) -> AsyncSandboxClient:
-        """The client that this object was created with."""
-        return self._client
-
-    @property
-    def sandbox_id(self) -> str:
-        """The id, under the name that REST and ``SandboxInfo`` use."""
-        return self.id
 
     # Commands ---------------------------------------------------------------------------------------------------
 
@@ -308,147 +277,15 @@ class AsyncSandbox(AsyncAttachable):
         so many seconds (0: at once). Without ``wait_s`` a connection to a port on which no program listens is closed, and ``last_error``
         has the reason.
         """
-        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._life.tunnels)
+        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._resources.tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
         limit_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
         await self._attached()
         if limit_s is not None:
             await tunnel._until_served(limit_s)
         await tunnel._listen(*place)
-        self._life.tunnels.add(tunnel)
+        self._resources.tunnels.add(tunnel)
         return tunnel
-
-    # Life -------------------------------------------------------------------------------------------------------
-
-    async def info(self) -> SandboxInfo:
-        """The service's record of the sandbox. It is requested once; ``refresh`` requests it again."""
-        return self._info or await self.refresh()
-
-    async def refresh(self) -> SandboxInfo:
-        """Request the service's current record of the sandbox. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason."""
-        self._info = await self._rest.get(self.id)
-        return self._info
-
-    async def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
-        """Change what the sandbox may reach from now on; ``network`` is as in ``create_sandbox``. Raises ``UnsupportedError`` if the
-        runtime cannot."""
-        self._info = await self._rest.change(self.id, "network", network_body(network))
-        return self._info
-
-    async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
-        """Set the sandbox's end to ``lifetime_s`` seconds from now, at most 366 days; this may be earlier or later than before."""
-        given_s = lifetime_of(lifetime_s, "lifetime_s", "to end it now, call delete()")
-        self._info = await self._rest.change(self.id, "lifetime", {"lifetime_s": given_s})
-        return self._info
-
-    async def extend(self, seconds: float) -> SandboxInfo:
-        """Postpone the sandbox's end by ``seconds``. A sandbox without a lifetime is not changed."""
-        given_s = lifetime_of(seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
-        self._info = await self._rest.change(self.id, "lifetime", {"extend_s": given_s})
-        return self._info
-
-    async def session_token(self) -> str:
-        """A token with which another client can take over this session (``client.take_over``). It is a secret: treat it like a password. It
-        is valid as long as the session exists: up to 15 minutes without a connection, and not after a ``close`` while nothing was running.
-        """
-        session = (await self._attached()).engine.session
-        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._life.heartbeat_s).write()
-
-    async def keep_alive(self) -> None:
-        """Report that the sandbox is still needed: its idle time and its heartbeat time-out start again from zero."""
-        await self._rest.heartbeat(self.id)
-
-    async def reset(self) -> SandboxInfo:
-        """Delete the sandbox with everything in it, and create it again with the same id and arguments. Returns when it is ready. Shells,
-        processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason ``reset``; the lifetime starts again.
-        Raises ``UnsupportedError`` if another client created the sandbox, and the errors of ``create_sandbox``, after which the sandbox no
-        longer exists.
-        """
-        body = self._request
-        if body is None:
-            hint = "delete it and create it again; only an object that create_sandbox() returned knows the arguments"
-            raise UnsupportedError("unsupported", f"sandbox {self.id} was not created by this client: it cannot be reset", hint=hint)
-        self._check_own()
-        self._check_not_deleted()
-        async with self._lock.own:  # requests that are made during this wait use the new session
-            driver, self._driver = self._driver, None
-            if driver is not None and driver.here:
-                driver.perform(driver.engine.reset)
-            await self._life.end(driver)
-            await self._rest.delete(self.id)
-            key = new_id()
-            try:
-                self._info = await self._rest.create(body | {"exist_ok": False}, key)
-                self._rest.check_open()
-            except (Cancelled, ClientClosedError):  # closed during this request
-                await self._client._forget(self.id, key)
-                raise
-            if self._deleted:  # another task or thread deleted the sandbox during the reset: it found the old one, or none
-                await self._client._forget(self.id, key)
-                self._check_not_deleted()
-            self._start_over()
-        return self._info
-
-    def _check_not_deleted(self) -> None:
-        if self._deleted:
-            message = f"sandbox {self.id!r} was deleted: it cannot be reset"
-            raise SandboxLostError("sandbox_gone", message, hint="create a new sandbox")
-
-    def _check_own(self) -> None:
-        """Raise if another client has taken the session over: that client now owns the sandbox."""
-        driver = self._driver
-        if driver is not None and driver.engine.error is not None and self._fenced:
-            raise from_map(driver.engine.error.to_map())
-
-    async def delete(self) -> bool:
-        """Delete the sandbox with everything in it. Returns False if it no longer existed."""
-        self._deleted = True
-        await self._let_go()
-        try:
-            return await self._rest.delete(self.id)
-        finally:
-            await self._close_own_client()
-
-    async def close(self) -> None:
-        """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
-        driver = self._driver
-        if driver is not None and driver.engine.error is None and driver.here:
-            await self._life.leave_shells(self._options.cancel_timeout_s)
-        await self._let_go()
-        await self._close_own_client()
-
-    async def _close_own_client(self) -> None:
-        if self._owns_client:
-            await self._client.close()
-
-    async def _let_go(self) -> None:
-        self._made_here = False
-        self._in_use.discard(self)
-        driver = self._driver
-        if not self._fenced:  # the error stays: a new session from here would disturb the client that took over
-            self._driver = None
-        await self._life.end(driver)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._fenced:
-            await self.close()  # another client owns it now
-        else:
-            await self.delete()
-
-    def __reduce__(self) -> Never:
-        raise TypeError("a sandbox object cannot be copied or pickled: pass its id, and call client.get_sandbox(id) there")
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id}{ending(self._info)}>"
-
-    def __del__(self) -> None:
-        if getattr(self, "_made_here", False) and not self._client._closed:
-            lives = ending(self._info) or " until it is deleted"
-            message = f"sandbox {self.id} was neither deleted nor closed and keeps running{lives}: use 'with'"
-            warn(message, ResourceWarning, stacklevel=2)
 
     def _limit(self, max_output_bytes: int | None, keep: Keep = "head") -> int:
         return output_limit(max_output_bytes, self._options.max_output_bytes, keep)

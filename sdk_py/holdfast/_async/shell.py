@@ -10,18 +10,19 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import content_of, output_limit, size_of
+from holdfast._arguments import bad, command_id_of, content_of, output_limit, size_of
 from holdfast._async.process import AsyncCommandStream
 from holdfast._async.running import outcome
 from holdfast._async.transfers import send
 from holdfast._errors import UnsupportedError
 from holdfast._public import public
-from holdfast._requests import Keep
+from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio.driver import SessionDriver
+from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sink import AnyEvent
-from holdfast._transport.session.sinks import ShellSink, new_run
+from holdfast._transport.session.sinks import ShellSink
 
 
 @public
@@ -64,9 +65,7 @@ class AsyncShell:
         the ``tail`` or ``both`` ends. Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError``, ``SessionLostError`` and
         ``ServiceUnavailableError``. Cancelling the wait interrupts the command.
         """
-        data = None if input is None else content_of(input, "input")
-        limit = output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
-        call = new_run(self._driver.engine, self._sink, command, timeout, data, command_id, limit, collecting=True)
+        call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, collecting=True)
         return await outcome(self._driver, call, partial(self._sink.run, call))
 
     def stream(
@@ -82,10 +81,30 @@ class AsyncShell:
         """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors are those of ``run``:
         ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
         """
-        data = None if input is None else content_of(input, "input")
-        limit = output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
-        new = partial(new_run, self._driver.engine, self._sink, command, timeout, data, command_id, limit, collecting=False)
-        return AsyncCommandStream(self._driver, self._sink, new)
+        call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, collecting=False)
+        return AsyncCommandStream(self._driver, call, partial(self._sink.run, call))
+
+    def _new_call(
+        self,
+        command: str,
+        timeout: float | None,
+        data: bytes | str | None,
+        command_id: str | None,
+        max_output_bytes: int | None,
+        keep: Keep,
+        *,
+        collecting: bool,
+    ) -> Call:
+        """A command that ``ShellSink.run`` sends; ``data`` is all of its standard input."""
+        driver, options = self._driver, self._driver.options
+        if data is not None and self.tty:
+            raise bad("a command on a terminal reads typed keys and takes no other input", hint="shell.write() types them while it runs")
+        limit = output_limit(max_output_bytes, options.max_output_bytes, keep)
+        call = Call(self._sink, driver.engine.new_event, command_id_of(command_id), limit, collecting=collecting)
+        call.params = run_params(command, timeout, options.command_timeout_s, data is not None)
+        if data is not None:
+            call.give(content_of(data, "input"))
+        return call
 
     async def write(self, data: bytes | str) -> None:
         """Type on the shell's terminal (``shell(tty=True)``): ``"yes\\n"``, ``"\\x03"`` for Ctrl-C, ``"\\x04"`` for end of input.

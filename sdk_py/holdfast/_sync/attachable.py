@@ -1,20 +1,20 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST if WebSockets are blocked. Owns when
-a driver is created, replaced or left to another process, the choice between session and REST, and the order in which the shells, tunnels
-and connections of a sandbox object are closed. Does not own the driver (``_transport``) nor the operations over it (``sandbox``, its only
-subclass).
+"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST where WebSockets are blocked.
+
+Owns when a driver is made, replaced or left to another process, the choice between session and REST, and the order in which all that a
+sandbox object has open ends. Does not own the driver (``_transport``), the sandbox's record and end (``lifecycle``), nor the operations
+over a session (``sandbox``).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._sync.shell import Shell
 from holdfast._errors import ClientClosedError, HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
-from holdfast._options import Options
 from holdfast._public import public
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads.driver import SessionDriver
@@ -22,9 +22,13 @@ from holdfast._transport.threads.events import Background, Event, Lock
 from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
+if TYPE_CHECKING:
+    from holdfast import SandboxClient  # by its public name: its module imports this one
 
-class Lifetime:
-    """The shells, tunnels and heartbeats of a sandbox object. A new one is created in another process or event loop, and after a reset."""
+
+class Resources:
+    """What a sandbox object has open beside its session: shells, tunnels and heartbeats. Another begins in another process or event loop,
+    and after a reset."""
 
     def __init__(self, rest: Rest, sandbox_id: str, fenced: Callable[[], bool]) -> None:
         self.heartbeat_s: float | None = None
@@ -77,28 +81,27 @@ class Lifetime:
 class Attachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, in_use: set[Any], rest: Rest, options: Options, sandbox_id: str, token: SessionToken | None) -> None:
-        """``in_use``: the client's sandboxes, which are closed together with it."""
+    def __init__(self, client: SandboxClient, sandbox_id: str, token: SessionToken | None) -> None:
         self.id = sandbox_id
-        self._in_use = in_use
-        self._rest = rest
-        self._options = options
+        self._client = client
+        self._rest = client._rest
+        self._options = client._options
         self._token = token
         self._driver: SessionDriver | None = None
         self._lock = Lock()
-        self._by_rest = options.transport == "rest"
-        self._life = self._new_life()
+        self._by_rest = self._options.transport == "rest"
+        self._resources = self._new_resources()
 
-    def _new_life(self) -> Lifetime:
-        return Lifetime(self._rest, self.id, lambda: self._fenced)
+    def _new_resources(self) -> Resources:
+        return Resources(self._rest, self.id, lambda: self._fenced)
 
     def _heartbeat(self, interval_s: float) -> None:
-        self._in_use.add(self)
-        self._life.beat(interval_s)
+        self._client._in_use.add(self)
+        self._resources.beat(interval_s)
 
     def _start_over(self) -> None:
-        """Start again in this process or event loop: background work of the previous one does not run here."""
-        former, self._life = self._life, self._new_life()
+        """Begin anew in this process or event loop: background work of the former one does not run here."""
+        former, self._resources = self._resources, self._new_resources()
         if former.heartbeat_s is not None:
             self._heartbeat(former.heartbeat_s)
 
@@ -135,8 +138,8 @@ class Attachable:
                 token, self._token = self._token, None
                 driver = self._begun(token)
                 self._driver = driver
-                self._in_use.add(self)
-                if self._rest.closed:  # closed during the attach: closing the client did not find this driver
+                self._client._in_use.add(self)
+                if self._rest.closed:  # during the attach: closing the client did not find this driver
                     driver.close()
                     self._rest.check_open()
         return driver

@@ -72,7 +72,8 @@ class SandboxClient:
             max_output_bytes=max_output_bytes,
         )
         self._rest = Rest(self._options)
-        self._in_use: set[Sandbox] = set()
+        self._in_use: set[Any] = set()
+        """The sandboxes that are closed with this client."""
         self._groups: set[Group] = set()
         self.images = Images(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
@@ -156,17 +157,7 @@ class SandboxClient:
             cluster=cluster,
         )
         self._rest.check_open()
-        key = new_id()
-        try:
-            info = self._rest.create(body, key)
-            self._rest.check_open()
-        except (Cancelled, ClientClosedError):  # closed during this request
-            self._forget(chosen, key)
-            raise
-        except HoldfastError as why:
-            if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
-                self._forget(chosen, key, status="failed")
-            raise
+        info, _ = self._create(body, shared=exist_ok)
         sandbox = self._sandbox(info.sandbox_id, info)
         sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
@@ -262,7 +253,23 @@ class SandboxClient:
     def _sandbox(self, sandbox_id: str, info: SandboxInfo | None = None, session: SessionToken | None = None) -> Sandbox:
         from holdfast._sync.sandbox import Sandbox  # with all of a session: a program that only lists does without
 
-        return Sandbox(self, self._rest, self._options, sandbox_id, info, session)
+        return Sandbox(self, sandbox_id, info, session)
+
+    def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
+        """The record of the sandbox that ``body`` describes, and the key of its create. One that fails is deleted, unless it is shared with
+        other clients; one that its caller does not get is deleted too."""
+        sandbox_id, key = body["sandbox_id"], new_id()
+        try:
+            info = self._rest.create(body, key)
+            self._rest.check_open()
+        except (Cancelled, ClientClosedError):  # closed during this request
+            self._forget(sandbox_id, key)
+            raise
+        except HoldfastError as why:
+            if not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
+                self._forget(sandbox_id, key, status="failed")
+            raise
+        return info, key
 
     def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
         """Delete the sandbox that was created under ``key`` and cannot be returned to the caller; with ``status``, only if it has that

@@ -56,6 +56,6 @@ def open_shell(sandbox: Attachable, params: dict[str, Any]) -> Shell:
     if sink.info is None:
         raise sink.over()
     shell = Shell(driver, sink, named=named)
-    life = sandbox._life
-    life.shells = {other for other in life.shells if not other._sink.ended} | {shell}
+    resources = sandbox._resources
+    resources.shells = {other for other in resources.shells if not other._sink.ended} | {shell}
     return shell

@@ -10,7 +10,7 @@ import builtins
 import contextlib
 import os
 from binascii import crc32
-from collections.abc import Iterator, Callable, Sequence
+from collections.abc import Iterator, Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
@@ -89,19 +89,12 @@ class Files:
     ) -> Iterator[bytes]:
         part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length, user=user)}
-        transfer = Transfer(self._sandbox._attached(), "read", params)
-        try:
+        with Transfer(self._sandbox._attached(), "read", params) as transfer:
             transfer.opened()
             while data := transfer.read():
                 seen.note(data)
                 yield data
             seen.check(transfer.closed())
-        except GeneratorExit:
-            transfer.abandon()
-            raise
-        except BaseException:
-            transfer.stop()
-            raise
 
     def write(
         self,
@@ -301,14 +294,19 @@ class Files:
         left_out: list[Path] = []
         pieces = pack(source, left_out=left_out)
         try:
-            with self._open("upload", remote, user=user) as transfer:
-                while data := run_blocking(next, pieces, b""):
-                    transfer.write(data)
-                transfer.write(b"", eof=True)
-                return read_transfer(transfer.closed(), left_out=len(left_out))
+            moved = self._upload_archive(pieces, remote, user)
         finally:
             with contextlib.suppress(ValueError):  # cancelled while a thread reads: the generator is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
+        return read_transfer(moved, left_out=len(left_out))
+
+    def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
+        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        with self._open("upload", remote, user=user) as transfer:
+            while data := run_blocking(next, pieces, b""):
+                transfer.write(data)
+            transfer.write(b"", eof=True)
+            return transfer.closed()
 
     def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.

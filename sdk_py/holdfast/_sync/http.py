@@ -15,8 +15,8 @@ from typing import Any
 from holdfast._options import Options
 from holdfast._transport.threads.net import Stream, abort_all, connect, home
 from holdfast._transport.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
-from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer
-from holdfast._transport.rest.request import LocalFailureError, Service, body_of, no_answer
+from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer, LocalFailureError, no_answer
+from holdfast._transport.service import Service
 
 
 class Http:
@@ -34,9 +34,8 @@ class Http:
 
     def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
-        content, about = body_of(method, more)
-        head = self._service.head(method, path, headers, about, more.get("params"))
-        if self._home != home():  # a forked process or another event loop cannot use the connections of this one
+        head, content = self._service.request(method, path, headers or {}, **more)
+        if self._home != home():  # a fork or another event loop cannot use the connections of this one
             abort_all([stream for stream, _ in self._idle])
             self._idle, self._home = [], home()
         self.connected = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._arguments import bad
 from holdfast._sync.rest import Rest
 from holdfast._public import public
-from holdfast._results import ImageInfo
+from holdfast._results import ImageInfo, take
 from holdfast._transport.threads.events import run_blocking
 from holdfast._transport.rest.readers import image_info
 from holdfast._urls import quoted
@@ -30,8 +30,7 @@ class Images:
 
     def list(self) -> ImageList:
         """All images."""
-        body = (self._rest.request("GET", "/images")).value()
-        rows = body.get("images", []) if isinstance(body, dict) else body
+        rows = take((self._rest.request("GET", "/images")).map(), "images", list, default=[])
         return [image_info(row) for row in rows if isinstance(row, dict)]
 
     def import_(self, path: LocalImage, name: str) -> ImageInfo:

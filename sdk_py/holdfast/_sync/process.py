@@ -16,7 +16,6 @@ from holdfast._results import Chunk, CommandResult
 from holdfast._transport.threads.driver import SessionDriver
 from holdfast._transport.threads.events import Cancelled
 from holdfast._transport.session.command_call import Call
-from holdfast._transport.session.sinks import ShellSink
 
 
 @public
@@ -60,27 +59,27 @@ class CommandStream:
     The command starts with the first step of the iteration. Leaving the iteration early cancels the command.
     """
 
-    _running: Running | None = None
-    """None also where ``__init__`` was interrupted: the finalizer reads it."""
+    _begun = False
+    """Whether it was sent. False also where ``__init__`` was interrupted: the finalizer reads it."""
     _abandoned = False
 
-    def __init__(self, driver: SessionDriver, sink: ShellSink, new: Callable[[], Call]) -> None:
+    def __init__(self, driver: SessionDriver, call: Call, send: Callable[[], None]) -> None:
         self._driver = driver
-        self._sink = sink
-        self._new = new
+        self._call = call
+        self._send = send
+        self._running = Running(driver, call)
         self._result: CommandResult | None = None
 
     def _started(self) -> Running:
-        if self._running is None:
-            call = self._new()
-            self._running = Running(self._driver, call)
+        if not self._begun:
+            self._begun = True
             try:
-                self._driver.perform(self._sink.run, call)
+                self._driver.perform(self._send)
             except Cancelled:
                 self._abandon()
                 raise
             except BaseException:
-                self._running = None
+                self._begun = False
                 raise
         return self._running
 
@@ -88,9 +87,9 @@ class CommandStream:
     def result(self) -> CommandResult:
         """The outcome. Raises ``RuntimeError`` before the iteration has ended."""
         if self._result is None:
-            if self._running is None or not self._running.done:
+            if not self._call.done:
                 raise RuntimeError("iterate to the end first, or await wait()")
-            self._result = self._running._call.result()
+            self._result = self._call.result()
         return self._result
 
     def wait(self) -> CommandResult:
@@ -115,13 +114,13 @@ class CommandStream:
             running.close()
             raise
         if chunk is None:
-            self._result = running._call.result()
+            self._result = self._call.result()
             raise StopIteration
         return chunk
 
     def close(self) -> None:
         """Cancel the command if it still runs."""
-        if self._running is not None:
+        if self._begun:
             self._running.close()
 
     def __enter__(self) -> Self:
@@ -132,10 +131,9 @@ class CommandStream:
         self.close()
 
     def _abandon(self) -> None:
-        running = self._running
-        if running is not None and not running._call.done and not self._abandoned:
+        if self._begun and not self._call.done and not self._abandoned:
             self._abandoned = True
-            self._driver.later(running._call.cancel)
+            self._driver.later(self._call.cancel)
 
     def __del__(self) -> None:
         self._abandon()

@@ -14,7 +14,7 @@ from holdfast._errors import HoldfastError
 from holdfast._requests import bounded
 from holdfast._transport.threads.driver import SessionDriver
 from holdfast._transport.threads.events import Cancelled
-from holdfast._transport.session.sink import AnyEvent, Sink
+from holdfast._transport.session.sink import Sink
 from holdfast._transport.session.sinks import TransferSink
 
 
@@ -31,7 +31,10 @@ def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool 
 
 
 class Transfer:
-    """One open transfer channel. Leaving its ``with`` block ends it. ``sink`` receives its facts (default: a new ``TransferSink``)."""
+    """One open transfer channel. Leaving its ``with`` block ends it, also where a wait was cancelled; without one, ``stop`` has to.
+
+    ``sink`` is where its facts go, if to another than a new one.
+    """
 
     def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any], sink: TransferSink | None = None) -> None:
         self._driver = driver
@@ -47,7 +50,7 @@ class Transfer:
         """Wait until the channel is opened; returns the fields of ``Opened``. Raises the agent's typed error if it refuses."""
         sink = self._sink
         if sink.opened is None:
-            self._wait(sink.changed)
+            sink.changed.wait()
         if sink.error is not None:
             raise sink.error
         return sink.opened or {}
@@ -56,19 +59,14 @@ class Transfer:
         """The next bytes, or b"" when the other side has sent everything. Raises the typed error that ended the channel early."""
         sink = self._sink
         while (data := self._driver.perform(sink.take)) is None:
-            self._wait(sink.changed)
+            sink.changed.wait()
         if not data and sink.error is not None:
             raise sink.error
         return data
 
     def write(self, data: bytes | memoryview, eof: bool = False) -> None:
-        """Send ``data``; waits while the other side does not accept it. Raises the typed error that ended the channel."""
-        try:
-            sent = send(self._driver, self._sink, data, eof)
-        except Cancelled:
-            self.stop()
-            raise
-        if not sent:
+        """Send ``data``; waits while the far end does not take it. Raises the typed error that ended the channel."""
+        if not send(self._driver, self._sink, data, eof):
             raise self._sink.error or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
 
     def closed(self) -> dict[str, Any]:
@@ -76,7 +74,7 @@ class Transfer:
         sink = self._sink
         while not sink.ended:
             self._driver.perform(sink.discard_unread)
-            self._wait(sink.changed)
+            sink.changed.wait()
         if sink.error is not None:
             raise sink.error
         if sink.closed is None:
@@ -86,8 +84,11 @@ class Transfer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is GeneratorExit:
+            self.abandon()
+        else:
+            self.stop()
 
     def stop(self) -> None:
         """End the transfer; the agent discards what was written so far, if it can."""
@@ -98,10 +99,3 @@ class Transfer:
         """``stop`` for a finalizer, which may run in the middle of a step and cannot wait for its end."""
         if not self._sink.ended:
             self._driver.later(self._sink.stop)
-
-    def _wait(self, changed: AnyEvent) -> None:
-        try:
-            changed.wait()
-        except Cancelled:
-            self.stop()
-            raise

@@ -18,16 +18,6 @@ from holdfast.cli.commands import GROUPS, NAMES, group_help_text, help_text, nam
 EXIT_USAGE = 2
 EXIT_SERVICE = 125
 EXIT_INTERRUPTED = 130
-_WRONG_ARGUMENTS = frozenset(
-    {
-        "InvalidArgumentError",
-        "InvalidPathError",
-        "UserNotFoundError",
-        "WorkingDirectoryError",
-        "RequestTooLargeError",
-        "ArgumentsTooLongError",
-    }
-)
 
 
 def parse(words: Sequence[str], *, as_json: bool = False) -> Arguments:
@@ -85,8 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status. Errors go to standard error as ``holdfast: message`` and a hint."""
     words = list(arguments)
     leading = words[:1] == ["--json"]
-    if "recipes" in (rest := words[1:] if leading else words)[:2] and rest[0] in ("recipes", "help"):
-        return _recipes([*rest[1:], *["--json"] * leading] if rest[0] == "recipes" else ["--help"])
+    rest = words[1:] if leading else words
     if rest[:1] == ["--version"]:
         rest = ["version"]
     if rest[:1] == ["help"]:
@@ -101,15 +90,15 @@ def run(arguments: Sequence[str]) -> int:
     return _run(parsed)
 
 
-def _recipes(words: list[str]) -> int:
-    """``holdfast recipes``: its package is imported only for this command."""
-    gc.enable()
-    return int(import_module("holdfast_recipes.cli").main(words))
+def recipes(arguments: Arguments) -> int:
+    """``holdfast recipes``: a package of its own, which nothing here imports before it is asked for."""
+    return int(import_module("holdfast_recipes.cli").main([*arguments.argv, *["--json"] * arguments.json]))
 
 
 def _run(parsed: Arguments) -> int:
     module, _, function = parsed.entry.partition(":")
-    from holdfast._errors import HoldfastError
+    from holdfast import _errors
+    from holdfast._errors import HoldfastError, InvalidArgumentError
 
     try:
         command = getattr(import_module(f"holdfast.cli.{module}"), function)
@@ -124,7 +113,7 @@ def _run(parsed: Arguments) -> int:
         from holdfast.cli.output import report
 
         report(why.to_map(), as_json=parsed.json)
-        return EXIT_USAGE if why.kind.sdk_class in _WRONG_ARGUMENTS else EXIT_SERVICE
+        return EXIT_USAGE if issubclass(getattr(_errors, why.kind.sdk_class), InvalidArgumentError) else EXIT_SERVICE
     except KeyboardInterrupt as why:
         return 128 + int(getattr(why, "number", EXIT_INTERRUPTED - 128))
     except BrokenPipeError:

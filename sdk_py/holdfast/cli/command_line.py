@@ -194,6 +194,13 @@ class Command:
         return f"{self.usage}\n\n{self.help[0].upper()}{self.help[1:]}.\n{more}\noptions:\n{columns(self.options)}"
 
 
+class Delegated(Command):
+    """A command whose words another parser reads, which also owns its help."""
+
+    def read(self, words: Sequence[str]) -> Arguments:
+        return Arguments(entry=self.entry, argv=list(words), command=self, not_values={}, json=False, help=False)
+
+
 def columns(rows: Sequence[Option | tuple[str, str]]) -> str:
     """Two columns; an entry that is too wide for the first column has its own line."""
     width, text = 28, ""

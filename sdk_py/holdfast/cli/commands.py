@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.command_line import HELP, JSON, Command, Option, columns, number
+from holdfast.cli.command_line import HELP, JSON, Command, Delegated, Option, columns, number
 
 NETWORKS = ("none", "bridge", "internet")
 
@@ -206,9 +206,9 @@ sandbox are counted.
     ),
     Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor"),
     Command("version", "print the version", "app:version"),
+    Delegated("recipes", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)", "app:recipes", "COMMAND"),
 )}  # fmt: skip
-_APART = ("recipes COMMAND", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)")
-NAMES = sorted({*_COMMANDS, *ALIASES, "help", "recipes"})
+NAMES = sorted({*_COMMANDS, *ALIASES, "help"})
 
 
 def named(words: Sequence[str]) -> tuple[Command | None, int]:
@@ -226,7 +226,7 @@ def help_text() -> str:
     """The text of ``holdfast --help``."""
     head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help for details):\n"
     top = columns([JSON, HELP, ("--version", "print the version")])
-    return f"{head}{columns([*map(_overview, _COMMANDS.values()), _APART])}\noptions:\n{top}\n{EPILOG}"
+    return f"{head}{columns([*map(_overview, _COMMANDS.values())])}\noptions:\n{top}\n{EPILOG}"
 
 
 def group_help_text(group: str) -> str:

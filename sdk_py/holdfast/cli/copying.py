@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from holdfast import (
@@ -130,16 +131,6 @@ def _name_of(source: FileEntry, path: str) -> str:
     return last if last not in ("", ".", "..") else posixpath.basename(source.path.rstrip("/"))
 
 
-class _Incoming:
-    """The received bytes of a transfer as a file object for ``tarfile``, which accepts pieces of any size."""
-
-    def __init__(self, transfer: Transfer) -> None:
-        self._transfer = transfer
-
-    def read(self, _size: int) -> bytes:
-        return self._transfer.read()
-
-
 def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
     """Write a tar archive to standard output. Its members begin with the source's name, or with ``./`` for ``DIR/.``."""
     source = sandbox.files.stat(path)
@@ -149,7 +140,7 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
     try:
         with (
             Transfer(sandbox._attached(), "download", {"path": path}) as transfer,
-            tarfile.open(fileobj=cast(Any, _Incoming(transfer)), mode="r|") as packed,
+            tarfile.open(fileobj=cast(Any, SimpleNamespace(read=lambda _size: transfer.read())), mode="r|") as packed,
             tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
         ):
             for member in packed:
@@ -196,7 +187,8 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     except UnsupportedError:  # over REST the path cannot be checked: then it is used as the path of the file
         return files.upload(local, path)
     if as_link:
-        return _send(sandbox, posixpath.dirname(place) or ".", _link_archive(source, posixpath.basename(place)))
+        link = _link_archive(source, posixpath.basename(place))
+        return read_transfer(files._upload_archive(link, posixpath.dirname(place) or "."))
     return files.upload(os.path.realpath(local) if follow else local, place)
 
 
@@ -240,9 +232,8 @@ class _Input:
 
 def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:
     if _kind(sandbox.files, path) != "directory":
-        hint = f"create it first: holdfast exec {sandbox.id} mkdir -p {path}"
-        raise UsageError(f"the target of an archive must be a directory, and {path} is none", hint=hint)
-    return _send(sandbox, path, _pieces(archive))
+        raise UsageError(f"the target of an archive must be a directory: {path}", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
+    return read_transfer(sandbox.files._upload_archive(_pieces(archive), path))
 
 
 def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
@@ -255,12 +246,3 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
         if not piece:
             return
         yield piece
-
-
-def _send(sandbox: Sandbox, directory: str, pieces: Iterator[bytes]) -> TransferResult:
-    """Send a tar stream, which the agent unpacks into a directory."""
-    with Transfer(sandbox._attached(), "upload", {"path": directory}) as transfer:
-        for piece in pieces:
-            transfer.write(piece)
-        transfer.write(b"", eof=True)
-        return read_transfer(transfer.closed())

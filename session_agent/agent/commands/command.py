@@ -108,7 +108,6 @@ class Command(Process):
         except CannotExecuteError as error:
             self._cannot_execute(error)
             return
-        record.owner = self
         record.info = {"pid": self.pid, "started_at": time.time()}
         context.commands.add(self)
         self._go(request.timeout_s, watch=request.live)
@@ -140,22 +139,6 @@ class Command(Process):
             self._sink = PipeWriter(own_ends[0])
         for stream, descriptor in ((1, own_ends[-1]),) if request.one_stream else ((1, own_ends[-2]), (2, own_ends[-1])):
             self._sources.append(PipeReader(descriptor, stream, self.record.spool, arrived=self.record.notify, ended=self._source_ended))
-
-    # records.Owner ----------------------------------------------------------------------------------------------
-
-    def signal_command(self, command_id: str, name: str) -> None:
-        self.signal(name)
-
-    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        if self._sink is None:
-            consumed(len(data))
-            return
-        self._sink.feed(data, eof, consumed)
-
-    def cancel_command(self, command_id: str) -> None:
-        self.end("cancelled")
-
-    # Process ----------------------------------------------------------------------------------------------------
 
     def _send_signal(self, number: int) -> None:
         """To its process group, or after its end to the remaining processes of its tree."""

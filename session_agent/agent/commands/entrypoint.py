@@ -70,4 +70,4 @@ def stop_entrypoint(context: AgentContext) -> None:
         with contextlib.suppress(HoldfastError):  # it could not be started, and the agent was stopping already
             record = context.records.get(ENTRYPOINT_ID)
             if record.owner is not None:
-                record.owner.signal_command(ENTRYPOINT_ID, "TERM")
+                record.owner.signal("TERM")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from typing import ClassVar
 
 from holdfast_wire.errors import HoldfastError
@@ -63,6 +64,7 @@ class Process:
     def _go(self, timeout_s: float | None, *, watch: bool) -> None:
         """The process was spawned and its streams exist: set its time limit, and watch it now or after a delay."""
         self._live = True
+        self.record.owner = self
         self.record.started = not self._context.reaper.is_starting(self.pid)
         if timeout_s is not None:
             self._timer = self._context.loop.call_later(timeout_s, self.end, "timeout")
@@ -93,8 +95,15 @@ class Process:
             self._signals.append(number)
             self.watch()  # to send it as soon as the exec is confirmed
 
-    def abandon(self) -> None:
-        """The agent stops."""
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Write to its standard input, if it has one."""
+        if self._sink is None:
+            consumed(len(data))
+        else:
+            self._sink.feed(data, eof, consumed)
+
+    def cancel(self) -> None:
+        """Kill it and every process that it started."""
         self.end("cancelled")
 
     def end(self, why: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -17,11 +16,11 @@ from holdfast_wire.limits import ID_BYTES
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus
-from session_agent.agent.output.pipes import PipeReader, PipeWriter
+from session_agent.agent.output.pipes import PipeReader
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import Stdio
-from session_agent.agent.process.processes import is_signal, kill_signal
+from session_agent.agent.process.processes import kill_signal
 from session_agent.agent.process.start_errors import CannotExecuteError
 from session_agent.agent.request import params as read
 from session_agent.agent.session.channels import Channel
@@ -30,13 +29,12 @@ from session_agent.agent.session.delivery import Presenter, RecordHandler
 from .launch import find_shell, launch_from, shell_words
 from .process import Process
 from .terminal_replay import replay
-from .window import MOST_CELLS, TERM, open_pty, set_size, window_size
+from .window import MOST_BUFFERED_BYTES, MOST_CELLS, TERM, Keyboard, open_pty, set_size, window_size
 
 SCROLLBACK_BYTES = 256 * 1024
 _SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh", "ksh", "fish"})
 _WIGGLE_S = 0.1
 """How long a temporary size is set, so that a program notices the change."""
-_END_OF_INPUT = b"\x04"
 
 
 def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
@@ -97,7 +95,7 @@ class Terminal(Process):
         finally:
             os.close(slave)
         context.groups.join(self.pid)
-        self._sink = PipeWriter(os.dup(self._master))
+        self._sink = Keyboard(os.dup(self._master))
         self._sources = [PipeReader(self._master, 1, self.spool, arrived=self.record.notify, ended=self._source_ended)]
         context.terminals[name] = self
         self._go(timeout_s, watch=True)
@@ -114,16 +112,6 @@ class Terminal(Process):
     def _is_open(self) -> bool:
         """Whether any process still has the pseudo-terminal open."""
         return any(source.open for source in self._sources)
-
-    def write(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Keys. The end of input is sent as Ctrl-D."""
-        if self._sink is None or not self._sink.open:
-            consumed(len(data))
-            return
-        if data:
-            self._sink.feed(data, False, consumed)
-        if eof:
-            self._sink.feed(_END_OF_INPUT, False, lambda _: None)
 
     def resize(self, rows: int, columns: int) -> bool:
         """Change the size; the kernel sends SIGWINCH to the program. False if it had that size already."""
@@ -177,7 +165,7 @@ class Terminal(Process):
     def _end_streams(self) -> None:
         """The kernel sends SIGHUP to processes left in the foreground; others continue, as after `docker exec -t`."""
         for source in self._sources:
-            source.drain()
+            source.drain(MOST_BUFFERED_BYTES)
 
     def _release(self) -> None:
         super()._release()
@@ -189,16 +177,20 @@ class Terminal(Process):
 
     def _store(self, exit_status: ExitStatus) -> None:
         self.spool.released = True  # only the present clients read the rest
+        self.record.owner = None
         self.record.exit_status = exit_status
         self.record.notify()
 
     def _fail(self, error: HoldfastError) -> None:
+        self.record.owner = None
         self.record.error = error
         self.record.notify()
 
 
 class TerminalHandler(RecordHandler):
     """Serves one client of a terminal."""
+
+    KIND = "terminal"
 
     def __init__(self, channel: Channel, terminal: Terminal, *, created: bool, past: bytes = b"") -> None:
         self._terminal = terminal
@@ -208,28 +200,10 @@ class TerminalHandler(RecordHandler):
         terminal.clients_changed()
         self._pump()
 
-    def write(self, data: bytes, eof: bool) -> None:
-        """Keys."""
-        self._terminal.write(data, eof, self._consumed)
-
     def resize(self, rows: int, columns: int) -> None:
         """Set the size."""
         if 0 < rows <= MOST_CELLS and 0 < columns <= MOST_CELLS:
             self._terminal.resize(rows, columns)
-
-    def signal(self, name: str) -> None:
-        """Signal the foreground process group."""
-        if is_signal(name):
-            self._terminal.signal(name)
-
-    def close(self, detach: bool) -> None:
-        """Kill the program, or with ``detach`` leave it running for clients that open its name."""
-        if self._presenter.finished:
-            return
-        if detach:
-            self._detach("the client detached; the terminal continues to run")
-        else:
-            self._terminal.end("cancelled")
 
     def writable(self) -> None:
         """Credit returned, or the client attached or detached."""

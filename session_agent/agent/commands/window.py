@@ -1,4 +1,7 @@
-"""Creating pseudo-terminals, their sizes, and reading a size from untrusted parameters. Used by terminals and by shells with a terminal."""
+"""Creating pseudo-terminals, writing keys to them, their sizes, and reading a size from untrusted parameters.
+
+Used by terminals and by shells with a terminal.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,35 @@ import fcntl
 import os
 import struct
 import termios
+from collections.abc import Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.output.pipes import PipeWriter
 from session_agent.agent.request import params as read
 
 TERM = "xterm-256color"
 """The value of the environment variable TERM."""
 MOST_CELLS = 4096
+MOST_BUFFERED_BYTES = 256 * 1024
+"""More than the kernel buffers of a terminal's output."""
+_END_OF_INPUT = b"\x04"
 _IUTF8 = 0o40000
+
+
+class Keyboard(PipeWriter):
+    """Writes keys to a pseudo-terminal."""
+
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Queue keys; the end of input is sent as Ctrl-D."""
+        super().feed(data, False, consumed)
+        if eof:
+            super().feed(_END_OF_INPUT, False, _ignore)
+
+
+def _ignore(size_bytes: int) -> None:
+    """Ctrl-D is not the client's: it gives no credit back."""
 
 
 def open_pty(rows: int, columns: int) -> tuple[int, int]:

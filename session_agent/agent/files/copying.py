@@ -18,9 +18,9 @@ from typing import NamedTuple
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.request.paths import os_failure, shown, wire
+from session_agent.trees import DIRECTORY, Cursor, Identity, identity
 
 from .contents import copy_attributes, copy_contents
-from .cursor import DIRECTORY, Cursor, Identity, identity
 from .descriptors import opened
 from .transfers import Info, Source
 

@@ -20,13 +20,14 @@ from session_agent.agent.context import AgentContext
 from session_agent.agent.request.params import boolean, choice, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
 from session_agent.agent.session.channels import Channel, Handler
+from session_agent.trees import remove_tree
 
 from .copying import copy
 from .file_user import Owner, acting, give
 from .listing import MOST_ENTRIES, describe, listing
 from .search import search
 from .transfers import Outgoing, Source
-from .tree_operations import move_across, remove_tree
+from .tree_operations import move_across
 from .write import make_parents
 
 _MOST_DEPTH = PATH_BYTES // 2

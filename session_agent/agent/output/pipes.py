@@ -19,27 +19,47 @@ from .spool import Spool
 
 CHUNK_BYTES = 64 * 1024
 _WIDE_PIPE_BYTES = 256 * 1024
-MERGE_BYTES = 16 * 1024
-_HELD_BYTES = 1024 * 1024
-"""More than a pipe or a terminal buffers."""
+_MERGE_BYTES = 16 * 1024
 _DISCARD_PAUSE_S = 0.01
 """Pause after a full chunk was discarded: limits the reading of discarded output to about 6 MB/s."""
 
 
 class PipeReader:
-    """Reads one stream of a process into its spool: as it arrives once ``watch`` was called, else all at once by ``drain``."""
+    """Reads one stream of a process into its spool: as it arrives once ``watch`` was called, else all at once by ``drain``.
 
-    def __init__(self, descriptor: int, stream: int, spool: Spool, *, arrived: Callable[[], None], ended: Callable[[], None]) -> None:
+    Without a spool it discards what it reads. At end of file it closes the pipe and calls ``ended``; without ``ended`` it stops reading.
+    """
+
+    __slots__ = ("_arrived", "_ended", "_loop", "_paused", "_stream", "_watched", "_wide", "descriptor", "last", "open", "spool")
+
+    def __init__(
+        self,
+        descriptor: int,
+        stream: int,
+        spool: Spool | None = None,
+        *,
+        arrived: Callable[[], None] | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
         self.descriptor = descriptor
         self.open = True
+        self.spool = spool
+        self.last = b""
+        """The bytes that were read last."""
         self._stream = stream
-        self._spool = spool
         self._arrived = arrived
         self._ended = ended
         self._wide = False
         self._watched = False
+        self._paused = False
         self._loop = asyncio.get_running_loop()
         os.set_blocking(descriptor, False)
+
+    def direct(self, spool: Spool | None, arrived: Callable[[], None] | None = None) -> None:
+        """Read into ``spool`` from now on, or discard."""
+        self.spool, self._arrived = spool, arrived
+        if self._paused:
+            self._resume()
 
     def watch(self) -> None:
         """Read output as it arrives from now on."""
@@ -47,80 +67,117 @@ class PipeReader:
             self._watched = True
             self._loop.add_reader(self.descriptor, self._readable)
 
+    def unwatch(self) -> None:
+        """Read only by ``drain`` from now on."""
+        if self._watched and not self._paused:
+            self._loop.remove_reader(self.descriptor)
+        self._watched = self._paused = False
+
     @property
     def waiting(self) -> bool:
         """Whether something was written that was not read yet."""
         return self.open and waiting_bytes(self.descriptor) > 0
 
-    def _readable(self) -> None:
+    def _read(self) -> bytes | None:
+        """The next bytes, empty at end of file; None if there are none now."""
         try:
             data = os.read(self.descriptor, CHUNK_BYTES)
         except BlockingIOError:
-            return
+            return None
         except OSError:  # a terminal that no process has open any more
-            data = b""
+            return b""
+        if data:
+            self.last = data
+        return data
+
+    def _readable(self) -> None:
+        data, spool = self._read(), self.spool
+        if data is None:
+            return
         if not data:
-            self.close()
-            self._ended()
+            if self._ended is None:
+                self.unwatch()
+            else:
+                self.close()
+                self._ended()
             return
         if len(data) == CHUNK_BYTES and not self._wide:
             self._wide = True
             widen(self.descriptor)
-        self._spool.append(self._stream, data)
-        if self._spool.full:
+        if spool is None:
+            return
+        spool.append(self._stream, data)
+        if spool.full:
+            self._paused = True
             self._loop.remove_reader(self.descriptor)
-            self._spool.pause(self._resume)
-        self._arrived()
+            spool.pause(self._resume)
+        if self._arrived is not None:
+            self._arrived()
 
     def _resume(self) -> None:
-        if self.open:
+        if self._paused:
+            self._paused = False
             self._loop.add_reader(self.descriptor, self._readable)
 
-    def drain(self) -> bool:
-        """Read what is in the pipe now, even if the spool is full. True at end of file, False while other processes may write."""
-        most_bytes = self._spool.size + _HELD_BYTES
+    def drain(self, there_bytes: int = CHUNK_BYTES) -> bool:
+        """Read what is in the pipe now, even if the spool is full. True at end of file, False while other processes may write.
+
+        ``there_bytes``: how much it may hold; beyond the default, the kernel states it.
+        """
+        taken_bytes = 0
         while self.open:
-            if self._spool.size > most_bytes:
-                return False  # a process writes as fast as this reads
-            try:
-                data = os.read(self.descriptor, CHUNK_BYTES)
-            except BlockingIOError:
+            data = self._read()
+            if data is None:
                 return False
-            except OSError:
-                data = b""
             if not data:
-                self.close()
                 return True
-            self._spool.append(self._stream, data)
+            if self.spool is not None:
+                self.spool.append(self._stream, data)
+            taken_bytes += len(data)
+            if taken_bytes > there_bytes:
+                return False  # a process writes as fast as this reads
+            if taken_bytes == there_bytes == CHUNK_BYTES:  # a shorter first read has emptied the pipe
+                there_bytes += waiting_bytes(self.descriptor)
         return True
 
     def close(self) -> None:
         """Stop reading and close the pipe; a process that still writes gets SIGPIPE."""
         if self.open:
-            self.open = False
-            if self._watched:
-                self._loop.remove_reader(self.descriptor)
-            os.close(self.descriptor)
+            os.close(self.release())
 
     def release(self) -> int:
         """Stop reading and return the descriptor, which the caller has to close."""
         self.open = False
-        if self._watched:
-            self._loop.remove_reader(self.descriptor)
+        self.unwatch()
         return self.descriptor
 
 
 class PipeWriter:
-    """Writes a process's standard input. The queue is bounded by the credit of its clients, which each ``consumed`` gives back."""
+    """Writes a process's standard input. The queue is bounded by the credit of its clients, which each ``consumed`` gives back.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    Without a descriptor the input waits until ``start``.
+    """
+
+    def __init__(self, descriptor: int = -1) -> None:
+        self._descriptor = -1
         self._waiting: deque[tuple[bytes, Callable[[int], None]]] = deque()
         self._eof = False
         self._writing = False
         self.open = True
         self._loop = asyncio.get_running_loop()
+        if descriptor >= 0:
+            self.start(descriptor)
+
+    def start(self, descriptor: int) -> None:
+        """Write what waits and what follows to ``descriptor``, which is closed at the end."""
         os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._pump()
+
+    @property
+    def started(self) -> bool:
+        """Whether it was given a descriptor."""
+        return self._descriptor >= 0
 
     def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Queue bytes, and with ``eof`` the end of the input. ``consumed`` is called with the number of bytes that were written."""
@@ -129,11 +186,11 @@ class PipeWriter:
             return
         self._eof = eof
         waiting = self._waiting
-        if waiting and waiting[-1][1] == consumed and len(waiting[-1][0]) + len(data) <= MERGE_BYTES:
+        if waiting and waiting[-1][1] == consumed and len(waiting[-1][0]) + len(data) <= _MERGE_BYTES:
             waiting[-1] = waiting[-1][0] + data, consumed  # merged, so that a million single bytes are not a million queue entries
         elif data:
             waiting.append((data, consumed))
-        if not self._writing:
+        if self.started and not self._writing:
             self._pump()
 
     def _pump(self) -> None:
@@ -168,7 +225,8 @@ class PipeWriter:
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._descriptor)
-        os.close(self._descriptor)
+        if self.started:
+            os.close(self._descriptor)
         left = list(self._waiting)
         self._waiting.clear()
         for data, consumed in left:

@@ -36,17 +36,17 @@ _RECORD_OVERHEAD_BYTES = 1 * KIB
 
 
 class Owner(Protocol):
-    """The object that runs a live command: a ``Command`` or a ``Shell``."""
+    """What runs a live command: a ``Command``, a ``Terminal`` or the ``Run`` of a shell."""
 
-    def signal_command(self, command_id: str, name: str) -> None:
+    def signal(self, name: str) -> None:
         """Signal it."""
         ...
 
-    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Write to its standard input; ``consumed`` is called with the number of bytes that were used."""
         ...
 
-    def cancel_command(self, command_id: str) -> None:
+    def cancel(self) -> None:
         """Kill it and every process that it started."""
         ...
 

@@ -225,11 +225,6 @@ class Spool:
             2: [seen[2], dropped[2], EMPTY_SHA256 if err is None else err.hexdigest()],
         }
 
-    @property
-    def truncated(self) -> bool:
-        """Whether anything was dropped."""
-        return bool(self._dropped[1] or self._dropped[2])
-
     def taken(self) -> None:
         """A reader has taken bytes, or was attached or detached: free what all have taken, and resume paused pipes."""
         self._trim(0 if self.released or self.budget.is_full else WINDOW_BYTES)

@@ -63,7 +63,7 @@ class Reaper:
     def start(self) -> None:
         """Install the SIGCHLD handler on the running loop and become the reaper of the sandbox's orphans."""
         self._loop = asyncio.get_running_loop()
-        self._favoured = os.getpriority(os.PRIO_PROCESS, 0) < 0
+        self._has_raised_priority = os.getpriority(os.PRIO_PROCESS, 0) < 0
         if os.getpid() != 1:
             import ctypes  # needed only here: PID 1 inherits orphans without a prctl
 

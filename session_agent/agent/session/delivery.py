@@ -7,7 +7,7 @@ read the same record, and stopping one changes nothing in it. Used by ``command`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
@@ -130,6 +130,8 @@ class Presenter:
 class RecordHandler(Handler):
     """Serves a channel that sends one record."""
 
+    KIND: ClassVar = "command"
+
     def __init__(self, channel: Channel, presenter: Presenter) -> None:
         self._channel = channel
         self._record = presenter.record
@@ -149,10 +151,30 @@ class RecordHandler(Handler):
         if not self._presenter.finished and size_bytes:
             self._channel.consume(size_bytes)
 
-    def _detach(self, message: str) -> None:
-        """End the channel; what runs continues."""
-        self.drop()
-        self._channel.send(Failed(self._channel.number, HoldfastError("cancelled", message, fault="caller").to_map()))
+    def write(self, data: bytes, eof: bool) -> None:
+        """Input."""
+        owner = self._record.owner
+        if owner is None:
+            self._channel.consume(len(data))
+        else:
+            owner.feed(data, eof, self._consumed)
+
+    def signal(self, name: str) -> None:
+        """Signal what runs, if it has not ended and the name is known."""
+        owner = self._record.owner
+        if owner is not None and is_signal(name):
+            owner.signal(name)
+
+    def close(self, detach: bool) -> None:
+        """Kill what runs, or with ``detach`` leave it running for other clients."""
+        if self._presenter.finished:
+            return
+        if detach:
+            self.drop()
+            error = HoldfastError("cancelled", f"the client detached; the {self.KIND} goes on", fault="caller")
+            self._channel.send(Failed(self._channel.number, error.to_map()))
+        elif self._record.owner is not None:
+            self._record.owner.cancel()
 
     def drop(self) -> None:
         """Stop using the channel."""
@@ -170,29 +192,6 @@ class CommandHandler(RecordHandler):
         super().__init__(channel, Presenter(channel, record, starts, output=output, keep=keep))
         self._context = context
         self._pump()
-
-    def write(self, data: bytes, eof: bool) -> None:
-        """Input for the command."""
-        owner = self._record.owner
-        if owner is None:
-            self._channel.consume(len(data))
-        else:
-            owner.feed_command(self._record.command_id, data, eof, self._consumed)
-
-    def signal(self, name: str) -> None:
-        """Signal the command, if it has not ended and the name is known."""
-        owner = self._record.owner
-        if owner is not None and is_signal(name):
-            owner.signal_command(self._record.command_id, name)
-
-    def close(self, detach: bool) -> None:
-        """Cancel the command, or with ``detach`` leave it running."""
-        if self._presenter.finished:
-            return
-        if detach:
-            self._detach("the client detached; the command continues to run")
-        elif self._record.owner is not None:
-            self._record.owner.cancel_command(self._record.command_id)
 
     def writable(self) -> None:
         """Credit returned, or the client attached or detached."""

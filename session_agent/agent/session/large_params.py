@@ -19,12 +19,12 @@ from holdfast_wire.limits import PARAMS_BYTES, PARAMS_SANDBOX_BYTES
 from .channels import Channel, Handler
 
 Opener = Callable[[dict[str, Any]], Handler]
-"""Opens the channel with its parameters. Raises ``HoldfastError``."""
+"""Opens the channel with its parameters; from then on the session passes all events to the handler. Raises ``HoldfastError``."""
 PACKED = "packed"
 
 
 class Gathering(Handler):
-    """The handler of a channel until its parameters have arrived; afterwards it passes all calls to the real handler."""
+    """The handler of a channel until its parameters have arrived."""
 
     def __init__(self, channel: Channel, opener: Opener, together: ByteCounter) -> None:
         """``together`` counts the announced bytes of all such channels."""
@@ -42,13 +42,10 @@ class Gathering(Handler):
         self._held.add(size)
         self._pieces: list[bytes] = []
         self._later: list[Callable[[Handler], None]] = []
-        self._handler: Handler | None = None
+        """Bounded: the protocol limits frames without bytes, too (PROTOCOL §5.3)."""
         self._over = False
 
     def write(self, data: bytes, eof: bool) -> None:
-        if self._handler is not None:
-            self._handler.write(data, eof)
-            return
         if self._over:
             self._channel.consume(len(data))
             return
@@ -60,52 +57,30 @@ class Gathering(Handler):
             if eof:
                 raise HoldfastError("invalid_argument", "the input ended before the parameters had arrived")
             return
-        packed = b"".join(self._pieces)
-        self._release()
-        self._handler = handler = self._opener(decode_params(packed))
-        for call in self._later:
+        packed, later = b"".join(self._pieces), self._later
+        self.drop()
+        handler = self._opener(decode_params(packed))
+        for call in later:
             call(handler)
-        self._later.clear()
         if rest or eof:
             handler.write(rest, eof)
 
     def run(self, command_id: str, params: dict[str, Any]) -> None:
-        self._pass(lambda handler: handler.run(command_id, params))
+        self._later.append(lambda handler: handler.run(command_id, params))
 
     def resize(self, rows: int, columns: int) -> None:
-        self._pass(lambda handler: handler.resize(rows, columns))
+        self._later.append(lambda handler: handler.resize(rows, columns))
 
     def signal(self, name: str) -> None:
-        self._pass(lambda handler: handler.signal(name))
+        self._later.append(lambda handler: handler.signal(name))
 
     def close(self, detach: bool) -> None:
-        if self._handler is not None:
-            self._handler.close(detach)
-        elif not self._over:
+        if not self._over:
             self.drop()
             error = HoldfastError("cancelled", "the channel was closed before its parameters had arrived")
             self._channel.send(Failed(self._channel.number, error.to_map()))
 
-    def writable(self) -> None:
-        if self._handler is not None:
-            self._handler.writable()
-
-    def delivered(self, command_id: str) -> None:
-        if self._handler is not None:
-            self._handler.delivered(command_id)
-
     def drop(self) -> None:
         self._over = True
-        self._release()
-        if self._handler is not None:
-            self._handler.drop()
-
-    def _pass(self, call: Callable[[Handler], None]) -> None:
-        if self._handler is not None:
-            call(self._handler)
-        elif not self._over:
-            self._later.append(call)  # bounded: the protocol limits frames without bytes, too (PROTOCOL §5.3)
-
-    def _release(self) -> None:
         self._pieces.clear()
         self._held.clear()

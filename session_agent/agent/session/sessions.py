@@ -220,7 +220,8 @@ class HeldSession:
         if PACKED in event.params:
 
             def opener(params: dict[str, Any]) -> Handler:
-                return factory(self._context, _Channel(self, number, params))
+                handler = self._handlers[number] = factory(self._context, _Channel(self, number, params))
+                return handler
 
             self._handlers[number] = Gathering(channel, opener, self._total.announced)
         else:

@@ -2,18 +2,19 @@
 
 Owns what is sent and how often. An interrupt goes to the shell and to the processes of the run, and is repeated until the shell reports
 or a time limit passes. A ping requests a report, and is repeated because a late interrupt can make the shell discard its input.
-``shell`` decides what follows.
+``shell`` cancels either and decides what follows.
 """
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from session_agent.agent.process.process_tree import signal_all
 
 from .process import ShellProcess
+from .timers import Retry
 
 _FIRST_S = 0.005
 _SLOWEST_S = 0.05
@@ -39,65 +40,41 @@ def interrupt(process: ShellProcess, children: Callable[[], list[int]]) -> None:
     process.signal(signal.SIGCONT)
 
 
-class InterruptRetry:
-    """Interrupts run ``number`` again and again until ``cancel``; kills the shell if that has not come after ``patience_s``."""
+def interrupt_until_report(process: ShellProcess, number: int, children: Callable[[], list[int]], patience_s: float) -> Retry:
+    """Interrupt run ``number`` again and again until the shell reports it; kill the shell if that has not come after ``patience_s``."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, process: ShellProcess, number: int, children: Callable[[], list[int]], patience_s: float
-    ) -> None:
-        self._loop = loop
-        self._process = process
-        self._number = number
-        self._children = children
-        self._patience_s = patience_s
+    def again() -> None:
         interrupt(process, children)
-        self._timer = loop.call_later(_FIRST_S, self._again, 1)
+        process.request_report(number)
 
-    def cancel(self) -> None:
-        """Stop interrupting: the shell has reported, or has ended."""
-        self._timer.cancel()
+    def give_up() -> None:
+        # if only the processes that ignore SIGINT were killed, the shell would run the rest of its script
+        process.kill()
+        signal_all(children(), signal.SIGKILL)
 
-    def _again(self, count: int) -> None:
-        process = self._process
-        process.read_reports()
-        if process.status is not None or self._timer.cancelled():
+    interrupt(process, children)
+    return Retry(process, _interrupt_pauses(patience_s), give_up, again)
+
+
+def _interrupt_pauses(patience_s: float) -> Iterator[float]:
+    yield _FIRST_S
+    for count in itertools.count(1):
+        if patience_s <= 0:
             return
-        if self._patience_s <= 0:
-            # if only the processes that ignore SIGINT were killed, the shell would run the rest of its script
-            process.kill()
-            signal_all(self._children(), signal.SIGKILL)
-            return
-        interrupt(process, self._children)
-        process.request_report(self._number)
         pause_s = min(_FIRST_S * count, _SLOWEST_S)
-        self._patience_s -= pause_s  # timers are counted, not time: while the agent is not scheduled it reads no reports
-        self._timer = self._loop.call_later(pause_s, self._again, count + 1)
+        patience_s -= pause_s
+        yield pause_s
 
 
-class ShellPing:
-    """Requests a report from the shell until ``cancel``; calls ``give_up`` if it is never answered."""
+def ping(process: ShellProcess, give_up: Callable[[], None]) -> Retry:
+    """Request a report from the shell until it arrives; call ``give_up`` if it never does."""
+    number = process.ping()
+    return Retry(process, _ping_pauses(process), give_up, lambda: process.request_report(number))
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, process: ShellProcess, then: Callable[[], None], give_up: Callable[[], None]
-    ) -> None:
-        self.number = process.ping()
-        self.then = then
-        self._loop = loop
-        self._process = process
-        self._give_up = give_up
-        self._timer = loop.call_later(_PING_AGAIN_S, self._again, 1)
 
-    def cancel(self) -> None:
-        """Stop pinging: the report has arrived, or is not needed any more."""
-        self._timer.cancel()
-
-    def _again(self, count: int) -> None:
-        is_idle = count > _IDLE_PINGS and self._process.idle()
-        self._process.read_reports()
-        if self._process.status is not None or self._timer.cancelled():
+def _ping_pauses(process: ShellProcess) -> Iterator[float]:
+    yield _PING_AGAIN_S
+    for count in range(1, _BUSY_PINGS + 1):
+        if count > _IDLE_PINGS and process.idle():
             return
-        if count > (_IDLE_PINGS if is_idle else _BUSY_PINGS):
-            self._give_up()
-            return
-        self._process.request_report(self.number)
-        self._timer = self._loop.call_later(_PING_AGAIN_S * count, self._again, count + 1)
+        yield _PING_AGAIN_S * count

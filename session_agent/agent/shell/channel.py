@@ -160,14 +160,14 @@ class ShellHandler(Handler):
 
     def write(self, data: bytes, eof: bool) -> None:
         """Input for the command of the last Run, or keys for the terminal."""
-        if self._shell.has_terminal and not self._gone:
-            self._shell.type(data, eof, self._consumed)
+        if self._shell.keys is not None and not self._gone:
+            self._shell.keys.feed(data, eof, self._consumed)
             return
         record = self._last
         if record is None or record.owner is None:
             self._consumed(len(data))
         else:
-            record.owner.feed_command(record.command_id, data, eof, self._consumed)
+            record.owner.feed(data, eof, self._consumed)
 
     def _consumed(self, size_bytes: int) -> None:
         if not self._gone and size_bytes:
@@ -177,7 +177,7 @@ class ShellHandler(Handler):
         """Signal the command that is being reported."""
         presenter = self._presenter
         if presenter is not None and presenter.record.owner is not None and is_signal(name):
-            presenter.record.owner.signal_command(presenter.record.command_id, name)
+            presenter.record.owner.signal(name)
 
     def resize(self, rows: int, columns: int) -> None:
         """Resize the terminal, if the shell has one."""

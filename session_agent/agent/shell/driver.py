@@ -119,6 +119,8 @@ def quote(text: bytes) -> bytes:
 class _Dialect(ABC):
     """What the dialects share: runs, reports and dumps."""
 
+    fed = False
+    """Whether it sources control lines from descriptor ``SH_FEED``."""
     _word = b"\\"
     """Before the name of a builtin, so that neither an alias nor, where that is possible, a function replaces it."""
     _source = b"\\."
@@ -308,7 +310,7 @@ class ShDialect(_Dialect):
     _no_errors = b" 2>/dev/null"
 
     def __init__(self, path: str, *, fed: bool = False, tty: bool = False) -> None:
-        """A *fed* shell sources control lines from descriptor ``SH_FEED``; a line on its standard input makes it do so.
+        """A line on the standard input of a *fed* shell makes it source control lines.
 
         busybox is fed because its own reading of standard input has two faults: the exit of a child interrupts the read (EINTR), which it
         takes for the end of the input, and applets that run without an exec read the lines that it has read ahead. Sourcing has neither.
@@ -316,6 +318,7 @@ class ShDialect(_Dialect):
         applet = ["sh"] if path.endswith("/busybox") else []
         super().__init__(_SH_PRIVATE, inherited=_SH_PRIVATE, tty=tty)
         self.argv = [path, *applet, "-i"]
+        self.fed = fed
         hidden = (*_SH_PRIVATE.all, SH_FEED) if fed else _SH_PRIVATE.all
         self._closed = b"".join(b" %d>&-" % fd for fd in hidden) + b"\n"
 

@@ -12,27 +12,37 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from holdfast_wire.frames import STDERR
+from holdfast_wire.frames import STDERR, STDOUT
 
-from session_agent.agent.output.pipes import CHUNK_BYTES, discard, waiting_bytes, widen
+from session_agent.agent.output.pipes import PipeReader, discard
 from session_agent.agent.output.spool import Spool
 
 _AGAIN_S = 0.1
 
 
-class _Stream:
+class _Stream(PipeReader):
     """One output pipe: the agent's read end, and its write end or -1. ``held``: a background process has a write end."""
 
-    __slots__ = ("held", "paused", "reader", "watched", "wide", "writer")
+    __slots__ = ("held", "writer")
 
-    def __init__(self, reader: int, writer: int = -1) -> None:
-        self.reader = reader
+    def __init__(self, number: int, reader: int, writer: int) -> None:
+        super().__init__(reader, number)
         self.writer = writer
         self.held = False
-        self.watched = False
-        self.paused = False
-        self.wide = False
-        os.set_blocking(reader, False)
+
+    def watch(self) -> None:
+        """Read the run's output as it arrives. Raises ``OSError``."""
+        if self.writer < 0:
+            self.writer = os.open(f"/proc/self/fd/{self.descriptor}", os.O_WRONLY | os.O_CLOEXEC)
+        super().watch()
+
+    def collect(self) -> None:
+        """The run has ended: read the rest of its output."""
+        if self.writer >= 0:  # else it was not watched
+            self.unwatch()
+            self.close_writer()
+        self.held = not self.drain()
+        self.direct(None)
 
     def close_writer(self) -> None:
         if self.writer >= 0:
@@ -46,66 +56,40 @@ class RunOutput:
     def __init__(self, loop: asyncio.AbstractEventLoop, out: tuple[int, int], err: tuple[int, int]) -> None:
         """``out`` and ``err``: read end and write end of a pipe."""
         self._loop = loop
-        self._spool: Spool | None = None
-        self._arrived: Callable[[], None] | None = None
-        self._streams = {1: _Stream(out[0], out[1]), 2: _Stream(err[0], err[1])}
-        self.last_error = b""
-        """The last bytes that were read of the run's stream 2."""
+        self._streams = {STDOUT: _Stream(STDOUT, *out), STDERR: _Stream(STDERR, *err)}
 
     @property
-    def readers(self) -> tuple[int, int]:
+    def inherited(self) -> tuple[int, int]:
         """The descriptors that the shell inherits."""
-        return self._streams[1].reader, self._streams[2].reader
+        return self._streams[STDOUT].descriptor, self._streams[STDERR].descriptor
+
+    @property
+    def last_error(self) -> bytes:
+        """The last bytes that were read of the run's stream 2."""
+        return self._streams[STDERR].last
 
     def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
         """A run begins: its output goes to ``spool``, when it ends, or as it arrives once it is watched."""
-        self._spool, self._arrived, self.last_error = spool, arrived, b""
+        for stream in self._streams.values():
+            stream.direct(spool, arrived)
+            stream.last = b""
 
     def watch(self) -> None:
         """Read the run's output as it arrives from now on, and call ``arrived``."""
-        if self._spool is None:
-            return
-        for number, stream in self._streams.items():
-            if not stream.watched:
-                if stream.writer < 0:
-                    try:
-                        stream.writer = os.open(f"/proc/self/fd/{stream.reader}", os.O_WRONLY | os.O_CLOEXEC)
-                    except OSError:  # no free descriptor at the moment
-                        self._loop.call_later(_AGAIN_S, self.watch)
-                        return
-                stream.watched = True
-                self._loop.add_reader(stream.reader, self._readable, number)
+        if self._streams[STDOUT].spool is not None:
+            try:
+                for stream in self._streams.values():
+                    stream.watch()
+            except OSError:  # no free descriptor at the moment
+                self._loop.call_later(_AGAIN_S, self.watch)
 
     def collect(self, last: bytes = b"") -> None:
         """The run has ended: append the rest of its output, and then ``last``. Call ``renew`` before the next run."""
-        spool = self._spool
-        self._spool = self._arrived = None
-        for number, stream in self._streams.items():
-            if stream.watched:
-                self._leave(stream)
-            if stream.writer >= 0:
-                stream.close_writer()
-            taken_bytes, there_bytes = 0, CHUNK_BYTES
-            while True:
-                try:
-                    data = os.read(stream.reader, CHUNK_BYTES)
-                except BlockingIOError:
-                    stream.held = True
-                    break
-                if not data:
-                    break
-                if spool is not None:
-                    spool.append(number, data)
-                if number == STDERR:
-                    self.last_error = data
-                taken_bytes += len(data)
-                if taken_bytes > there_bytes:  # a background child writes as fast as this reads
-                    stream.held = True
-                    break
-                if taken_bytes == CHUNK_BYTES:  # a shorter first read has emptied the pipe
-                    there_bytes += waiting_bytes(stream.reader)
+        spool = self._streams[STDOUT].spool
+        for stream in self._streams.values():
+            stream.collect()
         if last and spool is not None:
-            spool.append(1, last)
+            spool.append(STDOUT, last)
 
     def renew(self, uid: int | None, gid: int | None) -> dict[int, str]:
         """Prepare the pipes for the next run. A pipe that a background process still holds is replaced.
@@ -124,14 +108,8 @@ class RunOutput:
     def close(self) -> None:
         """Close the descriptors. Output of processes that still write is read and discarded."""
         for stream in self._streams.values():
-            self._leave(stream)
             stream.close_writer()
-            discard(stream.reader)
-
-    def _leave(self, stream: _Stream) -> None:
-        if stream.watched and not stream.paused:
-            self._loop.remove_reader(stream.reader)
-        stream.watched = stream.paused = False
+            discard(stream.release())
 
     def _replace(self, number: int, stream: _Stream, uid: int | None, gid: int | None) -> str | None:
         path = make_fifo(uid, gid)
@@ -147,42 +125,9 @@ class RunOutput:
                 os.close(reader)
             remove_fifo(path)
             return None
-        discard(stream.reader)
-        self._streams[number] = _Stream(reader, writer)
+        discard(stream.release())
+        self._streams[number] = _Stream(number, reader, writer)
         return path
-
-    def _readable(self, number: int) -> None:
-        stream = self._streams[number]
-        try:
-            data = os.read(stream.reader, CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            return
-        spool = self._spool
-        if spool is None:
-            return
-        if len(data) == CHUNK_BYTES and not stream.wide:
-            stream.wide = True
-            widen(stream.reader)
-        spool.append(number, data)
-        if number == STDERR:
-            self.last_error = data
-        if spool.full:
-            self._pause(stream, number, spool)
-        if self._arrived is not None:
-            self._arrived()
-
-    def _pause(self, stream: _Stream, number: int, spool: Spool) -> None:
-        stream.paused = True
-        self._loop.remove_reader(stream.reader)
-
-        def resume() -> None:
-            if stream.paused:
-                stream.paused = False
-                self._loop.add_reader(stream.reader, self._readable, number)
-
-        spool.pause(resume)
 
 
 def make_fifo(uid: int | None, gid: int | None) -> str | None:

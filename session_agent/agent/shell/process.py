@@ -1,7 +1,7 @@
-"""One process of a living shell and the descriptors by which it is controlled.
+"""One process of a living shell: the control lines that it is sent, and the reports that it prints.
 
-Owns the pipe of control lines and the pipe of reports. ``driver`` has the text of the control lines, ``state_files`` the files for scripts
-and state, ``output`` or ``terminal`` the output of runs. ``shell`` decides what follows from a report or from the end of the process.
+``driver`` has the text of the control lines, ``descriptors`` the pipes, ``state_files`` the files for scripts and state, ``output`` or
+``terminal`` the output of runs. ``shell`` decides what follows from a report or from the end of the process.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Protocol
 
 from session_agent.agent.commands.launch import is_busybox
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.output.records import Record
-from session_agent.agent.process.fork import Launch, Stdio
+from session_agent.agent.process.fork import Launch
 
-from .driver import FED, OPENED, SH_FEED, BashDialect, Dialect, Report, ReportReader, ShDialect
-from .output import RunOutput, remove_fifo
-from .state_files import StateFiles
+from .descriptors import open_descriptors
+from .driver import FED, OPENED, BashDialect, Dialect, Report, ReportReader, ShDialect
+from .output import remove_fifo
 from .terminal import ShellTerminal
 
 _STATUS_BYTES = 4096
@@ -60,21 +58,12 @@ class ShellProcess:
     """A running bash or sh."""
 
     def __init__(
-        self,
-        context: AgentContext,
-        kind: str,
-        path: str,
-        launch: Launch,
-        tag: int,
-        events: ShellEvents,
-        size: tuple[int, int] | None = None,
+        self, context: AgentContext, events: ShellEvents, kind: str, path: str, tag: int, launch: Launch, size: tuple[int, int] | None
     ) -> None:
         """``size``: rows and columns of the terminal of its runs, None for pipes."""
-        self._context = context
         self._loop = context.loop
         self._events = events
-        self._uid = launch.uid
-        self._gid = launch.gid
+        self._launch = launch
         self.number = 0
         self.broken = False
         """Whether it was killed or takes no control lines any more."""
@@ -89,51 +78,21 @@ class ShellProcess:
         self._fed = False
         """Whether a fed shell has read control lines before."""
         self.status: int | None = None
-        # The shell inherits what is in ``passed``. What is in ``kept`` stays open here if it starts.
-        with ExitStack() as passed, ExitStack() as kept:
-            output: RunOutput | ShellTerminal
-            if size is not None:
-                output = ShellTerminal(context.loop, size)
-                kept.callback(output.close)
-                out = err = output.slave
-            else:
-                output = RunOutput(context.loop, _pipe(kept, kept), _pipe(kept, kept))
-                out, err = output.readers
-            self._output, self._terminal = output, output if isinstance(output, ShellTerminal) else None
-            self._files = StateFiles()
-            kept.callback(self._files.close)
-            control_read, self._control = _pipe(passed, kept)
-            self._status, status_write = _pipe(kept, passed)
-            prompt_read = prompt_write = feed_read = self._feed = -1
-            if kind == "sh":
-                prompt_read, prompt_write = _pipe(kept, passed)
-                if is_busybox(path):
-                    feed_read, self._feed = _pipe(passed, kept)
-            self._prompts = prompt_read
-            if launch.uid is not None:
-                for fd in (out, err, *self._files.descriptors, control_read):
-                    os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
-            self.dialect: Dialect
-            if kind == "bash":
-                nofile = context.settings.ulimits.get("nofile", resource.getrlimit(resource.RLIMIT_NOFILE))[0]
-                self.dialect = BashDialect(path, nofile=nofile, tty=size is not None)
-                stdio = Stdio(control_read, status_write, context.null)
-            else:
-                self.dialect = ShDialect(path, fed=self._feed >= 0, tty=size is not None)
-                stdio = Stdio(control_read if self._feed < 0 else feed_read, status_write, prompt_write)
-            place = dict(zip(self.dialect.inherited.all, (out, err, *self._files.descriptors), strict=True))
-            if self._feed >= 0:
-                place[SH_FEED] = control_read
+        self.dialect: Dialect
+        if kind == "bash":
+            nofile = context.settings.ulimits.get("nofile", resource.getrlimit(resource.RLIMIT_NOFILE))[0]
+            self.dialect = BashDialect(path, nofile=nofile, tty=size is not None)
+        else:
+            self.dialect = ShDialect(path, fed=is_busybox(path), tty=size is not None)
+        with open_descriptors(context.loop, context.null, self.dialect, launch, size) as (own, stdio, place):
             self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
-            kept.pop_all()
+        self.descriptors = own
+        self.terminal = own.output if isinstance(own.output, ShellTerminal) else None
         context.groups.join(self.pid)
         self._reports = ReportReader(self.dialect.token)
-        for fd in (self._control, self._status):
-            os.set_blocking(fd, False)
-        self._loop.add_reader(self._status, self.read_reports)
-        if prompt_read >= 0:
-            os.set_blocking(prompt_read, False)
-            self._loop.add_reader(prompt_read, self._prompted)
+        self._loop.add_reader(own.status, self.read_reports)
+        if own.prompts >= 0:
+            self._loop.add_reader(own.prompts, self._prompted)
         self._write_feed_line()
         self._write_control(self.dialect.prepare() + self._snapshot(0))
 
@@ -143,10 +102,11 @@ class ShellProcess:
         """Start a run whose output goes to the spool of ``record``. Returns the number of its report."""
         self.number = number = self.number + 1
         self._reports.begin()
-        self._output.direct(record.spool, record.notify)
-        slot = self._files.fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
+        self.descriptors.output.direct(record.spool, record.notify)
+        files = self.descriptors.files
+        slot = files.fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
         lines = self.dialect.run(number, slot)
-        self._write_control(lines if self._files.remain_valid_after(script, self.dialect) else lines + self._snapshot(number))
+        self._write_control(lines if files.remain_valid_after(script, self.dialect) else lines + self._snapshot(number))
         self._awaited = number
         return number
 
@@ -172,17 +132,17 @@ class ShellProcess:
     def load(self, dump: bytes, token: bytes) -> None:
         """Load the state ``dump`` of another process, and report."""
         self.number = number = self.number + 1
-        slot = self._files.fill(self.dialect.restore(dump, token))
+        slot = self.descriptors.files.fill(self.dialect.restore(dump, token))
         self._write_control(self.dialect.load(number, slot) + self._snapshot(number))
         self._awaited = number
 
     def has_snapshot(self) -> bool:
         """Whether the snapshot after the last run that may have changed the state is complete."""
-        return self._files.is_written(self.dialect.token)
+        return self.descriptors.files.is_written(self.dialect.token)
 
     def state(self) -> tuple[bytes, bytes] | None:
         """The newest complete snapshot and the token in its marks."""
-        return self._files.state(self.dialect.token)
+        return self.descriptors.files.state(self.dialect.token)
 
     @property
     def opening_pipes(self) -> bool:
@@ -190,7 +150,7 @@ class ShellProcess:
         return bool(self._new_pipes)
 
     def _snapshot(self, number: int) -> bytes:
-        return self.dialect.snapshot(number, self._files.expect_dump(number))
+        return self.dialect.snapshot(number, self.descriptors.files.expect_dump(number))
 
     def signal(self, number: int) -> None:
         """Signal the shell itself."""
@@ -208,19 +168,19 @@ class ShellProcess:
     def idle(self) -> bool:
         """Whether it is blocked reading a control line while the pipe is empty. False if the kernel does not show that."""
         try:
-            if waiting_bytes(self._control):
+            if waiting_bytes(self.descriptors.control):
                 return False
             with open(f"/proc/{self.pid}/syscall", "rb") as file:
                 call, *arguments = file.read().split()
             if call != b"0" or not arguments:
                 return False
-            return os.readlink(f"/proc/{self.pid}/fd/{int(arguments[0], 16)}") == f"pipe:[{os.fstat(self._control).st_ino}]"
+            return os.readlink(f"/proc/{self.pid}/fd/{int(arguments[0], 16)}") == f"pipe:[{os.fstat(self.descriptors.control).st_ino}]"
         except (OSError, ValueError):
             return False
 
     def _write_control(self, lines: bytes) -> None:
         try:
-            os.write(self._control, lines)
+            os.write(self.descriptors.control, lines)
         except BlockingIOError:
             self.broken = True  # it has left 64 KiB of control lines unread
         except BrokenPipeError:
@@ -234,11 +194,11 @@ class ShellProcess:
             if self._closed:
                 return
             try:
-                data = os.read(self._status, _STATUS_BYTES)
+                data = os.read(self.descriptors.status, _STATUS_BYTES)
             except BlockingIOError:
                 return
             if not data:
-                self._loop.remove_reader(self._status)  # the shell was replaced by exec, or is ending
+                self._loop.remove_reader(self.descriptors.status)  # the shell was replaced by exec, or is ending
                 return
             self._handle_reports(data)
             if len(data) < _STATUS_BYTES:
@@ -261,9 +221,9 @@ class ShellProcess:
 
     def _write_feed_line(self) -> None:
         """Put the one line into the standard input of a fed shell; never a second one, because it reads ahead."""
-        if self._feed >= 0 and isinstance(self.dialect, ShDialect):
+        if isinstance(self.dialect, ShDialect) and self.dialect.fed:
             try:
-                os.write(self._feed, self.dialect.feed_line())
+                os.write(self.descriptors.feed, self.dialect.feed_line())
             except OSError:
                 pass  # it has ended; ``_exited`` follows
 
@@ -273,7 +233,7 @@ class ShellProcess:
         self._write_feed_line()
         if first:
             return
-        self._write_control(self._snapshot(self._files.newest))
+        self._write_control(self._snapshot(self.descriptors.files.newest))
         if self._awaited:
             number, self._awaited = self._awaited, 0
             self._events.reported(self, report._replace(number=number))
@@ -281,18 +241,18 @@ class ShellProcess:
     def _prompted(self) -> None:
         """A POSIX shell printed its prompt: it does so when an error has ended a run and discarded the control lines already read."""
         try:
-            data = os.read(self._prompts, _STATUS_BYTES)
+            data = os.read(self.descriptors.prompts, _STATUS_BYTES)
         except BlockingIOError:
             return
         if not data:
-            self._loop.remove_reader(self._prompts)
-        elif self._awaited and self._prompt_timer is None and self._feed < 0:
+            self._loop.remove_reader(self.descriptors.prompts)
+        elif self._awaited and self._prompt_timer is None and not self.dialect.fed:
             self._prompt_timer = self._loop.call_later(_PROMPT_DELAY_S, self._repeat_request)
 
     def _repeat_request(self) -> None:
         self._prompt_timer = None
         if self._awaited and self.status is None:
-            self._write_control(self.dialect.report(self._awaited) + self._snapshot(self._files.newest))
+            self._write_control(self.dialect.report(self._awaited) + self._snapshot(self.descriptors.files.newest))
 
     def _started(self, error: Exception | None) -> None:
         if error is not None and not self._closed:
@@ -310,46 +270,28 @@ class ShellProcess:
 
     def watch(self) -> None:
         """Read the output of the run as it arrives."""
-        self._output.watch()
+        self.descriptors.output.watch()
 
     def collect(self) -> None:
         """The run has ended: read the rest of its output. Call ``renew`` before the next run."""
-        self._output.collect(b"" if self.status is None else self._reports.rest())
-        if self._output.last_error and self.dialect.may_crash_after(self._output.last_error):
+        output = self.descriptors.output
+        output.collect(b"" if self.status is None else self._reports.rest())
+        if output.last_error and self.dialect.may_crash_after(output.last_error):
             self.may_crash = True
 
     def renew(self) -> None:
         """Prepare the pipes for the next run, in the same iteration of the loop as ``collect``."""
-        fifos = self._output.renew(self._uid, self._gid)
+        fifos = self.descriptors.output.renew(self._launch.uid, self._launch.gid)
         if fifos:
             self.number += 1
             self._new_pipes[self.number] = list(fifos.values())
             out, err = (fifos[stream].encode() if stream in fifos else None for stream in (1, 2))
             self._write_control(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
 
-    # terminal --------------------------------------------------------------------------------------------------
-
     @property
     def is_useless(self) -> bool:
         """Whether it must not get another run: it may crash, or another process keeps its terminal."""
-        return self.may_crash or (self._terminal is not None and self._terminal.is_taken(self.pid))
-
-    def type(self, data: bytes, consumed: Callable[[int], None]) -> None:
-        """Keys for the program on the terminal."""
-        if self._terminal is None or self._closed:
-            consumed(len(data))
-        else:
-            self._terminal.type(data, consumed)
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the terminal."""
-        if self._terminal is not None and not self._closed:
-            self._terminal.resize(rows, columns)
-
-    def settle_terminal(self, *, keep_modes: bool) -> None:
-        """A run has ended: keep or restore the modes of the terminal."""
-        if self._terminal is not None and not self._closed:
-            self._terminal.settle(keep_modes=keep_modes)
+        return self.may_crash or (self.terminal is not None and self.terminal.is_taken(self.pid))
 
     def close(self) -> None:
         """Close all descriptors. Call when the process has ended or is being killed."""
@@ -358,25 +300,12 @@ class ShellProcess:
             self._prompt_timer.cancel()
         for paths in self._new_pipes.values():
             _unlink(paths)
-        for fd in (self._status, self._prompts):
-            if fd >= 0:
-                self._loop.remove_reader(fd)
-                os.close(fd)
-        os.close(self._control)
-        if self._feed >= 0:
-            os.close(self._feed)
-        self._files.close()
-        self._output.close()
+        for descriptor in (self.descriptors.status, self.descriptors.prompts):
+            if descriptor >= 0:
+                self._loop.remove_reader(descriptor)
+        self.descriptors.close()
 
 
 def _unlink(paths: list[str]) -> None:
     for path in paths:
         remove_fifo(path)
-
-
-def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
-    """Read end and write end of a new pipe, each of which its stack closes."""
-    reader, writer = os.pipe()
-    reads.callback(os.close, reader)
-    writes.callback(os.close, writer)
-    return reader, writer

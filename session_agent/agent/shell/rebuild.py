@@ -1,69 +1,43 @@
 """Starting the processes of a living shell: the first one, and a new one that loads the state of a process that was lost.
 
-Owns how often that is tried, how long the new process may take to load the state, the keys that arrive in the meantime, and whether the
-next result reports the rebuild. ``shell`` decides when a process is lost, and finishes the run that was in it.
+Owns how often that is tried, how long the new process may take to load the state, and whether the next result reports the rebuild.
+``shell`` decides when a process is lost, and finishes the run that was in it.
 """
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import logging
 import os
 from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.context import AgentContext
 from session_agent.agent.process.fork import Launch
 
-from .process import ShellEvents, ShellProcess
+from .process import ShellProcess
+from .timers import Retry
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
 _LOAD_CHECKS = 100
 _LOAD_CHECK_S = 0.1
-"""A new process is killed if it has not loaded the state after ``_LOAD_CHECKS`` timers of this length. Timers are counted, instead of
-time, because its report is not read while the agent is not scheduled."""
+"""A new process is killed if it has not loaded the state after ``_LOAD_CHECKS`` timers of this length."""
 _MAX_ATTEMPTS = 4
-
-Keys = tuple[bytes, bool, Callable[[int], None]]
-"""Bytes, whether the input ends after them, and the callback for bytes that were consumed."""
 
 
 class Rebuilding:
     """Starts the processes of one shell."""
 
-    __slots__ = (
-        "_context",
-        "_events",
-        "_kind",
-        "_launch",
-        "_loading",
-        "_path",
-        "_tag",
-        "_timer",
-        "attempts",
-        "keys",
-        "restarted",
-        "restored",
-        "size",
-    )
+    __slots__ = ("_launch", "_start", "attempts", "restarted", "restored", "size")
 
     def __init__(
-        self, context: AgentContext, kind: str, path: str, launch: Launch, tag: int, events: ShellEvents, size: tuple[int, int] | None
+        self, start: Callable[[Launch, tuple[int, int] | None], ShellProcess], launch: Launch, size: tuple[int, int] | None
     ) -> None:
-        self._context = context
-        self._kind = kind
-        self._path = path
+        self._start = start
         self._launch = launch
-        self._tag = tag
-        self._events = events
-        self._timer: asyncio.TimerHandle | None = None
         self.size = size
         """Rows and columns of its terminal, if it has one."""
-        self.keys: list[Keys] = []
-        """Keys that arrived while the shell had no process."""
-        self._loading = False
         self.restarted = False
         """Whether the next result reports a restart, with ``restored``: whether the state was loaded."""
         self.restored = True
@@ -73,13 +47,12 @@ class Rebuilding:
     def spawn(self, launch: Launch) -> ShellProcess:
         """Start a process. Raises ``CannotExecuteError`` or ``HoldfastError``."""
         try:
-            return ShellProcess(self._context, self._kind, self._path, launch, self._tag, self._events, self.size)
+            return self._start(launch, self.size)
         except OSError as error:
             raise HoldfastError("spawn_failed", f"cannot create the pipes of the shell: {error.strerror}") from None
 
     def replace(self, old: ShellProcess, state: tuple[bytes, bytes] | None) -> ShellProcess:
         """Start a process in place of ``old``, which has ended. With ``state`` it loads that and then reports. Raises ``shell_lost``."""
-        self.cancel()
         self.attempts += 1
         if self.attempts > _MAX_ATTEMPTS:
             raise HoldfastError("shell_lost", "the shell ended as soon as it was started, several times in a row")
@@ -95,33 +68,9 @@ class Rebuilding:
         old.close()
         if state is not None:
             process.load(*state)
-            self._loading = True
-            self._timer = self._context.loop.call_later(_LOAD_CHECK_S, self._check_loaded, process, _LOAD_CHECKS - 1)
         return process
 
-    def _check_loaded(self, process: ShellProcess, checks: int) -> None:
-        self._timer = None
-        process.read_reports()
-        if not self._loading:
-            return
-        if checks:
-            self._timer = self._context.loop.call_later(_LOAD_CHECK_S, self._check_loaded, process, checks - 1)
-        else:
-            process.kill()
 
-    def finish(self, *, restored: bool) -> None:
-        """The new process is ready for runs."""
-        self.cancel()
-        self.restored = restored
-
-    def take_keys(self) -> list[Keys]:
-        """The keys that have arrived, for the new process."""
-        keys, self.keys = self.keys, []
-        return keys
-
-    def cancel(self) -> None:
-        """Stop waiting for the new process to load its state."""
-        self._loading = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+def limit_loading(process: ShellProcess) -> Retry:
+    """Kill ``process`` if its report that it has loaded the state does not arrive in time."""
+    return Retry(process, itertools.repeat(_LOAD_CHECK_S, _LOAD_CHECKS), process.kill)

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.output.pipes import MERGE_BYTES, PipeWriter
+from session_agent.agent.output.pipes import PipeWriter
 from session_agent.agent.output.records import Record
-from session_agent.agent.process.process_tree import TreeKill
 
-from .abort import InterruptRetry
 from .output import make_fifo, remove_fifo
 from .timers import NEVER
+
+
+class RunningShell(Protocol):
+    """What a run needs of its ``shell.Shell``."""
+
+    def signal_run(self, run: Run, name: str) -> None: ...
+    def cancel_run(self, run: Run) -> None: ...
 
 
 class Run:
@@ -33,25 +39,30 @@ class Run:
     fifo = ""
     fifo_fd = -1
     """Keeps the named pipe open: the shell's open would otherwise wait for a writer."""
-    sink: PipeWriter | None = None
-    interrupt_retry: InterruptRetry | None = None
     abort = ""
     """Why it was aborted: ``timeout`` or ``cancelled``."""
     before: frozenset[int] = frozenset()
     """Processes of the shell that existed before the run, if runs cannot be marked."""
-    killing: TreeKill | None = None
     rescues = 0
     """How often the monitor found the shell idle during the run."""
     exit_code = 0
     signal_name: str | None = None
 
-    def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
+    def __init__(self, shell: RunningShell, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
+        self._shell = shell
         self.record = record
         self.script = script
         self.timeout_s = timeout_s
-        self.pipe_stdin = pipe_stdin
-        if pipe_stdin:
-            self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
+        self.sink = PipeWriter() if pipe_stdin else None
+        """Writes its standard input, once the shell has opened that."""
+
+    def signal(self, name: str) -> None:
+        """Signal its processes."""
+        self._shell.signal_run(self, name)
+
+    def cancel(self) -> None:
+        """Abort it, or remove it from the queue of its shell."""
+        self._shell.cancel_run(self)
 
     def create_fifo(self, uid: int | None, gid: int | None) -> None:
         """Create the named pipe of the standard input. Raises ``spawn_failed``: without input the command would do something else."""
@@ -70,41 +81,27 @@ class Run:
 
     def input_opened(self) -> None:
         """The shell has opened the pipe: write the input that arrived before; closing the pipe is an end of file from now on."""
-        if not self.fifo or self.sink is not None:
+        if self.sink is None or self.fifo_fd < 0:
             return
         try:
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return  # the reader has closed it already
-        self.sink = PipeWriter(descriptor)
         self._remove_fifo()
-        early, self.early = self.early, []
-        for data, eof, consumed in early:
-            self.sink.feed(data, eof, consumed)
+        self.sink.start(descriptor)
 
     def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Write or queue bytes for its standard input; those that it will never read count as consumed."""
-        if not self.pipe_stdin or (self.number and not self.fifo):
+        if self.sink is None:
             consumed(len(data))
-        elif self.sink is None:
-            if self.early and self.early[-1][1:] == (False, consumed) and len(self.early[-1][0]) + len(data) <= MERGE_BYTES:
-                data = self.early.pop()[0] + data
-            self.early.append((data, eof, consumed))  # bounded by the channel's credit
         else:
             self.sink.feed(data, eof, consumed)
 
     def close(self) -> None:
-        """The run has ended: stop interrupting it and discard its input."""
-        if self.interrupt_retry is not None:
-            self.interrupt_retry.cancel()
-        if not self.pipe_stdin:
-            return
+        """The run has ended: discard its input."""
         if self.sink is not None:
             self.sink.close()
-        self._remove_fifo()
-        for data, _, consumed in self.early:
-            consumed(len(data))
-        self.early.clear()
+            self._remove_fifo()
 
     def _remove_fifo(self) -> None:
         if self.fifo_fd >= 0:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.commands.window import Keyboard
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus, exit_status_of, workload_cause
 from session_agent.agent.output.records import Record
@@ -24,19 +25,19 @@ from session_agent.agent.process.process_tree import TreeKill, members, owned_by
 from session_agent.agent.process.processes import exit_outcome, signal_name, signal_number
 from session_agent.agent.request.paths import wire
 
-from .abort import InterruptRetry, ShellPing, interrupt
+from .abort import interrupt, interrupt_until_report, ping
 from .driver import Report
-from .monitor import Monitor
+from .monitor import Monitor, limit_opening
 from .process import ShellProcess
-from .rebuild import Rebuilding
+from .rebuild import Rebuilding, limit_loading
 from .run import Run
 from .run_processes import RunProcesses
-from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITHOUT_PROCESS, State, check_transition
+from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, check_transition
+from .timers import Retry
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
 _SNAPSHOT_CHECKS = 3
-_END_OF_INPUT = b"\x04"
 
 
 class Shell:
@@ -54,12 +55,19 @@ class Shell:
         self._last_status = 0
         """The value of ``$?`` at the start of the next run."""
         self.cwd = wire(launch.cwd)
-        self._ping: ShellPing | None = None
+        self._retry: Retry | None = None
+        """Asks for the report that the present state awaits."""
+        self._answered: Callable[[], None] = lambda: None
+        """What is done when the shell has answered a ping."""
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
         self._monitor = Monitor(context.loop, self)
         self._processes = RunProcesses(context.tags.owner(), is_bash=kind == "bash")
-        self._rebuilding = Rebuilding(context, kind, path, launch, self._processes.tag, self, size)
+        start = functools.partial(ShellProcess, context, self, kind, path, self._processes.tag)
+        self._rebuilding = Rebuilding(start, launch, size)
+        self.keys = Keyboard() if size is not None else None
+        """Writes to the terminal of its current process. While there is none the keys wait; they are bounded by the channel's credit."""
         self.process = self._rebuilding.spawn(launch)
+        self._connect_keys()
 
     @property
     def pid(self) -> int:
@@ -74,7 +82,7 @@ class Shell:
     @property
     def has_terminal(self) -> bool:
         """Whether its commands run on a terminal."""
-        return self._rebuilding.size is not None
+        return self.keys is not None
 
     @property
     def busy(self) -> bool:
@@ -89,6 +97,9 @@ class Shell:
         if state not in TRANSITIONS[self._state]:
             check_transition(self._state, state)
         self._state = state
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     # runs ------------------------------------------------------------------------------------------------------
 
@@ -96,8 +107,8 @@ class Shell:
         """Queue a run. Raises ``queue_full``."""
         if len(self._queue) >= self._context.limits.run_queue:
             raise HoldfastError("queue_full", f"{len(self._queue)} commands wait for this shell already")
-        record.owner = self
-        self._queue.append(Run(record, script, timeout_s, pipe_stdin))
+        record.owner = run = Run(self, record, script, timeout_s, pipe_stdin)
+        self._queue.append(run)
         self._start_next()
 
     def _start_next(self) -> None:
@@ -108,10 +119,10 @@ class Shell:
         if process.broken:
             self.replace_process()
         elif state is State.SETTLING:
-            self._monitor.watch_pipes()
+            return  # until the shell has opened its new pipes
         elif state is State.IDLE and not process.has_snapshot():
             # The shell is still writing its state, or it has lost its private descriptors (``ulimit -n 20``): its answer shows which.
-            self._ping_shell(lambda: self._check_snapshot(_SNAPSHOT_CHECKS))
+            self._ping(lambda: self._check_snapshot(_SNAPSHOT_CHECKS))
         elif process.is_useless:
             self.replace_process()
         else:
@@ -124,14 +135,20 @@ class Shell:
         if times > 1:
             if self.kind == "bash":  # a POSIX shell writes its state again without being asked
                 self.process.snapshot_again()
-            self._ping_shell(lambda: self._check_snapshot(times - 1))
+            self._ping(lambda: self._check_snapshot(times - 1))
         else:
             log.info("shell %s has lost its private descriptors and is replaced", self.name)
             self.replace_process()
 
+    def _ping(self, answered: Callable[[], None]) -> None:
+        """Request a report, and call ``answered`` when it has arrived."""
+        self._enter(State.CHECKING)
+        self._answered = answered
+        self._retry = ping(self.process, self.replace_process)
+
     def _begin(self, run: Run) -> None:
         process = self.process
-        if run.pipe_stdin:
+        if run.sink is not None:
             try:
                 run.create_fifo(self._launch.uid, self._launch.gid)
             except HoldfastError as error:
@@ -145,7 +162,7 @@ class Shell:
         run.number = process.begin(run.script, run.record, stdin=run.fifo.encode() or None, last_status=self._last_status, tag=tag)
         run.script = b""
         run.record.started = True
-        if run.pipe_stdin:
+        if run.sink is not None:
             self._context.loop.call_soon(self.report_start, run)  # the client sends the input only after this report
         self._monitor.begin(run)
 
@@ -170,45 +187,57 @@ class Shell:
         """The shell sent the report that was awaited: of a run, of a ping, or after loading its state."""
         if process is not self.process:
             return
-        state, run = self._state, self._run
-        if state in UNDER_WAY and run is not None:
-            self._rebuilding.attempts = 0
-            self.cwd = report.cwd
-            self._last_status = 0 if "e" in report.flags else report.status
-            run.exit_code = report.status
-            if run.interrupt_retry is not None:
-                run.interrupt_retry.cancel()
-                # Not before: now the shell can start no more processes for this run.
-                run.killing = TreeKill(self._processes.match(run), lambda: self._aborted(run), exclude=run.before | {process.pid})
-                return
-            process.collect()
-            self._finish(run)
-            process.renew()
-            self._enter(State.SETTLING if process.opening_pipes else State.IDLE)
-            if self._queue:
-                self._start_next()
-        elif state is State.CHECKING and self._ping is not None:
-            self._ping.cancel()
-            self._enter(State.SETTLING if process.opening_pipes else State.IDLE)
-            self._ping.then()
+        state = self._state
+        if state is State.CHECKING:
+            self._settle()
+            self._answered()
             self._start_next()
-        elif state is State.LOADING:
-            self._rebuilding.attempts = 0
-            self.cwd = report.cwd
+            return
+        if state not in WITH_RESULT:
+            return
+        self._rebuilding.attempts = 0
+        self.cwd = report.cwd
+        run = self.live_run
+        if run is None:
             self._rebuilt(restored=True)
+            return
+        run.exit_code = report.status
+        if state is State.ABORTING:
+            self._enter(State.KILLING)
+            # Not before: now the shell can start no more processes for this run.
+            self._kill_processes(run)
+            return
+        self._last_status = 0 if "e" in report.flags else report.status
+        self._complete(run)
+        self._settle()
+        if self._queue:
+            self._start_next()
 
     def pipes_opened(self, process: ShellProcess) -> None:
         """The shell has opened its new pipes."""
-        self._monitor.pipes_opened()
         if process is self.process and self._state is State.SETTLING:
             self._enter(State.IDLE)
             self._start_next()
 
+    def _settle(self) -> None:
+        """The shell has reported, and runs nothing."""
+        if self.process.opening_pipes:
+            self._enter(State.SETTLING)
+            self._retry = limit_opening(self.process, self.replace_process)
+        else:
+            self._enter(State.IDLE)
+
+    def _complete(self, run: Run) -> None:
+        """The shell has reported the run, and lives on."""
+        self.process.collect()
+        self._finish(run)
+        self.process.renew()
+
     def _finish(self, run: Run) -> None:
         """Store the result of the run; its output is complete."""
         self._run = None
-        if self._rebuilding.size is not None:
-            self.process.settle_terminal(keep_modes=run.exit_code <= 128 and not run.abort)
+        if self.process.terminal is not None:
+            self.process.terminal.settle(keep_modes=run.exit_code <= 128 and not run.abort)
         run.close()
         now = self._context.loop.time()
         duration_s = now - run.began
@@ -231,18 +260,23 @@ class Shell:
         self._enter(State.ABORTING)
         run.abort = why
         patience_s = self._context.limits.abort_patience_s
-        run.interrupt_retry = InterruptRetry(self._context.loop, self.process, run.number, self._children_of(run), patience_s)
+        self._retry = interrupt_until_report(self.process, run.number, self._children_of(run), patience_s)
 
-    def _aborted(self, run: Run) -> None:
-        """All processes of the run are dead. If the shell's process has ended too, ``stopped`` continues."""
+    def _kill_processes(self, run: Run) -> None:
+        exclude = run.before | {self.process.pid}
+        TreeKill(self._processes.match(run), lambda: self._processes_killed(run), exclude=exclude)
+
+    def _processes_killed(self, run: Run) -> None:
+        """All processes of an aborted run are dead."""
         self._context.reaper.reap_orphans(self._processes.match(run))
-        if run is not self.live_run or self.process.status is not None:
+        if run is not self._run:
             return
-        self.process.collect()
-        self._finish(run)
-        self.process.renew()
-        self._last_status = 0
-        self._ping_shell(self.process.snapshot_again)
+        if self._state is State.KILLING:
+            self._complete(run)
+            self._last_status = 0
+            self._ping(self.process.snapshot_again)
+        elif self._state is State.LOST:
+            self._rebuild(self.process.state())
 
     def _children_of(self, run: Run) -> Callable[[], list[int]]:
         """A function that lists the living processes of the run."""
@@ -250,59 +284,29 @@ class Shell:
 
     # requests of clients ---------------------------------------------------------------------------------------
 
-    def signal_command(self, command_id: str, name: str) -> None:
+    def signal_run(self, run: Run, name: str) -> None:
         """INT is a Ctrl-C, KILL an abort; any other signal goes to the processes of the run, not to the shell."""
-        run = self.live_run
         number = signal_number(name)
-        if run is None or run.record.command_id != command_id:
-            if number in {signal.SIGKILL, signal.SIGINT}:
-                self._withdraw(command_id)
-        elif number == signal.SIGKILL:
-            self.abort(run, "cancelled")
+        if number == signal.SIGKILL or (number == signal.SIGINT and run is not self.live_run):
+            self.cancel_run(run)
+        elif run is not self.live_run:
+            return
         elif number == signal.SIGINT:
             interrupt(self.process, self._children_of(run))
         else:
             signal_all(self._children_of(run)(), number)
 
-    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Bytes for the standard input of the run."""
-        run = self.live_run
-        if run is None or run.record.command_id != command_id:
-            run = self._queued(command_id)
-        if run is None:
-            consumed(len(data))
-        else:
-            run.feed(data, eof, consumed)
-
-    def type(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Keys for the program on its terminal; the end of input is sent as Ctrl-D."""
-        process = self.process
-        if process.broken or self._state in WITHOUT_PROCESS:
-            self._rebuilding.keys.append((data, eof, consumed))  # for the next terminal; bounded by the channel's credit
-            return
-        process.type(data, consumed)
-        if eof:
-            process.type(_END_OF_INPUT, lambda _: None)
-
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of its terminal."""
         self._rebuilding.size = (rows, columns)
-        self.process.resize(rows, columns)
+        if self.process.terminal is not None:
+            self.process.terminal.resize(rows, columns)
 
-    def cancel_command(self, command_id: str) -> None:
+    def cancel_run(self, run: Run) -> None:
         """Abort the run, or remove it from the queue."""
-        run = self.live_run
-        if run is not None and run.record.command_id == command_id:
+        if run is self.live_run:
             self.abort(run, "cancelled")
-        else:
-            self._withdraw(command_id)
-
-    def _queued(self, command_id: str) -> Run | None:
-        return next((run for run in self._queue if run.record.command_id == command_id), None)
-
-    def _withdraw(self, command_id: str) -> None:
-        run = self._queued(command_id)
-        if run is not None:
+        elif run in self._queue:
             self._queue.remove(run)
             self._finish_unstarted(run)
 
@@ -314,8 +318,6 @@ class Shell:
         self._enter(State.ENDED)
         self._context.shells.pop(self.name, None)
         self._monitor.cancel()
-        self._cancel_ping()
-        self._rebuilding.cancel()
         roots = (self.process.pid,) if self.process.status is None else ()
         own = owned_by(self._processes.tag)
         signal_all(members(own, roots), signal.SIGKILL)
@@ -328,12 +330,10 @@ class Shell:
         TreeKill(own, self.process.close, roots=roots)
         while self._queue:
             self._finish_unstarted(self._queue.popleft())
-        for data, _, consumed in self._rebuilding.take_keys():
-            consumed(len(data))
+        if self.keys is not None:
+            self.keys.close()
         for listener in self.listeners[:]:
             listener(error)
-
-    abandon = end
 
     def _finish_unstarted(self, run: Run) -> None:
         cause = workload_cause("cancelled", "the command was cancelled, or its shell ended, before it began")
@@ -344,29 +344,24 @@ class Shell:
     def replace_process(self) -> None:
         """Kill a process that cannot run commands any more; ``stopped`` then rebuilds it. A run in it stays live until then."""
         self.process.kill()
+        self._disconnect_keys()
         if self._state not in UNDER_WAY:
-            self._enter(State.LOST)
+            self._enter(State.KILLED)
 
     def stopped(self, process: ShellProcess, status: int) -> None:
         """The process ended, by exit, exec, ``set -e`` or a signal. Finish its run and rebuild the shell in a new process."""
         if process is not self.process or self._state is State.ENDED:
             return
-        run, was_loading = self.live_run, self._state is State.LOADING
-        self._cancel_ping()
+        state, run = self._state, self.live_run
+        self._disconnect_keys()
         self._enter(State.LOST)
-        if was_loading:
-            self._rebuild(None)
-            return
         if run is not None:
-            if run.interrupt_retry is not None:
-                run.interrupt_retry.cancel()
             process.collect()
             run.exit_code, run.signal_name = exit_outcome(status)
-            if run.abort:
-                done = functools.partial(self._reap_and_rebuild, run, process)
-                run.killing = TreeKill(self._processes.match(run), done, exclude=run.before)
-                return
-        self._rebuild(process.state())
+        if run is not None and state is State.ABORTING:
+            self._kill_processes(run)
+        elif state is not State.KILLING:  # then they are being killed already
+            self._rebuild(None if state is State.LOADING else process.state())
 
     def start_failed(self, process: ShellProcess, error: Exception) -> None:
         """The shell's program could not be executed: end the shell with that error."""
@@ -379,14 +374,7 @@ class Shell:
                 self._queue.appendleft(run)
             self.end(error if isinstance(error, HoldfastError) else HoldfastError("shell_unavailable", str(error)))
 
-    def _reap_and_rebuild(self, run: Run, process: ShellProcess) -> None:
-        self._context.reaper.reap_orphans(self._processes.match(run))
-        if self._state is not State.ENDED:  # in ENDED the state files are closed
-            self._rebuild(process.state())
-
     def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:
-        if self._state is State.ENDED:
-            return
         try:
             self.process = self._rebuilding.replace(self.process, state)
         except HoldfastError as error:
@@ -394,28 +382,28 @@ class Shell:
             return
         if state is not None:
             self._enter(State.LOADING)
+            self._retry = limit_loading(self.process)
         else:
             self._rebuilt(restored=False)
 
     def _rebuilt(self, *, restored: bool) -> None:
-        self._rebuilding.finish(restored=restored)
+        self._rebuilding.restored = restored
         self._enter(State.IDLE)
         self._last_status = 0
         if not restored:
             self.cwd = wire(self._launch.cwd)
         if self._run is not None:
             self._finish(self._run)
-        for data, eof, consumed in self._rebuilding.take_keys():
-            self.type(data, eof, consumed)
+        self._connect_keys()
         self._start_next()
 
-    # pings -----------------------------------------------------------------------------------------------------
+    def _connect_keys(self) -> None:
+        """Write the keys that wait, and those that follow, to the terminal of the current process."""
+        if self.keys is not None and self.process.terminal is not None:
+            self.keys.start(self.process.terminal.take_keyboard())
 
-    def _ping_shell(self, then: Callable[[], None]) -> None:
-        """Request a report, and call ``then`` when it has arrived."""
-        self._enter(State.CHECKING)
-        self._ping = ShellPing(self._context.loop, self.process, then, self.replace_process)
-
-    def _cancel_ping(self) -> None:
-        if self._ping is not None:
-            self._ping.cancel()
+    def _disconnect_keys(self) -> None:
+        """The process is lost: further keys wait for the next one."""
+        if self.keys is not None and self.keys.started:
+            self.keys.close()
+            self.keys = Keyboard()

@@ -20,11 +20,15 @@ class State(Enum):
     RUNNING = "running"
     """A run is in progress."""
     ABORTING = "aborting"
-    """The run is interrupted until the shell reports; then its processes are killed."""
+    """The run is interrupted until the shell reports."""
+    KILLING = "killing"
+    """The shell has reported; the processes of the aborted run are being killed."""
     SETTLING = "settling"
     """The shell has to open new output pipes, because a background process of an earlier run holds the old ones."""
+    KILLED = "killed"
+    """The process was killed while no run was in progress, and has not ended yet."""
     LOST = "lost"
-    """The process was killed or has ended; a new one is started once the processes of an aborted run are dead."""
+    """The process has ended; a new one is started once the processes of an aborted run are dead."""
     LOADING = "loading"
     """The new process loads the state of the lost one."""
     ENDED = "ended"
@@ -34,21 +38,24 @@ class State(Enum):
 
 _S = State
 TRANSITIONS: dict[State, frozenset[State]] = {
-    _S.STARTING: frozenset({_S.RUNNING, _S.LOST, _S.ENDED}),
-    _S.IDLE: frozenset({_S.RUNNING, _S.CHECKING, _S.LOST, _S.ENDED}),
-    _S.CHECKING: frozenset({_S.IDLE, _S.SETTLING, _S.LOST, _S.ENDED}),
+    _S.STARTING: frozenset({_S.RUNNING, _S.KILLED, _S.LOST, _S.ENDED}),
+    _S.IDLE: frozenset({_S.RUNNING, _S.CHECKING, _S.KILLED, _S.LOST, _S.ENDED}),
+    _S.CHECKING: frozenset({_S.IDLE, _S.SETTLING, _S.KILLED, _S.LOST, _S.ENDED}),
     _S.RUNNING: frozenset({_S.IDLE, _S.SETTLING, _S.ABORTING, _S.LOST, _S.ENDED}),
-    _S.ABORTING: frozenset({_S.CHECKING, _S.LOST, _S.ENDED}),
-    _S.SETTLING: frozenset({_S.IDLE, _S.CHECKING, _S.LOST, _S.ENDED}),
-    _S.LOST: frozenset({_S.LOADING, _S.IDLE, _S.LOST, _S.ENDED}),  # killed, then ended
+    _S.ABORTING: frozenset({_S.KILLING, _S.LOST, _S.ENDED}),
+    _S.KILLING: frozenset({_S.CHECKING, _S.LOST, _S.ENDED}),
+    _S.SETTLING: frozenset({_S.IDLE, _S.CHECKING, _S.KILLED, _S.LOST, _S.ENDED}),
+    _S.KILLED: frozenset({_S.LOST, _S.ENDED}),
+    _S.LOST: frozenset({_S.LOADING, _S.IDLE, _S.ENDED}),
     _S.LOADING: frozenset({_S.IDLE, _S.LOST, _S.ENDED}),
     _S.ENDED: frozenset(),
 }
 BETWEEN_RUNS = frozenset({_S.STARTING, _S.IDLE, _S.SETTLING})
 """No run is in progress and no report is awaited."""
-UNDER_WAY = frozenset({_S.RUNNING, _S.ABORTING})
+UNDER_WAY = frozenset({_S.RUNNING, _S.ABORTING, _S.KILLING})
 """A run is in progress."""
-WITHOUT_PROCESS = frozenset({_S.LOST, _S.LOADING})
+WITH_RESULT = frozenset({_S.RUNNING, _S.ABORTING, _S.LOADING})
+"""The report that is awaited tells how a run or the loading of a state ended."""
 
 
 class IllegalTransitionError(RuntimeError):

@@ -11,7 +11,6 @@ import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use
 import contextlib
 import functools
 import gc
-import json
 import logging
 import os
 import signal
@@ -40,8 +39,6 @@ log = logging.getLogger("session_agent.agent.startup.server")
 
 CONNECTIONS = SESSIONS + 64
 """Most connections at once: one for each session, and some whose Hello has not arrived or that are about to be fenced."""
-DRAIN_S = 2.0
-"""How long a stopping agent waits until its last output has been sent."""
 SETTLE_S = 0.02
 """How long after it listens a container's agent imports further modules: waiting connections are answered first."""
 FINISH_SHARE = 0.5
@@ -124,7 +121,7 @@ class AgentServer:
             stop_entrypoint(self.context)
         finish_until, terminated = loop.time() + settings.grace_s * FINISH_SHARE, False
         while loop.time() < deadline - NOTICE_S:
-            if not terminated and (not self._runs() or loop.time() >= finish_until):
+            if not terminated and (not self.context.runs() or loop.time() >= finish_until):
                 terminated = True
                 self.context.terminate()
             if not self._unfinished() and not self.context.started_processes():
@@ -140,24 +137,8 @@ class AgentServer:
         self.context.stop()
         self.sessions.close()
 
-    def _runs(self) -> bool:
-        return bool(self.context.commands) or any(shell.busy for shell in self.context.shells.values())
-
     def _unfinished(self) -> bool:
-        return self._runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
-
-    async def stop(self) -> None:
-        """Refuse new connections, ask the clients of open ones to resume elsewhere, flush their output, and end every command."""
-        if self._server is not None:
-            self._server.close()
-        self.context.stop()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_S
-        while self.context.busy() and loop.time() < deadline:
-            await asyncio.sleep(0.02)
-        self.sessions.close()
-        for connection in list(self._connections):
-            connection.refuse(HoldfastError("sandbox_gone", "the sandbox is being stopped"))
+        return self.context.runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
 
 
 def listening_socket(address: str) -> socket.socket:
@@ -179,11 +160,9 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     loop = asyncio.get_running_loop()
     warm_allocator()
     stopping = asyncio.Event()
-    if ready_fd is None or os.getpid() != 1:
-        # A first process that handles SIGTERM can be sent it from inside. The node ends its agents with SIGKILL, which cannot.
-        signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(stopping.set))  # the reaper's wake-up pipe wakes the loop
-    if ready_fd is None:
-        signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(stopping.set))
+    if ready_fd is None:  # the node ends its agents with SIGKILL; a first process that handles SIGTERM can be sent it from inside
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stopping.set))  # the reaper wakes the loop
     server = AgentServer(settings, sole=True)
     await server.start(listener)
     if ready_fd is None:
@@ -195,10 +174,10 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     if ready_fd is None:
         loop.call_later(SETTLE_S, _settle_in)
     else:
-        os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
+        os.write(ready_fd, b'{"ready": true}\n')
         os.close(ready_fd)
     await stopping.wait()
-    await (server.leave() if ready_fd is None else server.stop())
+    await server.leave()
 
 
 @functools.cache
@@ -237,9 +216,9 @@ def log_to_stderr() -> None:
 
 
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
-    """Serve inside the sandbox that the node has created around this process; returns after a signal to stop.
+    """Serve inside the sandbox the node has made around this process, until it is killed.
 
-    ``config`` is read by ``AgentSettings.from_config``. One JSON line with the agent's epoch goes to ``ready_fd`` once it serves.
+    ``config`` is read by ``AgentSettings.from_config``. The line ``{"ready": true}`` goes to ``ready_fd`` once it serves.
     """
     log_to_stderr()
     listener = socket.socket(fileno=listen_fd)

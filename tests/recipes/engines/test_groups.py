@@ -21,7 +21,7 @@ from holdfast_recipes.policy.tokenizer import ByteTokenizer
 from tests.recipes.engines import cases
 
 POLICY = ScriptedTokens([], ByteTokenizer(), 257)
-LOST = SandboxLostError("sandbox_lost", "gone", reason="node-lost")
+LOST = SandboxLostError("sandbox_gone", "gone", reason="node-lost")
 
 
 class Script:

@@ -155,8 +155,8 @@ def test_a_policy_that_cannot_answer_is_asked_once(error: Exception, status: Sta
 @pytest.mark.parametrize(
     ("error", "blame", "reason", "oom"),
     [
-        (SandboxLostError("sandbox_lost", "gone", reason="node-lost"), Blame.INFRASTRUCTURE, "node-lost", False),
-        (SandboxLostError("sandbox_lost", "gone", reason="oom", fault="workload"), Blame.WORKLOAD, "oom", True),
+        (SandboxLostError("sandbox_gone", "gone", reason="node-lost"), Blame.INFRASTRUCTURE, "node-lost", False),
+        (SandboxLostError("sandbox_gone", "gone", reason="oom", fault="workload"), Blame.WORKLOAD, "oom", True),
         (OutcomeUnknownError("outcome_unknown", "who knows"), Blame.INFRASTRUCTURE, "outcome_unknown", False),
         (ServiceUnavailableError("unavailable", "later"), Blame.INFRASTRUCTURE, "unavailable", False),
         (KeyError("defect"), Blame.INFRASTRUCTURE, "KeyError", False),

@@ -33,8 +33,8 @@ from holdfast_recipes.policy.scripted import ScriptedChat, call
 from tests.recipes.harness import virtual
 from tests.recipes.harness.fakes import SUBMIT, Behaviour, FakeToolset, behave
 
-OOM = SandboxLostError("sandbox_lost", "gone", reason="oom", fault="workload")
-LOST = SandboxLostError("sandbox_lost", "gone", reason="node-lost")
+OOM = SandboxLostError("sandbox_gone", "gone", reason="oom", fault="workload")
+LOST = SandboxLostError("sandbox_gone", "gone", reason="node-lost")
 
 
 class FakeSandbox:

@@ -106,7 +106,7 @@ async def test_a_lost_sandbox_is_infrastructure(client: AsyncSandboxClient, smal
         id = "lost"
 
         async def exec(self, *_: object, **__: object) -> Any:
-            raise SandboxLostError("sandbox_lost", "gone", reason="node-lost")
+            raise SandboxLostError("sandbox_gone", "gone", reason="node-lost")
 
         async def delete(self) -> bool:
             return True

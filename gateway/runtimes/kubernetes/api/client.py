@@ -99,6 +99,15 @@ class Api:
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> dict[str, Any]:
         return await self.call("GET", path, query, accept=_METADATA_ONLY if metadata_only else "application/json")
 
+    async def find(self, path: str, query: Mapping[str, str] | None = None, *, missing: int = 404) -> dict[str, Any] | None:
+        """As ``get``; None where the status is ``missing``."""
+        try:
+            return await self.get(path, query)
+        except ApiError as error:
+            if error.status != missing:
+                raise
+            return None
+
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return await self.call("POST", path, body=body)
 
@@ -108,17 +117,24 @@ class Api:
     async def delete(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return await self.call("DELETE", path, body=body)
 
-    async def each(self, path: str, query: Mapping[str, str] | None = None, *, page: int) -> AsyncIterator[dict[str, Any]]:
-        """Every object of a list, in pages. A ``resourceVersion`` holds for the first page."""
+    async def pages(
+        self, path: str, query: Mapping[str, str] | None = None, *, page: int
+    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+        """The pages of a list, with the version of the list. A ``resourceVersion`` holds for the first page."""
         asked = {"limit": str(page), **(query or {})}
         while True:
             body = await self.get(path, asked)
-            for item in items_of(body):
-                yield item
+            yield items_of(body), str(body["metadata"]["resourceVersion"])
             asked["continue"] = str(body["metadata"].get("continue") or "")
             if not asked["continue"]:
                 return
             asked.pop("resourceVersion", None)
+
+    async def each(self, path: str, query: Mapping[str, str] | None = None, *, page: int) -> AsyncIterator[dict[str, Any]]:
+        """Every object of a list."""
+        async for items, _ in self.pages(path, query, page=page):
+            for item in items:
+                yield item
 
     async def ensure(self, path: str, body: dict[str, Any]) -> bool:
         """Create an object; False if one of its name exists."""

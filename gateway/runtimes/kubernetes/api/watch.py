@@ -41,10 +41,8 @@ T = TypeVar("T", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Generic[T]):
-    """Every object: the first change, and repeated after a break that could not be resumed."""
-
-    objects: dict[str, T]
+class Listed:
+    """``known`` is complete: after the first changes, and again after those of a break that could not be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ class Watch(Generic[T]):
         """The API server has answered another request: end the back-off pause."""
         self._retry.set()
 
-    async def changes(self) -> AsyncGenerator[Listed[T] | Changed[T] | Vanished[T]]:
+    async def changes(self) -> AsyncGenerator[Listed | Changed[T] | Vanished[T]]:
         """Until cancelled."""
         while True:
             try:
@@ -129,7 +127,7 @@ class Watch(Generic[T]):
                     for change in await self._list():
                         yield change
                     self.current = True
-                    yield Listed(dict(self._known))
+                    yield Listed()
                     self._failures = 0
                 began = asyncio.get_running_loop().time()
                 async for found in self._watch():
@@ -156,17 +154,11 @@ class Watch(Generic[T]):
             self._version = str(body["metadata"].get("resourceVersion") or "")
             return []
         found: dict[str, T] = {}
-        query = {"limit": str(self._settings.page), "labelSelector": self._selector, **self._fields}
-        while True:
-            body = await self._api.get(self._path, query)
-            for item in items_of(body):
-                seen = self._project(item)
-                if seen is not None:
-                    found[seen.name] = seen
-            metadata = body["metadata"]
-            if not metadata.get("continue"):
-                break
-            query["continue"] = metadata["continue"]
+        version = ""
+        query = {"labelSelector": self._selector, **self._fields}
+        async for items, listed in self._api.pages(self._path, query, page=self._settings.page):
+            found.update((seen.name, seen) for item in items if (seen := self._project(item)) is not None)
+            version = listed
         changes: list[Changed[T] | Vanished[T]] = []
         for name, last in self._known.items():
             now = found.get(name)
@@ -177,7 +169,7 @@ class Watch(Generic[T]):
             if now != before:
                 changes.append(Changed(now, before if before is not None and before.uid == now.uid else None))
         self._known = found
-        self._version = str(metadata.get("resourceVersion") or "")
+        self._version = version
         return changes
 
     async def _watch(self) -> AsyncIterator[Changed[T] | Vanished[T]]:

@@ -77,12 +77,9 @@ async def _nodes(api: Api, settings: KubernetesSettings) -> Check:
 
 
 async def _namespace(api: Api, settings: KubernetesSettings) -> Check:
-    try:
-        found = await api.get(f"/api/v1/namespaces/{settings.namespace}")
-    except ApiError as error:
-        if error.status == 404:
-            return _bad(f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
-        raise
+    found = await api.find(f"/api/v1/namespaces/{settings.namespace}")
+    if found is None:
+        return _bad(f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
     level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "")
     wanted = [STANDARDS[settings.sandbox_profile]]
     if settings.sandbox_profile == "restricted" and settings.allow_root:

@@ -129,17 +129,12 @@ class ClusterImages:
     async def _wait(self, daemon_set: dict[str, Any]) -> Image:
         pause_s, path, uid = _LOOK_S, f"{self._path}/{daemon_set['metadata']['name']}", daemon_set["metadata"]["uid"]
         while True:
-            try:
-                daemon_set = await self._api.get(path)
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                daemon_set = {"metadata": {}}
-            if daemon_set["metadata"].get("uid") != uid:
+            found = await self._api.find(path)
+            if found is None or found["metadata"].get("uid") != uid:
                 raise HoldfastError("image_pull_failed", "the image was removed while it was being pulled", fault="caller")
-            if _complete(daemon_set):
-                return _image(daemon_set)
-            failure = await self._failure_of(daemon_set)
+            if _complete(found):
+                return _image(found)
+            failure = await self._failure_of(found)
             if failure is not None:
                 raise failure.error()
             await asyncio.sleep(pause_s)

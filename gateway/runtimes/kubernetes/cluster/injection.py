@@ -116,11 +116,9 @@ async def _refusal(api: Api, settings: KubernetesSettings) -> str:
 async def _runtimes(api: Api, settings: KubernetesSettings) -> list[str] | None:
     """The container runtimes of the first page of nodes; None if nodes may not be read."""
     selector = ",".join(f"{name}={value}" for name, value in (("kubernetes.io/os", "linux"), *settings.node_selector))
-    try:
-        found = await api.get("/api/v1/nodes", {"labelSelector": selector, "limit": str(settings.page), "resourceVersion": "0"})
-    except ApiError as error:
-        if error.status != 403:
-            raise
+    query = {"labelSelector": selector, "limit": str(settings.page), "resourceVersion": "0"}
+    found = await api.find("/api/v1/nodes", query, missing=403)
+    if found is None:
         return None
     infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in found.get("items") or []]
     return [str(info["containerRuntimeVersion"]) for info in infos if info.get("containerRuntimeVersion")]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import orjson
 from holdfast_wire.bundle import agent_command
 
-from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.api.client import Api
 from gateway.runtimes.kubernetes.names import COMPONENT, CONTAINER, MANAGED_BY, ROLE
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -69,13 +69,9 @@ async def isolate(api: Api, settings: KubernetesSettings, name: str, spec: dict[
 
 
 async def read_verdict(api: Api, settings: KubernetesSettings, policy: str, kind: type[T], *names: str) -> T | None:
-    """The verdict in the first of these annotations that is set, or None. Raises ``ApiError``."""
-    try:
-        annotations = (await api.get(f"{settings.policies_path}/{policy}"))["metadata"].get("annotations") or {}
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
+    """The verdict in the first of these annotations that is set; None where there is none. Raises ``ApiError``."""
+    found = await api.find(f"{settings.policies_path}/{policy}")
+    annotations = {} if found is None else found["metadata"].get("annotations") or {}
     try:
         return kind(**orjson.loads(next((annotations[name] for name in names if annotations.get(name)), "null")))
     except (orjson.JSONDecodeError, TypeError):

@@ -14,7 +14,6 @@ from typing import Any, ParamSpec, TypeVar, cast
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Event
-from holdfast._transport.rest.request import Service, not_connected
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 
@@ -103,9 +102,8 @@ class SessionDriver:
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
-        service = Service(self.options)
+        engine, service = self.engine, self.engine.service
         address = service.address
-        engine = self.engine
         while True:
             wire = _Wire(self, engine.websocket())
             why = "the connection was lost"
@@ -123,7 +121,7 @@ class SessionDriver:
                 raise
             except Exception as failure:  # noqa: BLE001  also an invalid host name, or no thread to look it up: nothing else would report it
                 wire.abort()
-                why, refused = not_connected(failure, address, limit_s)
+                why, refused = service.not_connected(failure, limit_s)
                 if refused is not None:
                     engine.fail(refused)
             finally:

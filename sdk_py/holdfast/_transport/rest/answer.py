@@ -14,6 +14,7 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
+from holdfast._options import Options
 from holdfast._transport.session.policy import BALANCER_STATUSES, problem, retry_after
 
 _PROBES = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
@@ -42,18 +43,14 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
-    def value(self) -> Any:
-        """The JSON in the body. Raises ``ServiceError`` if it is not JSON."""
+    def map(self) -> dict[str, Any]:
+        """The JSON object in the body. Raises ``ServiceError`` when it is none."""
         import json
 
         try:
-            return json.loads(self.body) if self.body else {}
+            value = json.loads(self.body) if self.body else {}
         except (ValueError, RecursionError):
             raise ServiceError("internal", f"the service answered HTTP {self.status} without JSON", hint=_NOT_HOLDFAST) from None
-
-    def map(self) -> dict[str, Any]:
-        """The JSON object in the body."""
-        value = self.value()
         if not isinstance(value, dict):
             raise ServiceError("internal", f"the service answered HTTP {self.status} with JSON that is not an object", hint=_NOT_HOLDFAST)
         return value
@@ -66,6 +63,26 @@ class UnreachableError(ServiceUnavailableError):
     """There was no answer. ``reached``: the request may have been read before the connection broke."""
 
     reached = False
+
+
+class LocalFailureError(Exception):
+    """What was to be sent could not be read here."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__()
+        self.why = why
+
+
+def no_answer(failure: Exception, options: Options, timeout_s: float, *, reached: bool) -> Exception:
+    """The error of a request that ``failure`` left without an answer."""
+    if isinstance(failure, LocalFailureError):
+        return failure.why
+    why = getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+    if isinstance(failure, TimeoutError):
+        why = f"no answer within {timeout_s:g} s" if reached else f"no connection within {options.connect_timeout_s:g} s"
+    lost = UnreachableError("service_unreachable", f"cannot reach {options.url}: {why}")
+    lost.reached = reached
+    return lost
 
 
 @dataclass(frozen=True, slots=True)

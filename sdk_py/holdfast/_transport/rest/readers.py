@@ -12,9 +12,12 @@ from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._file_results import FileEntry
 
 from holdfast._results import (  # isort: skip
-    STDERR, STDOUT, Cause, CommandResult, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
+    STDERR, STDOUT, Cause, CommandResult, Fields, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
 )  # fmt: skip
 
+_IMAGE_FIELDS: Fields = (
+    ("name", (str,), ""), ("digest", (str,), ""), ("size_bytes", (int,), 0), ("created", (str, int, float), None), ("nodes", (dict,), {}),
+)  # fmt: skip
 _STREAM_FIELDS = (("seen", (int,), 0), ("dropped", (int,), 0), ("sha256", (str,), ""))
 
 
@@ -57,15 +60,9 @@ def file_entries(path: str, rows: list[Any]) -> list[FileEntry]:
 
 
 def image_info(row: dict[str, Any]) -> ImageInfo:
-    nodes = take(row, "nodes", dict, default={})
-    return ImageInfo(
-        name=take(row, "name", str, default=""),
-        digest=take(row, "digest", str, default=""),
-        size_bytes=take(row, "size_bytes", int, default=0),
-        created=take(row, "created", str, int, float),
-        nodes_ready=take(nodes, "ready", int),
-        nodes_wanted=take(nodes, "wanted", int),
-    )
+    """One image of the service's store."""
+    *about, nodes = take_all(row, _IMAGE_FIELDS)
+    return ImageInfo(*about, *take_all(nodes, (("ready", (int,), None), ("wanted", (int,), None))))
 
 
 def _seconds(text: object) -> float:

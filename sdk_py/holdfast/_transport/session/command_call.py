@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Exited, Gap, Output, Resize, Signal, Started
+from holdfast_wire.frames import Exited, Gap, Item, Output, Resize, Signal, Started
 
 from holdfast._errors import error, from_map
 from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take_all
@@ -63,7 +63,7 @@ class Call:
         self._sizes = {STDOUT: 0, STDERR: 0}
         self._tails: dict[int, tuple[deque[bytes], int]] = {STDOUT: (deque(), 0), STDERR: (deque(), 0)} if self._tail else {}
         self._input: memoryview | None = None
-        self._eof = False
+        """What is left to send of its standard input, whose end follows."""
 
     @property
     def replayed(self) -> bool:
@@ -71,6 +71,17 @@ class Call:
         return self.adopts_id and self.info.get("created") is False
 
     # Facts ------------------------------------------------------------------------------------------------------
+
+    def fact(self, item: Item) -> None:
+        """A fact about it came. Raises ``ProtocolError`` when it makes no sense."""
+        if isinstance(item, Output):
+            self.on_output(item)
+        elif isinstance(item, Exited):
+            self.on_exited(item)
+        elif isinstance(item, Started):
+            self.on_started(item)
+        elif isinstance(item, Gap):
+            self.on_gap(item)
 
     def on_started(self, item: Started) -> None:
         if self.adopts_id:
@@ -207,13 +218,12 @@ class Call:
     def give(self, data: bytes) -> None:
         """Set the whole standard input: it is sent as credit allows, followed by its end."""
         self._input = memoryview(data)
-        self._eof = True
 
     def pump(self) -> None:
         """Send as much input as there is credit for."""
         if self._input is None or self.done or not self.sink.has_params():
             return
-        sent = self.sink.write(self._input, self._eof)
+        sent = self.sink.write(self._input, True)
         if sent < 0 or sent == len(self._input):
             self._input = None
         else:

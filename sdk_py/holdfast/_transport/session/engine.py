@@ -20,6 +20,7 @@ from holdfast._log import log
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
+from holdfast._transport.service import Service
 from holdfast._transport.session.failures import OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.session.sink import EventFactory, Sink
@@ -52,6 +53,7 @@ class Engine:
         token: SessionToken | None = None,
     ) -> None:
         self.options = options
+        self.service = Service(options)
         self.sandbox_id = sandbox_id
         self.new_event = new_event
         if token is None:
@@ -90,11 +92,9 @@ class Engine:
     # The connection ---------------------------------------------------------------------------------------------
 
     def websocket(self) -> WebSocket:
-        """The framing of a new connection, whose request has the key and the placement ticket."""
-        headers = {"X-API-Key": self.options.api_key, "User-Agent": "holdfast-python"}
-        if self._ticket:
-            headers[TICKET_HEADER] = self._ticket
-        return WebSocket(f"ws{self.options.url.removeprefix('http')}/sandboxes/{self.sandbox_id}/session", headers)
+        """A new connection's framing, with the placement ticket in its request."""
+        headers = {TICKET_HEADER: self._ticket} if self._ticket else {}
+        return WebSocket(self.service, f"/sandboxes/{self.sandbox_id}/session", headers)
 
     def connected(self, headers: Mapping[str, str], now: float) -> None:
         """The handshake succeeded: send Hello."""
@@ -102,8 +102,6 @@ class Engine:
         ticket = headers.get(TICKET_HEADER.lower(), "")
         if ticket.isascii() and ticket.isprintable() and len(ticket) <= 4096:
             self._ticket = ticket
-        self.leave = False
-        self._leave_at = None
         self.session.connect(now)
 
     def receive(self, messages: list[bytes], now: float) -> None:
@@ -165,6 +163,7 @@ class Engine:
             self._down_since = None
             self._backoff.reset()
         verdict = self._judge(websocket, why)
+        self.leave, self._leave_at = False, None
         self._reached = self._reached or (websocket is not None and websocket.refusal is not None and not verdict.not_holdfast)
         if self._down_since is None:
             self._down_since = now if self.attached_once or self._first_attempt is None else self._first_attempt

@@ -10,7 +10,7 @@ from holdfast_wire.errors import HoldfastError
 
 from holdfast._errors import error, typed
 
-GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
+GONE = frozenset({"sandbox_gone", "sandbox_failed", "sandbox_not_found"})
 OWN_REASONS = frozenset({"closed", "reset"})
 """Reasons that the caller caused: the session ended because of a request of this client."""
 _PASSED_ON_CODES = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})

@@ -133,7 +133,7 @@ class Backoff:
 
 
 def jitter(chosen: random.Random | None = None) -> random.Random:
-    """The random generator for delays: ``chosen``, or a new one."""
+    """What delays are drawn from: ``chosen``, or one of its own."""
     if chosen is not None:
         return chosen
     import random

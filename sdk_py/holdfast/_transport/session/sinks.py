@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Resize, Run, Started
+from holdfast_wire.frames import Close, Closed, Failed, Gap, Item, Opened, Output, Resize, Run
 from holdfast_wire.limits import RUN_QUEUE
 
-from holdfast._arguments import bad, command_id_of
 from holdfast._errors import RemoteFileError, error, from_map
-from holdfast._requests import run_params
 from holdfast._transport.session.command_call import SMALL_BYTES, Call
 from holdfast._transport.session.failures import given_up
 from holdfast._transport.session.sink import EventFactory, Sink
@@ -30,20 +28,13 @@ class CommandSink(Sink):
     call: Call
 
     def fact(self, item: Item) -> None:
-        kind = type(item)
-        if kind is Output:
-            self.call.on_output(item)  # type: ignore[arg-type]
-        elif kind is Started:
-            self.call.on_started(item)  # type: ignore[arg-type]
-        elif kind is Exited:
-            self.call.on_exited(item)  # type: ignore[arg-type]
-            self.end(None)
-        elif kind is Gap:
-            self.call.on_gap(item)  # type: ignore[arg-type]
-        elif kind is Failed:
-            why = from_map(item.error, command_id=self.call.command_id)  # type: ignore[attr-defined]
-            self.call.finish(why)
-            self.end(why)
+        call = self.call
+        if isinstance(item, Failed):
+            call.finish(from_map(item.error, command_id=call.command_id))
+        else:
+            call.fact(item)
+        if call.done:
+            self.end(call.error)
 
     def end(self, why: HoldfastError | None) -> None:
         super().end(why)
@@ -97,28 +88,6 @@ def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], 
         call.pump()
 
 
-def new_run(
-    engine: Engine,
-    sink: ShellSink,
-    command: str,
-    timeout: float | None,
-    data: bytes | None,
-    command_id: str | None,
-    limit: int,
-    *,
-    collecting: bool,
-) -> Call:
-    """A command of a living shell, which ``ShellSink.run`` sends; ``data`` is the whole standard input."""
-    if data is not None and (sink.info or {}).get("tty") is True:
-        raise bad("a command on a terminal reads typed keys and takes no other input", hint="shell.write() types them while it runs")
-    params = run_params(command, timeout, engine.options.command_timeout_s, data is not None)
-    call = Call(sink, engine.new_event, command_id_of(command_id), limit, collecting=collecting)
-    call.params = params
-    if data is not None:
-        call.give(data)
-    return call
-
-
 class ShellSink(Sink):
     """A living shell. Its commands run one after the other. They are queued on the client, so that a signal reaches the right command."""
 
@@ -168,30 +137,24 @@ class ShellSink(Sink):
         self.transmitted = self.transmitted and call.transmitted
 
     def fact(self, item: Item) -> None:
-        kind, call = type(item), self.current
-        if kind is Opened:
-            self.info = item.info  # type: ignore[attr-defined]
+        call = self.current
+        if isinstance(item, Opened):
+            self.info = item.info
             self.changed.set()
-        elif kind is Closed or kind is Failed:
-            why = None if kind is Closed else from_map(item.error)  # type: ignore[attr-defined]
+        elif isinstance(item, (Closed, Failed)):
+            why = from_map(item.error) if isinstance(item, Failed) else None
             self.end(why)
             self._drop(why or error("shell_lost", "the shell was closed while the command was under way"))
         elif call is None:
-            raise ProtocolError(f"the agent sent {kind.__name__} while no command ran")
-        elif kind is Exited:
-            self.current = None
-            call.on_exited(item)  # type: ignore[arg-type]
-            if self.waiting:
-                self._start(self.waiting.popleft())
-        elif kind is Started:
-            call.on_started(item)  # type: ignore[arg-type]
+            raise ProtocolError(f"the agent sent {type(item).__name__} while no command ran")
         else:
-            if not call.started:
+            if not call.started and isinstance(item, (Output, Gap)):
                 call.begun()
-            if kind is Output:
-                call.on_output(item)  # type: ignore[arg-type]
-            elif kind is Gap:
-                call.on_gap(item)  # type: ignore[arg-type]
+            call.fact(item)
+            if call.done:
+                self.current = None
+                if self.waiting:
+                    self._start(self.waiting.popleft())
 
     def writable(self) -> None:
         self.has_params()
@@ -237,26 +200,25 @@ class TransferSink(Sink):
         self.half_closed = False
 
     def fact(self, item: Item) -> None:
-        kind = type(item)
-        if kind is Output:
-            if data := item.data:  # type: ignore[attr-defined]
+        if isinstance(item, Output):
+            if data := item.data:
                 if self.chunks and len(data) + len(self.chunks[-1]) <= SMALL_BYTES:
                     data = self.chunks.pop() + data
                 self.chunks.append(data)
             else:
                 self.half_closed = True
             self.changed.set()
-        elif kind is Opened:
-            self.opened = item.info  # type: ignore[attr-defined]
+        elif isinstance(item, Opened):
+            self.opened = item.info
             self.changed.set()
             self.space.set()
-        elif kind is Closed:
-            self.closed = item.result  # type: ignore[attr-defined]
+        elif isinstance(item, Closed):
+            self.closed = item.result
             self.end(None)
-        elif kind is Failed:
-            self.end(from_map(item.error))  # type: ignore[attr-defined]
+        elif isinstance(item, Failed):
+            self.end(from_map(item.error))
         else:
-            raise ProtocolError(f"the agent sent {kind.__name__} on a transfer")
+            raise ProtocolError(f"the agent sent {type(item).__name__} on a transfer")
 
     def take(self) -> bytes | None:
         """Received bytes, whose credit is returned now; b"" at the end. None if there are none yet: then ``changed`` is set with the

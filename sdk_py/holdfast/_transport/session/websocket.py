@@ -1,6 +1,7 @@
-"""One WebSocket connection without I/O: converts received bytes to messages, and messages to bytes. Owns the handshake, the fragments of a
-message, and the reading of refusals and closes. ``http1`` reads the answer to the handshake, ``websocket_frames`` reads and writes frames.
-Called by both APIs.
+"""One WebSocket connection without I/O: bytes in, messages out, and the reverse.
+
+Owns the handshake, the fragments of a message, and what a refusal or a close means. ``service`` writes the request of the handshake,
+``http1`` reads its answer, ``websocket_frames`` cuts and writes frames. Called by both APIs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from holdfast_wire.websocket_frames import (
 )
 
 from holdfast._transport.http1 import AnswerError, AnswerReader
-from holdfast._urls import address_of, quoted
+from holdfast._transport.service import Service
 
 ABNORMAL = 1006
 BAD_DATA = 1003
@@ -58,8 +59,10 @@ class CloseInfo:
 class WebSocket:
     """Feed it the received bytes, and write the bytes that it returns. A message of another type than binary ends it with 1003."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._url = url
+    def __init__(self, service: Service, path: str, headers: Mapping[str, str]) -> None:
+        """``path`` and ``headers`` are of the handshake request."""
+        self._service = service
+        self._path = path
         self._key = binascii.b2a_base64(os.urandom(16), newline=False).decode()
         self._headers = dict(headers)
         self._answer = AnswerReader(upgrades=True)
@@ -82,17 +85,13 @@ class WebSocket:
 
     def greeting(self) -> bytes:
         """The handshake request."""
-        host, resource = _place(self._url)
-        headers = {
-            "Host": host,
+        upgrade = {
             "Upgrade": "websocket",
             "Connection": "Upgrade",
             "Sec-WebSocket-Key": self._key,
             "Sec-WebSocket-Version": "13",
-            **self._headers,
         }
-        lines = [f"GET {resource} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()], "", ""]
-        return "\r\n".join(lines).encode()
+        return self._service.head("GET", self._path, {**upgrade, **self._headers})
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add received bytes; returns the messages that are complete now. Check ``open``, ``refusal`` and ``closed`` afterwards."""
@@ -199,16 +198,6 @@ def _mask(data: bytes, mask: bytes) -> bytes:
         except ImportError:  # the wheel for this machine has no C extension
             pass
     return apply_mask(data, mask)
-
-
-def _place(url: str) -> tuple[str, str]:
-    """``Host`` and the resource of a ``ws`` or ``wss`` URL."""
-    address = address_of(f"http{url.removeprefix('ws')}")
-    name = address.host if address.host.isascii() else address.host.encode("idna").decode()
-    host = f"[{name}]" if ":" in name else name
-    if address.port != (443 if address.tls else 80):
-        host = f"{host}:{address.port}"
-    return host, "/".join([quoted(part, ":@!$&'()*+,;=~%-._") for part in (address.path or "/").split("/")])
 
 
 def _accepts(headers: Mapping[str, str], key: str) -> bool:

@@ -22,7 +22,6 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.rest.request import Service, not_connected
 from holdfast._transport.session.engine import Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.events import Event
@@ -201,10 +200,9 @@ class SessionDriver:
 
     def _run(self) -> None:
         try:
-            service = Service(self.options)
             while self.engine.error is None:
                 websocket = self.engine.websocket()
-                why = self._attempt(service, websocket)
+                why = self._attempt(websocket)
                 delay_s = self._perform_here(self.engine.broken, websocket, why, time.monotonic())
                 if delay_s is not None:
                     self._pause(delay_s)
@@ -215,26 +213,22 @@ class SessionDriver:
         finally:
             self._finish()
 
-    def _attempt(self, service: Service, websocket: WebSocket) -> str:
-        """Connect, and serve the connection to its end. Returns why it ended or could not be opened."""
-        engine, connection = self.engine, None
+    def _attempt(self, websocket: WebSocket) -> str:
+        """Connect, and serve the connection to its end. Returns why there is none any more."""
+        engine, service = self.engine, self.engine.service
         limit_s = engine.begin_attempt(time.monotonic())
         try:
             connection = connection_to(service.address, limit_s, service.tls_context)
-            limit_s = engine.answer_s(time.monotonic())
-            messages = _shake_hands(connection, websocket, limit_s)
         except Exception as failure:  # noqa: BLE001  also a host name that cannot be encoded: the caller waits for an answer
-            why, refused = not_connected(failure, service.address, limit_s)
+            why, refused = service.not_connected(failure, limit_s)
             if refused is not None:
                 self._perform_here(engine.fail, refused)
-            if connection is not None:
-                connection.close()
             return why
-        if websocket.open:
-            self._perform_here(self._connected, websocket, connection, messages)
-            self._serve(connection)
-        connection.close()
-        return "the connection was lost"
+        limit_s = engine.answer_s(time.monotonic())
+        self._perform_here(self._connected, websocket, connection)
+        if self._serve(websocket, connection, time.monotonic() + limit_s):
+            return "the connection was lost"
+        return service.not_connected(TimeoutError(), limit_s)[0]
 
     def _perform_here(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """``perform`` in the session's thread, in which no signal handler runs."""
@@ -245,16 +239,13 @@ class SessionDriver:
             finally:
                 self._end_step()
 
-    def _connected(self, websocket: WebSocket, connection: socket.socket, messages: list[bytes]) -> None:
-        now = time.monotonic()
+    def _connected(self, websocket: WebSocket, connection: socket.socket) -> None:
         connection.setblocking(False)
-        self._socket, self._websocket, self._unwritten = connection, websocket, b""
-        if self.engine.error is None:
-            self.engine.connected(websocket.headers, now)
-            self.engine.receive(messages, now)
+        self._socket, self._websocket = connection, websocket
+        self._unwritten = websocket.greeting() if self.engine.error is None else b""
 
-    def _serve(self, connection: socket.socket) -> None:
-        """Read, write and keep time until the connection is over."""
+    def _serve(self, websocket: WebSocket, connection: socket.socket, answer_by: float) -> bool:
+        """Read, write and keep time until the connection is over. False: the handshake was not answered by then."""
         engine = self.engine
         poll, polled = select.poll(), select.POLLIN
         poll.register(self._wake_read, select.POLLIN)
@@ -262,7 +253,7 @@ class SessionDriver:
         more = self.tls  # what TLS has decrypted already never shows up in poll
         try:
             while engine.error is None and not engine.leave:
-                due = engine.deadline()
+                due = engine.deadline() if websocket.open else answer_by
                 wanted = select.POLLIN | select.POLLOUT if self._unwritten else select.POLLIN
                 if wanted != polled:
                     polled = wanted
@@ -274,15 +265,18 @@ class SessionDriver:
                     else:
                         more = True
                 if not self._perform_here(self._serve_once, connection, more):
-                    return
+                    return True
+                if not websocket.open and time.monotonic() >= answer_by:
+                    return False
                 more = False
+            return True
         finally:
             with self._lock:
                 self._disconnect()
 
     def _serve_once(self, connection: socket.socket, readable: bool) -> bool:
-        """Do what is due now. Returns False if the connection has ended."""
-        if readable and not self._receive(connection):
+        """What is due now. False: the connection is over."""
+        if self.engine.error is not None or (readable and not self._receive(connection)):
             return False
         due, now = self.engine.deadline(), time.monotonic()
         if due is not None and due <= now:
@@ -301,7 +295,10 @@ class SessionDriver:
             except OSError:
                 data = b""
             if data:
+                was_open = websocket.open
                 messages = websocket.feed(data)
+                if websocket.open and not was_open:
+                    self.engine.connected(websocket.headers, time.monotonic())
                 if messages:
                     self.engine.receive(messages, time.monotonic())
             else:
@@ -348,24 +345,6 @@ class SessionDriver:
             for descriptor in descriptors:
                 if descriptor >= 0:
                     os.close(descriptor)
-
-
-def _shake_hands(connection: socket.socket, websocket: WebSocket, limit_s: float) -> list[bytes]:
-    """Send the handshake and read its answer. Returns the messages after the answer."""
-    until = time.monotonic() + limit_s
-    connection.sendall(websocket.greeting())
-    messages: list[bytes] = []
-    while not websocket.open and not websocket.over:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
-        data = connection.recv(RECEIVE_BYTES)
-        if data:
-            messages += websocket.feed(data)
-        else:
-            websocket.feed_eof()
-    return messages
 
 
 def _would_block(tls: bool) -> tuple[type[OSError], ...]:

@@ -1,17 +1,30 @@
-"""uvicorn's WebSocket protocol with limits on pings and fragments, for the one route that is served message by message: the terminal.
+"""uvicorn's protocols with the terminal's WebSocket: the one route that is served message by message.
 
-Chosen in ``__main__`` as uvicorn's ``ws`` class. Sessions are relayed without it (``bounded_protocol``).
+Owns which requests these are, and the limits on pings and fragments. Sessions are relayed without it (``http.bounded_protocol``).
 """
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
+from gateway.http.bounded_protocol import BoundedHttpProtocol
+
+_TERMINAL: Final = re.compile(rb"/sandboxes/[^/?%]+/exec/pty(\?.*)?")
 _UNREAD_BYTES = 64 * 1024
 """Bytes buffered for a client that does not read, beyond which its pings are not answered."""
 _FRAGMENTS = 1024
 """Most fragments of one message."""
+
+
+class TerminalHttpProtocol(BoundedHttpProtocol):
+    """Leaves the terminal's requests to ``BoundedWebSocketProtocol``."""
+
+    def _is_by_messages(self) -> bool:
+        return _TERMINAL.fullmatch(self.url) is not None
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):

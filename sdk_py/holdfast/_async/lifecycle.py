@@ -1,0 +1,172 @@
+"""The life of a sandbox as its client sees it: the service's record of it, and how it ends, is kept alive or begins anew.
+
+Owns whether the sandbox is deleted, and what a program that leaves one behind is warned of. Does not own what has to end with the session
+(``attachable``), nor the operations in a sandbox (``sandbox``, the only subclass).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never, Self
+from warnings import warn
+
+from holdfast._arguments import LIFETIME_MOST_S, seconds_up_to
+from holdfast._async.attachable import AsyncAttachable
+from holdfast._errors import SandboxLostError, UnsupportedError, from_map
+from holdfast._public import public
+from holdfast._requests import network_body
+from holdfast._results import SandboxInfo, ending
+from holdfast._session_token import SessionToken
+
+if TYPE_CHECKING:
+    from holdfast import AsyncSandboxClient  # by its public name: its module imports this one
+
+
+@public
+class AsyncLifecycle(AsyncAttachable):
+    """The part of a sandbox that is its record at the service, and its end."""
+
+    def __init__(self, client: AsyncSandboxClient, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
+        super().__init__(client, sandbox_id, token)
+        self._info = info
+        self._deleted = False
+        self._made_here = info is not None
+        self._owns_client = False
+        self._request: dict[str, Any] | None = None
+        """The request that created it, if this client did."""
+
+    @property
+    def client(self) -> AsyncSandboxClient:
+        """The client it was made with."""
+        return self._client
+
+    @property
+    def sandbox_id(self) -> str:
+        """The id, under the name that REST and ``SandboxInfo`` use."""
+        return self.id
+
+    async def info(self) -> SandboxInfo:
+        """The service's record of it, asked for once; ``refresh`` asks again."""
+        return self._info or await self.refresh()
+
+    async def refresh(self) -> SandboxInfo:
+        """The service's record of it now. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason it is gone."""
+        self._info = await self._rest.get(self.id)
+        return self._info
+
+    async def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
+        """Change what it may reach, from now on: ``network`` as in ``create_sandbox``. Raises ``UnsupportedError`` where that cannot be."""
+        self._info = await self._rest.change(self.id, "network", network_body(network))
+        return self._info
+
+    async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
+        """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
+        given_s = seconds_up_to(LIFETIME_MOST_S, lifetime_s, "lifetime_s", "to end it now, call delete()")
+        self._info = await self._rest.change(self.id, "lifetime", {"lifetime_s": given_s})
+        return self._info
+
+    async def extend(self, seconds: float) -> SandboxInfo:
+        """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
+        given_s = seconds_up_to(LIFETIME_MOST_S, seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
+        self._info = await self._rest.change(self.id, "lifetime", {"extend_s": given_s})
+        return self._info
+
+    async def session_token(self) -> str:
+        """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
+
+        It is good for as long as the session lives: 15 minutes without a connection, and not after ``close`` when nothing was running.
+        """
+        session = (await self._attached()).engine.session
+        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._resources.heartbeat_s).write()
+
+    async def keep_alive(self) -> None:
+        """Report that the sandbox is still needed: idle and heartbeat time-outs begin anew."""
+        await self._rest.heartbeat(self.id)
+
+    async def reset(self) -> SandboxInfo:
+        """Restore it: delete it with everything in it and create it again, with the same id and arguments.
+
+        Returns when it is ready. Shells, processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason
+        ``reset``; its lifetime begins anew. Raises ``UnsupportedError`` where this client did not make it, and what ``create_sandbox``
+        raises: then there is no sandbox any more.
+        """
+        body = self._request
+        if body is None:
+            hint = "delete it and create it again; only an object that create_sandbox() returned knows the arguments"
+            raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
+        self._check_own()
+        self._check_not_deleted()
+        async with self._lock.own:  # requests made during this wait find the new one
+            driver, self._driver = self._driver, None
+            if driver is not None and driver.here:
+                driver.perform(driver.engine.reset)
+            await self._resources.end(driver)
+            await self._rest.delete(self.id)
+            self._info, key = await self._client._create(body | {"exist_ok": False}, shared=False)
+            if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
+                await self._client._forget(self.id, key)
+                self._check_not_deleted()
+            self._start_over()
+        return self._info
+
+    def _check_not_deleted(self) -> None:
+        if self._deleted:
+            message = f"sandbox {self.id!r} was deleted: it cannot be reset"
+            raise SandboxLostError("sandbox_gone", message, hint="create a new sandbox")
+
+    def _check_own(self) -> None:
+        """Raise where another client took the session over, which now owns the sandbox."""
+        driver = self._driver
+        if driver is not None and driver.engine.error is not None and self._fenced:
+            raise from_map(driver.engine.error.to_map())
+
+    async def delete(self) -> bool:
+        """Delete it with everything in it; False when it was gone already."""
+        self._deleted = True
+        await self._let_go()
+        try:
+            return await self._rest.delete(self.id)
+        finally:
+            await self._close_own_client()
+
+    async def close(self) -> None:
+        """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
+        driver = self._driver
+        if driver is not None and driver.engine.error is None and driver.here:
+            await self._resources.leave_shells(self._options.cancel_timeout_s)
+        await self._let_go()
+        await self._close_own_client()
+
+    async def _close_own_client(self) -> None:
+        if self._owns_client:
+            await self._client.close()
+
+    async def _let_go(self) -> None:
+        self._made_here = False
+        self._client._in_use.discard(self)
+        driver = self._driver
+        if not self._fenced:  # the error stays: a new session from here would disturb the client that took over
+            self._driver = None
+        await self._resources.end(driver)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._fenced:
+            await self.close()  # another client owns it now
+        else:
+            await self.delete()
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a sandbox object holds a connection: pass its id on, and call client.get_sandbox(id) there")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}{ending(self._info)}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_made_here", False) and not self._client._closed:
+            lives = ending(self._info) or " until it is deleted"
+            message = f"sandbox {self.id} was neither deleted nor closed and keeps running{lives}: use 'with'"
+            warn(message, ResourceWarning, stacklevel=2)

@@ -1,0 +1,79 @@
+"""The service that a client speaks to: its address, the head of each request to it, and the error of a connection that failed.
+
+Pure. Requests (``rest``, ``_async.http``) and the handshakes of sessions (``session``) use it; ``http1`` owns framing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from holdfast._errors import HoldfastError, certificate_refused
+from holdfast._options import Options
+from holdfast._transport.http1 import request_head
+from holdfast._urls import address_of, query_of, quoted
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+_PATH_SIGNS = "/:@!$&'()*+,;=~%-._"
+
+
+class Service:
+    """The address of one service, and the headers that every request to it has."""
+
+    def __init__(self, options: Options) -> None:
+        self.address = address_of(options.url)
+        self._key = options.api_key
+
+    @cached_property
+    def tls_context(self) -> SSLContext | None:
+        """What verifies the service's certificate; None without TLS."""
+        if not self.address.tls:
+            return None
+        import ssl
+
+        return ssl.create_default_context()
+
+    @cached_property
+    def _headers(self) -> dict[str, str]:
+        host = self.address.authority
+        if not host.isascii():
+            host = f"{self.address.host.encode('idna').decode()}:{self.address.port}"
+        return {"Host": host, "Accept": "*/*", "X-API-Key": self._key, "User-Agent": "holdfast-python"}
+
+    @cached_property
+    def _path(self) -> str:
+        return quoted(self.address.path, _PATH_SIGNS) if self.address.path else ""
+
+    def head(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+        """The head of a request. Raises ``ValueError`` for characters that a head cannot contain."""
+        return request_head(method, self._path + path, {**self._headers, **headers})
+
+    def request(
+        self, method: str, path: str, headers: Mapping[str, str], *, params: Any = None, json: Any = None, content: Any = None
+    ) -> tuple[bytes, Any]:
+        """Head and body of a request; the body is bytes, or the iterator of unknown length that ``content`` is. Raises ``ValueError``."""
+        about = {} if method in ("GET", "DELETE") else {"Content-Length": "0"}
+        if json is not None:
+            from json import dumps
+
+            content = dumps(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            about = {"Content-Type": "application/json"}
+        if isinstance(content, bytes):
+            about["Content-Length"] = str(len(content))
+        elif content is not None:
+            about = {"Transfer-Encoding": "chunked"}
+        if params:
+            path += "?" + query_of(params.items() if isinstance(params, dict) else params)
+        return self.head(method, path, {**about, **headers}), content or b""
+
+    def not_connected(self, failure: Exception, limit_s: float) -> tuple[str, HoldfastError | None]:
+        """Why a session has no connection, and the error where no further attempt can make one. ``limit_s`` was the time limit."""
+        host, port = self.address.host, self.address.port
+        if isinstance(failure, TimeoutError):
+            return f"no answer from {host}:{port} within {limit_s:.2g} s", None
+        refused = getattr(failure, "verify_message", None)
+        why = f"cannot connect to {host}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
+        return why, None if refused is None else certificate_refused(refused)
