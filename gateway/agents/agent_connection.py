@@ -55,7 +55,7 @@ class AgentConnection:
         self._socket: AgentSocket | None = None
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.Handle | None = None
-        """Of the core's deadline, or of an acknowledgement that waits."""
+        """The timer for the core's deadline or for a delayed acknowledgement."""
         self._timer_due = 0.0
         self._soon: asyncio.Handle | None = None
         self._changed = asyncio.Event()
@@ -171,7 +171,7 @@ class AgentConnection:
             socket.send(messages)
         due = self._session.deadline()
         if due is not None:
-            # While nothing is read the agent's silence means nothing.
+            # While the socket is not read, silence does not mean that the agent has ended.
             self._tick_by(max(due, self._clock() + self._session.timing.ping_interval_s) if socket.reading_paused else due)
 
     def flush_queued(self) -> None:
@@ -309,7 +309,7 @@ class AgentConnection:
         self.flush()
 
     def _tick_by(self, due: float) -> None:
-        """Have ``_tick`` called at ``due`` at the latest, which is stored, because uvloop's handle has none for a time in the past."""
+        """Call ``_tick`` at ``due`` at the latest. The time is stored, because uvloop's handle has none for a time in the past."""
         if self._timer is not None:
             if self._timer_due <= due:
                 return

@@ -300,7 +300,7 @@ class AsyncFiles:
         return read_transfer(moved, left_out=len(left_out))
 
     async def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
-        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        """Send a tar stream, which the agent unpacks into a directory; returns the agent's counts."""
         with await self._open("upload", remote, user=user) as transfer:
             while data := await run_blocking(next, pieces, b""):
                 await transfer.write(data)

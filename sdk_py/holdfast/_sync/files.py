@@ -301,7 +301,7 @@ class Files:
         return read_transfer(moved, left_out=len(left_out))
 
     def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
-        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        """Send a tar stream, which the agent unpacks into a directory; returns the agent's counts."""
         with self._open("upload", remote, user=user) as transfer:
             while data := run_blocking(next, pieces, b""):
                 transfer.write(data)

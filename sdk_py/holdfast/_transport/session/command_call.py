@@ -63,7 +63,7 @@ class Call:
         self._sizes = {STDOUT: 0, STDERR: 0}
         self._tails: dict[int, tuple[deque[bytes], int]] = {STDOUT: (deque(), 0), STDERR: (deque(), 0)} if self._tail else {}
         self._input: memoryview | None = None
-        """What is left to send of its standard input, whose end follows."""
+        """The rest of the standard input that is still to be sent, followed by its end."""
 
     @property
     def replayed(self) -> bool:
@@ -73,7 +73,7 @@ class Call:
     # Facts ------------------------------------------------------------------------------------------------------
 
     def fact(self, item: Item) -> None:
-        """A fact about it came. Raises ``ProtocolError`` when it makes no sense."""
+        """Handle a fact about the command. Raises ``ProtocolError`` if it is illegal in this state."""
         if isinstance(item, Output):
             self.on_output(item)
         elif isinstance(item, Exited):
