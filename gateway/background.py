@@ -1,6 +1,6 @@
 """Work that outlives its request: tasks of the app, steps repeated while the store or the runtime is down, and removals of sandboxes.
 
-Owns their bounds and pauses. All of it ends when the replica stops: the controller completes what is left. Held by ``service.Gateway``.
+Owns their bounds and pauses. All of them end when the replica stops; the controller completes the rest. Owned by ``service.Gateway``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Removals:
         self.running: set[asyncio.Task[None]] = set()
 
     async def start(self, runtime: Runtime, sandbox_id: str, incarnation: str) -> None:
-        """Begin a removal, and wait for it while many run: back-pressure on clients that delete faster than the runtime removes."""
+        """Start a removal, and wait for it if many are running, which slows clients that delete faster than the runtime removes."""
         removal = self._background.start(self._remove(runtime, sandbox_id, incarnation), f"removal of {sandbox_id}")
         self.running.add(removal)
         removal.add_done_callback(self.running.discard)
@@ -77,14 +77,14 @@ class Removals:
             await asyncio.wait([removal])
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait for the running removals, not for those that wait until the runtime is back."""
+        """Wait for the running removals, but not for those that wait until the runtime is available again."""
         if self.running:
             await asyncio.wait(self.running, timeout=timeout_s)
 
     async def _remove(self, runtime: Runtime, sandbox_id: str, incarnation: str) -> None:
-        """Any refusal but the runtime's absence ends it: the tombstone remains, and the controller removes what is left.
-
-        The removal is repeated here too: should the store lose the tombstone first, the remains would be taken for a live sandbox.
+        """Remove a sandbox. An error other than an unavailable runtime ends the attempts: the tombstone remains, and the controller removes
+        the sandbox. The removal is repeated here too, because if the store lost the tombstone, the remains would be mistaken for a live
+        sandbox.
         """
         delete = functools.partial(runtime.delete, sandbox_id, incarnation)
         try:

@@ -1,7 +1,7 @@
 """Starts locust on the load test: ``python -m loadtest --users 20 --duration 60 --shape spike`` (``make load``).
 
-Owns the stack where ``HOLDFAST_URL`` is not set, the files for locust, the folder of reports, and the exit status: locust's, or 1 where a
-process of its own stack grew in a soak. It passes unknown arguments to locust (``--max-ms``, ``ChurnUser``). Does not import locust.
+Owns the stack that is used if ``HOLDFAST_URL`` is not set, the files for locust, the folder of reports, and the exit status: locust's, or 1
+if a process of its own stack grew in a soak. It passes unknown arguments to locust (``--max-ms``, ``ChurnUser``). Does not import locust.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def command(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def service(controller_metrics: int) -> Iterator[EmbeddedStack | None]:
-    """A stack that runs as long as the block, with its controller's metrics on that port; none where ``HOLDFAST_URL`` names one."""
+    """A stack that runs until the end of the block, with its controller's metrics on that port; None if ``HOLDFAST_URL`` names another
+    one."""
     if "HOLDFAST_URL" in os.environ:
         yield None
         return

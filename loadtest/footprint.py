@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STACK = "stack"
-"""The name of what belongs to no single process."""
+"""The name for numbers that belong to no single process."""
 AGENT = "agent"
 _METRIC = re.compile(r'^holdfast_(tasks|creates_total|node_spares)(?:\{state="ready"\})? ([0-9.e+]+)$', re.MULTILINE)
 _METRICS_S = 5.0
@@ -25,7 +25,7 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One number of one process; ``pid`` is 0 for what belongs to the stack."""
+    """One number of one process; ``pid`` is 0 for numbers of the whole stack."""
 
     process: str
     pid: int
@@ -45,7 +45,7 @@ class Footprint:
         self._groups = [Path(base) / name for base, names, _ in os.walk("/sys/fs/cgroup") for name in names if name == tag]
 
     def read(self) -> list[Reading]:
-        """All of it now."""
+        """Read all numbers now."""
         named = self._named()
         found = []
         for name, pid in named:
@@ -120,7 +120,7 @@ def _of_process(name: str, pid: int, data: str) -> list[Reading]:
     """Memory is what the end of the process would free: anonymous, shared-memory and swapped pages, however many processes map them."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_bytes().decode().splitlines())
     if "RssAnon" not in status:
-        raise ProcessLookupError(pid)  # it has ended and was not waited for
+        raise ProcessLookupError(pid)  # the process has ended and was not reaped yet
     kib = sum(int(status[field].split()[0]) for field in ("RssAnon", "RssShmem", "VmSwap"))
     values = {
         "memory_bytes": kib * _KIB,

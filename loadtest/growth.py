@@ -52,7 +52,7 @@ class Growth:
     rising: float
     """The share of pairs of moments of which the later one is higher."""
     kept: float = 0.0
-    """How much may be kept of the work that was done."""
+    """How much data may remain for each finished request."""
 
     @property
     def allowed(self) -> float:

@@ -19,7 +19,7 @@ from loadtest.options import add_arguments, limits_of
 
 LOG = logging.getLogger("loadtest")
 GRACE_S = 20.0
-"""How much longer than the lease the sandboxes of a run may be there, at its end."""
+"""How much longer than the lease the sandboxes of a run may exist after its end."""
 
 
 @events.init_command_line_parser.add_listener

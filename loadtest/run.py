@@ -50,7 +50,7 @@ class Run:
 
 
 def left_behind(url: str | None, run_id: str, patience_s: float) -> list[str]:
-    """The sandboxes of a run that are still there after at most ``patience_s`` seconds."""
+    """The sandboxes of a run that still exist after at most ``patience_s`` seconds."""
     end = time.monotonic() + patience_s
     with SandboxClient(url) as client:
         while True:

@@ -49,7 +49,7 @@ def watched(footprint: Footprint, file: Path, period_s: float) -> Iterator[list[
 
 
 def left_behind(footprint: Footprint) -> list[str]:
-    """What still belongs to a sandbox: waits until nothing does, a minute at most."""
+    """The resources that still belong to a sandbox. Waits at most a minute until there are none."""
     end = time.monotonic() + _SETTLE_S
     while any((left := footprint.unclaimed()).values()) and time.monotonic() < end:
         time.sleep(_PAUSE_S)

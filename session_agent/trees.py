@@ -1,8 +1,8 @@
 """Walking and removing directory trees of any depth, which other processes may change at the same time.
 
-Owns the position of a walk, held by one open descriptor, and its return to the parent: after another process moved a directory, its
-``..`` is another directory, where the walk must not continue. Links are not followed. Called by the agent's ``files`` for clients, and by
-the node for what a sandbox leaves behind.
+Owns the position of a walk, held by one open descriptor, and its return to the parent: after another process moved a directory, its ``..``
+is another directory, where the walk must not continue. Links are not followed. Called by the agent's ``files`` for clients, and by the node
+for the files of ended sandboxes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Identity = tuple[int, int]
 
 
 def identity(descriptor: int) -> Identity:
-    """The device and inode of what is open."""
+    """The device and inode of an open file."""
     state = os.fstat(descriptor)
     return state.st_dev, state.st_ino
 
@@ -46,7 +46,7 @@ class Cursor:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def close(self) -> None:
-        """Close the descriptor. For the last time that the cursor is used."""
+        """Close the descriptor. The cursor cannot be used afterwards."""
         os.close(self.here)
 
 
@@ -61,7 +61,7 @@ def remove(path: str, *, unlock: bool = False) -> None:
 def remove_tree(path: str, *, unlock: bool = False) -> None:
     """``rm -r`` of a directory, with one open descriptor and without recursion, so that the depth is not limited by either.
 
-    ``unlock``: also where the modes of the directories forbid it to their owner; for a tree that no other process uses. Raises
+    ``unlock``: remove directories even if their modes forbid that to their owner; only for a tree that no other process uses. Raises
     ``OSError`` with the full path.
     """
     top, name = os.path.split(path.rstrip("/"))

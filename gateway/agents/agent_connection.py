@@ -55,7 +55,7 @@ class AgentConnection:
         self._socket: AgentSocket | None = None
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.Handle | None = None
-        """Of the core's deadline, or of an acknowledgement that waits."""
+        """The timer for the core's deadline or for a delayed acknowledgement."""
         self._timer_due = 0.0
         self._soon: asyncio.Handle | None = None
         self._changed = asyncio.Event()
@@ -88,7 +88,7 @@ class AgentConnection:
                     await self._wait()
         except TimeoutError:
             self.close()
-            raise AgentCallError("agent_unreachable", f"the session agent sent no Welcome within {self._timeout_s:g} s") from None
+            raise AgentCallError("agent_unreachable", f"the sandbox's agent sent no Welcome within {self._timeout_s:g} s") from None
         except BaseException:
             self.close()
             raise
@@ -171,7 +171,7 @@ class AgentConnection:
             socket.send(messages)
         due = self._session.deadline()
         if due is not None:
-            # While nothing is read the agent's silence means nothing.
+            # While the socket is not read, silence does not mean that the agent has ended.
             self._tick_by(max(due, self._clock() + self._session.timing.ping_interval_s) if socket.reading_paused else due)
 
     def flush_queued(self) -> None:
@@ -267,7 +267,7 @@ class AgentConnection:
                 self._wake_all()
             elif isinstance(event, Silent):
                 limit_s = self._session.timing.silence_limit_s
-                self._fail(ConnectionLostError("agent_unreachable", f"the session agent has been silent for {limit_s:g} s"))
+                self._fail(ConnectionLostError("agent_unreachable", f"the sandbox's agent has been silent for {limit_s:g} s"))
             elif isinstance(event, Lost):
                 self._fail(AgentCallError("agent_unreachable", f"the session with the sandbox's agent has ended: {event.error.message}"))
         self._changed.set()
@@ -309,7 +309,7 @@ class AgentConnection:
         self.flush()
 
     def _tick_by(self, due: float) -> None:
-        """Have ``_tick`` called at ``due`` at the latest, which is stored, because uvloop's handle has none for a time in the past."""
+        """Call ``_tick`` at ``due`` at the latest. The time is stored, because uvloop's handle has none for a time in the past."""
         if self._timer is not None:
             if self._timer_due <= due:
                 return

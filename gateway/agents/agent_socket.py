@@ -107,7 +107,7 @@ class AgentSocket(asyncio.Protocol):
             self._receiver.socket_failed(error)
 
     def broke_protocol(self, message: str) -> None:
-        self.fail(AgentCallError("agent_unreachable", f"the session agent broke the protocol: {message}"))
+        self.fail(AgentCallError("agent_unreachable", f"the sandbox's agent broke the protocol: {message}"))
 
     # What the transport reports -------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from holdfast_wire.websocket_frames import accept_key
 from gateway.model.records import Record
 
 _ANSWER_BYTES: Final = 80 * 1024
-"""Longest answer, its body included: an agent may be hostile."""
+"""Limit of an answer with its body, because an agent may be hostile."""
 _IDLE_S: Final = 2.0
 """Time limit of a request for the idle time."""
 _PATIENCE_S: Final = 60.0
@@ -144,7 +144,7 @@ def _refusal(status: int, answer: bytes) -> HoldfastError:
 
 
 _Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers with names in lower case, and what followed them: the body or, after an upgrade, the first bytes of the session."""
+"""Status, headers with names in lower case, and the bytes after them: the body or, after an upgrade, the first bytes of the session."""
 
 
 async def _ask(endpoint: str, request: bytes, timeout_s: float) -> tuple[asyncio.Transport, _Answer]:
@@ -209,7 +209,7 @@ class _AnswerReader(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._body += data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
-            if not self._complete:  # what follows an answer is nobody's
+            if not self._complete:  # bytes after an answer are ignored
                 self._end(OSError(f"the agent's answer is not HTTP: {error}"))
                 return
         if self._complete:

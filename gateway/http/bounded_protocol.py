@@ -180,7 +180,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self._is_by_messages() and super()._should_upgrade()
 
     def _is_by_messages(self) -> bool:
-        """Whether the request's WebSocket is served message by message, by uvicorn's protocol: of none here."""
+        """Whether uvicorn's protocol serves the request's WebSocket message by message; False for every request, unless a subclass decides
+        otherwise."""
         return False
 
     def _is_websocket(self) -> bool:

@@ -71,7 +71,9 @@ async def run(gateway: Gateway, record: Record, params: dict[str, Any], wait_s: 
                             break
             except TimeoutError:
                 if wait_s is None:
-                    raise AgentCallError("agent_unreachable", f"the session agent did not start the command within {_CALL_S:g} s") from None
+                    raise AgentCallError(
+                        "agent_unreachable", f"the sandbox's agent did not start the command within {_CALL_S:g} s"
+                    ) from None
             if call.ended and wait_s is not None and wanted():
                 call.acknowledge()
             call.detach()
@@ -190,7 +192,7 @@ async def list_files(gateway: Gateway, record: Record, path: str, most: int, use
             unpacker.feed(data)
             entries.extend(_listed(entry) for entry in unpacker if isinstance(entry, dict))
         except Exception as error:  # msgpack raises many kinds, and the bytes come from a sandbox
-            raise AgentCallError("agent_unreachable", "the session agent sent a listing that cannot be read") from error
+            raise AgentCallError("agent_unreachable", "the sandbox's agent sent a listing that cannot be read") from error
 
     await _request(gateway, record, "fs", {"op": "list", "path": path, "limit": most, **_as(user)}, take=take)
     return entries[:most]
@@ -226,7 +228,7 @@ async def _request(
                     call.acknowledge()
                     result: dict[str, Any] = fact.result
                     return result
-    raise AgentCallError("agent_unreachable", "the session agent did not answer")
+    raise AgentCallError("agent_unreachable", "the sandbox's agent did not answer")
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""What only clients of Orchard Env use: a JSON terminal, and the detection of repeated exec requests.
-
-``installation`` adds it to a gateway. Removable with its call in ``gateway.__main__``: nothing else imports this folder.
+"""The features that only clients of Orchard Env use: a JSON terminal, and the detection of repeated exec requests. Orchard Env's other
+routes are the same as Holdfast's own, in ``gateway.routes``. ``installation`` adds these features to a gateway. The package can be removed
+together with that call in ``gateway.__main__``; nothing else imports it.
 """

@@ -1,6 +1,5 @@
-"""The one door of this folder: adds to a gateway what only clients of Orchard Env use.
-
-Called by ``gateway.__main__``; without this call the gateway serves everything else.
+"""The entry point of this package: adds the features that only clients of Orchard Env use to a gateway. Called by ``gateway.__main__``;
+without this call the gateway serves everything else.
 """
 
 from __future__ import annotations

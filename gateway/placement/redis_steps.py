@@ -27,7 +27,7 @@ class RedisSteps:
         self._redis = RedisConnection(settings)
 
     async def _run(self, name: str, keys_: list[str], arguments: Arguments) -> Any:
-        """Run a step. Raises ``FencedError`` where the step has a term, and a newer controller leads."""
+        """Run a step. Raises ``FencedError`` if the step has a term and a newer controller is the leader."""
         return await self._redis.run(script(name), keys_, ["" if one is None else one for one in arguments])
 
 

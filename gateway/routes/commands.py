@@ -31,9 +31,8 @@ from gateway.oneoff.operations import Outcome
 from gateway.service import authenticated, gateway_of, ready_sandbox
 
 ExecId = Callable[[Record, dict[str, Any], bool, Callable[[], bool]], AbstractContextManager[str]]
-"""The command id of a posted exec that has no idempotency key, entered until the exec is answered.
-
-From the sandbox, the body, whether the exec waits, and a function that returns whether its client is still connected.
+"""Returns the command id of a posted exec without an idempotency key, as a context that lasts until the exec is answered. The arguments are
+the sandbox, the body, whether the exec waits, and a function that returns whether its client is still connected.
 """
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""

@@ -71,7 +71,8 @@ class SandboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """First event of a watch, and again after any break: what ended before is not reported, and ``list_watched`` does not have it."""
+    """The first event of a watch, sent again after any break. Sandboxes that ended before it are not reported, and are missing in
+    ``list_watched``."""
 
     began_at: float | None = None
     """When the runtime last started (seconds since the epoch), if a restart ends all its sandboxes; else None."""

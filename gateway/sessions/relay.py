@@ -102,7 +102,7 @@ class Relay:
             self._down.feed(data)
         except ProtocolError as error:
             self._down.mid_frame = was_mid_frame  # none of this chunk is forwarded
-            self.close(TABLE["internal"].close_code, f"internal: the session agent broke the protocol: {error.message}")
+            self.close(TABLE["internal"].close_code, f"internal: the sandbox's agent broke the protocol: {error.message}")
             return
         if self._go_away and self._down.boundary >= 0:
             data = data[: self._down.boundary] + self._go_away + data[self._down.boundary :]

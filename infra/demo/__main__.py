@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, model: live.Model | None, data: Path) -> No
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description="One long agent episode in a sandbox.")
     parser.add_argument("--live", action="store_true", help="let a model drive (OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL)")
-    parser.add_argument("--turns", type=int, default=60, help="at most so many turns of a model (default: 60)")
+    parser.add_argument("--turns", type=int, default=60, help="limit of a model's turns (default: 60)")
     parser.add_argument("--image", default="host", help="the sandbox's image; it needs python3 (default: host)")
     parser.add_argument("--no-rest", action="store_false", dest="rest", help="leave out the comparison with REST")
     options = parser.parse_args()

@@ -122,7 +122,7 @@ def check(turn: Turn, exit_code: int | None, output: str) -> None:
     if exit_code != turn.exit_code or turn.expect not in output:
         raise DemoError(
             f"“{turn.thought}” ended with {exit_code}, expected {turn.exit_code} and {turn.expect!r} in:\n{output}",
-            hint="the recorded policy no longer fits what it meets: this is a bug of the demo or of the service",
+            hint="the recorded commands do not fit this output: this is a bug of the demo or of the service",
         )
 
 

@@ -62,7 +62,7 @@ def _sdist(cache: Path, version: str) -> Path:
     if result.returncode != 0 or not path.exists():
         raise DemoError(
             f"pip could not download {PROJECT} {version}:\n{result.stderr.strip()}",
-            hint=f"the demo needs the package registry once; what it got is kept in {cache}",
+            hint=f"the demo needs the package registry once; the downloaded files are kept in {cache}",
         )
     return path
 

@@ -1,7 +1,7 @@
 """Write ``holdfast._sync`` from ``holdfast._async``; with ``--check`` only compare, and fail when they differ.
 
-Works on tokens: ``async`` and ``await`` go, names change by two rules (``Async…`` loses its prefix, ``aio`` becomes ``threads``) and a
-map of what Python itself names differently. If a place needs a special case, change the asynchronous code.
+Works on tokens: ``async`` and ``await`` are removed, names change by two rules (``Async…`` loses its prefix, ``aio`` becomes ``threads``)
+and a map of names that Python itself uses differently. If a place needs a special case, change the asynchronous code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all users share: a sandbox that is made when needed, and steps that are measured under a name.
+"""The base of all users: a sandbox that is created when needed, and steps that are measured under a name.
 
 Owns the names ``create``, ``time to ready`` and ``delete`` of the statistics and how an error of the SDK becomes a failed request. When a
 step fails its sandbox is deleted; the task runs again after the user's wait time.
@@ -71,7 +71,7 @@ class SandboxUser(User):
         )
 
     def ready(self) -> Sandbox:
-        """The sandbox; where there is none a new one, whose first command has answered."""
+        """The sandbox; if there is none, a new one, whose first command has answered."""
         if self.sandbox is None:
             start = time.perf_counter()
             with self.measured("sandbox", "create"):

@@ -102,7 +102,7 @@ class ClientSession(Session):
             self._lose(
                 HoldfastError(
                     "session_lost",
-                    "the session agent was restarted since this session began" if restarted else "the session has expired at the agent",
+                    "the sandbox's agent was restarted since this session began" if restarted else "the session has expired at the agent",
                     reason="agent-restarted" if restarted else "expired",
                 )
             )

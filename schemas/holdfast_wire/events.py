@@ -1,6 +1,6 @@
 """The events of the session state machine, other than the items themselves and GoAway.
 
-Owns one small dataclass for each. Both ends make them; the SDK's engine and the agent's sessions act on them.
+Owns one small dataclass for each. Both ends create them; the SDK's engine and the agent's sessions handle them.
 """
 
 from __future__ import annotations

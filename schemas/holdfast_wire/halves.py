@@ -1,8 +1,8 @@
 """The sender's and the receiver's half of one direction of a channel.
 
-Owns offsets, storage for replay, acknowledgement and credit (PROTOCOL §4, §5). Knows nothing of frames' meaning, sessions or
-time. The send half stores before it sends and trims on ack; the receive half drops duplicates and refuses holes. Called by
-``session_base`` and its two ends.
+Owns offsets, storage for replay, acknowledgement and credit (PROTOCOL §4, §5). Does not know the meaning of frames, sessions or time. The
+send half stores an item before it sends it and frees it when it is acknowledged; the receive half drops duplicates and refuses gaps. Called
+by ``session_base`` and its two ends.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class Session:
         self._owed.queue(Ping(self._pings))
 
     def _receive_pong(self, number: int) -> None:
-        """Any message shows that the peer lives, which is all that ``tick`` asks for."""
+        """Nothing to do: ``tick`` only needs to know that the peer is alive, and any message shows that."""
 
     def _begin(self, now: float) -> None:
         self.connected = True

@@ -165,7 +165,7 @@ def command_params(
 
 
 def _place(cwd: RemotePath | None, env: Mapping[str, str] | None, user: str | int | None, login: bool = False) -> dict[str, Any]:
-    """Where and as whom a command, terminal or shell runs."""
+    """The directory, environment and user of a command, terminal or shell."""
     return given(cwd=None if cwd is None else path_of(cwd), env=environment(env), user=user, login=login or None)
 
 
@@ -232,7 +232,7 @@ def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quantity(value: Any, parse: Callable[..., object], *name: str) -> Any:
-    """``value``, where the service can read it."""
+    """Check that the service can read ``value``."""
     try:
         parse(value, *name)
     except HoldfastError as wrong:
@@ -268,7 +268,7 @@ _CREATE: Mapping[str, Callable[[Any], Any]] = {
     "ulimits": _ulimits,
     "shm_size": lambda value: _quantity(value, parse_bytes, "shm_size"),
 }
-"""The options of a create that REST knows by the same name, and what each is sent as; None is not sent."""
+"""The options of a create that have the same name in REST, and how each is converted; None is not sent."""
 
 
 def create_body(

@@ -34,7 +34,7 @@ async def prepared(container: Container, timeout_s: float) -> bool:
 async def wait_ready(container: Container, timeout_s: float) -> None:
     """Wait until the agent serves.
 
-    Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same.
+    Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed if another attempt would fail too.
     """
     raw = bytearray()
     try:

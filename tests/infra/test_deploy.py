@@ -178,7 +178,7 @@ def test_a_named_storage_class_must_exist(read_only_cluster: ReadOnlyCluster) ->
     redis["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = "fast"
     checks.storage(read_only_cluster, manifests)
     redis["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = "faster"
-    with pytest.raises(DeployError, match="faster, which is not there: it has fast"):
+    with pytest.raises(DeployError, match="faster, which does not exist: it has fast"):
         checks.storage(read_only_cluster, manifests)
 
 

@@ -102,7 +102,7 @@ def test_the_former_secret_is_kept_while_a_sandbox_needs_it(cluster: Cluster) ->
         rotation.finish(cluster, 60, print)
     rotation.rotate(cluster, 60, print)
     cluster.pods.append("2020-01-01T00:00:00Z")
-    with pytest.raises(DeployError, match="1 sandboxes were made with a former secret"):
+    with pytest.raises(DeployError, match="1 sandboxes were created with a former secret"):
         rotation.finish(cluster, 60, print)
     assert cluster.state()[1]
     cluster.pods[:] = ["2999-01-01T00:00:00Z"]

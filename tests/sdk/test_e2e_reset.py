@@ -66,7 +66,7 @@ async def test_a_request_after_a_reset_reaches_the_new_sandbox(client: Any) -> N
 async def test_a_sandbox_that_another_client_created_is_not_reset(client: Any) -> None:
     async with await create(client) as sandbox:
         other = client.get_sandbox(sandbox.id)
-        with pytest.raises(UnsupportedError, match="not made by this client"):
+        with pytest.raises(UnsupportedError, match="not created by this client"):
             await other.reset()
         assert (await sandbox.exec("true")).ok
 

@@ -252,7 +252,7 @@ class KubernetesRuntime:
 
     async def _same(self, facts: PodStatus) -> PodStatus | None:
         """The current state of the same pod."""
-        now = read_pod(await self.api.find(f"{self.pods}/{facts.name}") or {})  # what is not there has no uid
+        now = read_pod(await self.api.find(f"{self.pods}/{facts.name}") or {})  # a pod that does not exist has no uid
         return now if now.uid == facts.uid else None
 
     async def _pods_of(self, selector: str) -> AsyncIterator[PodStatus]:

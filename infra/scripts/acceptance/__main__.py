@@ -1,7 +1,8 @@
 """``python -m infra.scripts.acceptance``: test a deployment, with faults, on the cluster that KUBECONFIG names.
 
-Owns the order of the steps, the faults and the command line. 0 when something passed and nothing failed; what was not run is listed with
-its reason. Writes acceptance.json. Called by `make acceptance`. It creates an API key of its own and removes it at the end.
+Owns the order of the steps, the faults and the command line. Exit status 0 if at least one step passed and none failed; steps that were not
+run are listed with their reason. Writes acceptance.json. Called by `make acceptance`. It creates an API key of its own and removes it at
+the end.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class AcceptanceTest:
             keys.remove(self.cluster, owner)
 
     def sandbox(self, **more: Any) -> dict[str, Any]:
-        """The arguments with which each sandbox is created. A test run that is killed leaves nothing after a minute."""
+        """The arguments with which each sandbox is created. After a killed test run its sandboxes are deleted within a minute."""
         size = {"image": self.options.image, "cpu": self.options.cpu, "memory": "64Mi", "ready_timeout_s": float(self.options.timeout)}
         return {**size, "lifetime_s": 3600, "heartbeat_timeout_s": 60, "labels": {"purpose": "acceptance"}, **more}
 
@@ -130,12 +131,12 @@ class AcceptanceTest:
 
     def smoke_options(self, key: str, *more: str) -> argparse.Namespace:
         what = ["--image", self.options.image, "--count", str(self.options.sessions), "--cpu", self.options.cpu, "--memory", "64Mi"]
-        # A sandbox that is late is reported with its own error, before the time for the whole is over.
+        # A late sandbox is reported with its own error, before the time limit of the whole step.
         waits = ["--ready", str(self.options.timeout * 0.8), "--timeout", str(self.options.timeout)]
         return smoking.parse(["--api-key", key, *self.where, *what, *waits, *more])
 
     def under(self, key: str, fault: Callable[[], None]) -> dict[str, Any]:
-        """Sessions at work in the cluster while ``fault`` happens once; every command of every one is checked."""
+        """Run sessions in the cluster while ``fault`` happens once, and check every command of each session."""
         options = self.smoke_options(key, "--rolling", "1")
 
         def disturb() -> int:

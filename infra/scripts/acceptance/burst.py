@@ -1,7 +1,7 @@
 """Creates many sandboxes at once and as many bare pods of the same image, and compares how long both take.
 
-Owns both bursts and their comparison. The bare pods ask for the same and pass the same admission, so that nodes, kubelet and container
-runtime have the same to do but for what is Holdfast's: the pod's user namespace, the volume with the bundle, and the agent's start.
+Owns both bursts and their comparison. The bare pods have the same requests and pass the same admission, so that nodes, kubelet and
+container runtime do the same work, except for Holdfast's part: the pod's user namespace, the volume with the bundle, and the agent's start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from infra.scripts.acceptance.outcome import NotRunError, StepError
 from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, Kubectl, moment
 
 _RATIO, _SLACK_S = 1.5, 5.0
-"""The last sandbox may be ready after so many times what the last bare pod took, and so many seconds on top."""
+"""The last sandbox may take the time of the last bare pod multiplied by the first number, plus the second in seconds."""
 
 
 def bare(cluster: Kubectl, options: dict[str, Any], count: int) -> list[float]:
@@ -43,7 +43,7 @@ def bare(cluster: Kubectl, options: dict[str, Any], count: int) -> list[float]:
 
 
 def _request_share(cluster: Kubectl) -> float:
-    """How much of its cpu a sandbox reserves in this deployment."""
+    """The share of its cpu that a sandbox reserves in this deployment."""
     settings = (cluster.get("configmap/holdfast-settings", "--namespace", SYSTEM) or {}).get("data") or {}
     return float(settings.get("HOLDFAST_CPU_REQUEST_SHARE") or 1)
 
@@ -57,9 +57,8 @@ def _ready_s(pod: dict[str, Any]) -> float | None:
 
 
 def sandboxes(client: SandboxClient, options: dict[str, Any], count: int) -> list[float]:
-    """Seconds until each of ``count`` sandboxes had answered its first command; sorted. Raises what the first failure was.
-
-    All are kept until the last one is ready, as the bare pods are: the node has no pod to remove while it starts others.
+    """Seconds until each of ``count`` sandboxes had answered its first command; sorted. Raises the first failure. All sandboxes are kept
+    until the last one is ready, as are the bare pods, so that the node removes no pod while it starts others.
     """
     began = time.monotonic()
     made: list[Sandbox] = []
@@ -88,7 +87,7 @@ def sandboxes(client: SandboxClient, options: dict[str, Any], count: int) -> lis
 
 
 def compare(ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    """The figures. Raises ``StepError`` where Holdfast adds more than it may."""
+    """The figures. Raises ``StepError`` if Holdfast takes more additional time than it may."""
     figures = {
         "sandboxes": len(ours),
         "first_s": round(ours[0], 1),

@@ -20,11 +20,11 @@ IMAGES = {
     "glibc": "debian:stable",
     "user": "redis:7-alpine",
 }
-"""By what is special of each; ``--images`` names others, where these cannot be pulled."""
+"""Images by their special property; ``--images`` names others if these cannot be pulled."""
 
 
 def made(client: SandboxClient, options: dict[str, Any]) -> Sandbox:
-    """A new sandbox. Raises ``NotRunError`` where the nodes cannot pull its image, which is not the deployment's fault."""
+    """A new sandbox. Raises ``NotRunError`` if the nodes cannot pull its image, which is not a failure of the deployment."""
     try:
         return client.create_sandbox(**options)
     except (ImageNotFoundError, ImagePullError) as error:
@@ -32,7 +32,7 @@ def made(client: SandboxClient, options: dict[str, Any]) -> Sandbox:
 
 
 def use(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
-    """One sandbox of an image: a shell that keeps its state, a one-off, a file both ways."""
+    """Use one sandbox of an image: a shell that keeps its state, a one-off command, and a file in both directions."""
     with made(client, options) as sandbox:
         who = sandbox.exec(["/bin/sh", "-c", "id -u; exit 3"], timeout=60)
         if who.exit_code != 3:
@@ -49,7 +49,7 @@ def use(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def root(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
-    """A sandbox that asks for user 0."""
+    """Use a sandbox that requests user 0."""
     try:
         found = use(client, {**options, "user": 0})
     except UnsupportedError as error:
@@ -60,7 +60,8 @@ def root(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_only(client: SandboxClient, cluster: Kubectl, options: dict[str, Any]) -> dict[str, Any]:
-    """The agent on a read-only root. No request can ask for one, so the pod of a sandbox is made again with it, outside of Holdfast."""
+    """Check the agent on a read-only root file system. No request can set this, so the pod of a sandbox is created again with it, outside
+    of Holdfast."""
     with made(client, options) as sandbox:
         found = cluster.get("pods", "--namespace", SANDBOXES, "--selector", f"holdfast.dev/sandbox={sandbox.id}") or {}
         if not found.get("items"):
@@ -84,7 +85,7 @@ def read_only(client: SandboxClient, cluster: Kubectl, options: dict[str, Any]) 
 
 
 def isolation(client: SandboxClient, options: dict[str, Any], target: str) -> dict[str, Any]:
-    """A sandbox that asked to be kept from the network cannot reach ``target`` (host:port), or is refused because it would."""
+    """A sandbox that requested isolation cannot reach ``target`` (host:port), or is refused if the cluster cannot isolate it."""
     host, _, port = target.rpartition(":")
     try:
         sandbox = made(client, {**options, "block_network": True})

@@ -40,7 +40,7 @@ Step = Callable[[], dict[str, Any]]
 
 
 def take(name: str, step: Step) -> Result:
-    """Run one step, and turn what it raises into its result."""
+    """Run one step; an exception becomes its result."""
     began = time.monotonic()
     word: Word = "failed"
     figures: dict[str, Any] = {}

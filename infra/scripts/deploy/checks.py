@@ -1,6 +1,5 @@
-"""What a cluster lacks for an overlay, before anything is applied; and what its nodes can, once controllers run.
-
-Owns the checks of `make deploy` that only look, through kubectl. What a running deployment finds out by itself is `holdfast doctor`'s.
+"""Checks what a cluster lacks for an overlay, before anything is applied, and what its nodes support, once controllers run. Owns the
+read-only checks of `make deploy`, through kubectl. `holdfast doctor` reports what a running deployment has found.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def storage(cluster: Kubectl, manifests: Sequence[Manifest]) -> None:
     has_default = any((metadata.get("annotations") or {}).get(_DEFAULT) == "true" for metadata in known.values())
     for owner, named in claims:
         if named is not None and named not in known:
-            raise DeployError(f"{owner} claims a disk of the storage class {named}, which is not there: {_have(known)}")
+            raise DeployError(f"{owner} claims a disk of the storage class {named}, which does not exist: {_have(known)}")
         if named is None and not has_default:
             raise DeployError(
                 f"{owner} claims a disk and names no storage class, and this cluster has no default one: {_have(known)}. Make "
@@ -68,8 +67,8 @@ def disks_stay(cluster: Kubectl, manifests: Sequence[Manifest]) -> None:
             raise DeployError(
                 f"statefulset/{name} runs with {_disks(live) or 'no disk'}, and this overlay has {_disks(manifest) or 'none'}: it was "
                 "deployed from another overlay, and Kubernetes does not change disks in place. Nothing was applied. To switch: kubectl "
-                f"delete statefulset --namespace {SYSTEM} {name}, then deploy again. Sessions go on meanwhile, creates get 503, and the "
-                "records are made anew from the pods"
+                f"delete statefulset --namespace {SYSTEM} {name}, then deploy again. Meanwhile sessions continue, creates get 503, and the "
+                "records are rebuilt from the pods"
             )
 
 

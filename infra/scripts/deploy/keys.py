@@ -1,7 +1,6 @@
-"""API keys and Secrets of a deployment: made here, kept in the cluster, never written to the repository.
-
-Owns their format (the gateway's ``auth`` reads it) and how keys come and go; how the signing secret is changed is ``rotation``'s. A key
-is shown once, when it is made; the cluster holds its hash. Called by ``__main__``.
+"""API keys and Secrets of a deployment: created here, stored in the cluster, never written to the repository. Owns their format (the
+gateway's ``auth`` reads it) and the adding and removing of keys; ``rotation`` changes the signing secret. A key is shown once, when it is
+created; the cluster stores its hash. Called by ``__main__``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def new_key(owner: str) -> tuple[str, str]:
 
 
 def ensure(cluster: Kubectl, owner: str, redis_url: str | None) -> str | None:
-    """Make the Secrets that are missing. The first API key, if it was made now."""
+    """Create the missing Secrets. Returns the first API key if it was created now."""
     key = None
     if cluster.get("secret", KEYS, "--namespace", SYSTEM) is None:
         key, line = new_key(owner)
@@ -75,7 +74,7 @@ def remove(cluster: Kubectl, prefix: str) -> list[str]:
 
 
 def read_secret(cluster: Kubectl, name: str, key: str) -> str:
-    """A value of a Secret; empty where there is none."""
+    """A value of a Secret; empty if it does not exist."""
     return _read(cluster.get("secret", name, "--namespace", SYSTEM) or {}, key)
 
 

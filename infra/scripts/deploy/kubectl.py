@@ -37,7 +37,7 @@ class Kubectl:
         return [self.program, *(["--context", self.context] if self.context else []), *arguments]
 
     def run(self, *arguments: str, text: str | None = None) -> str:
-        """What it printed. Raises ``DeployError`` with its own words."""
+        """Run kubectl; returns its output. Raises ``DeployError`` with its error message."""
         try:
             done = subprocess.run(self.command(*arguments), input=text, capture_output=True, text=True, check=False)
         except FileNotFoundError:
@@ -47,7 +47,7 @@ class Kubectl:
         return done.stdout
 
     def get(self, *arguments: str) -> dict[str, Any] | None:
-        """One object, or None where there is none."""
+        """One object, or None if it does not exist."""
         answer = self.run("get", *arguments, "--ignore-not-found", "--output", "json")
         found: dict[str, Any] | None = json.loads(answer) if answer.strip() else None
         return found

@@ -24,7 +24,7 @@ Manifest = dict[str, Any]
 
 
 def overlay_path(name: str) -> Path:
-    """An overlay of ours by name, or a folder of yours."""
+    """The folder of one of this repository's overlays by its name, or another folder."""
     path = OVERLAYS / name if "/" not in name else Path(name)
     if not (path / "kustomization.yaml").is_file():
         known = ", ".join(sorted(one.name for one in OVERLAYS.iterdir() if one.is_dir()))
@@ -38,7 +38,8 @@ def render(cluster: Kubectl, overlay: str) -> list[Manifest]:
 
 
 def with_images(manifests: list[Manifest], registry: str, tag: str) -> None:
-    """Point our images at ``registry`` and ``tag``; what is empty stays as the overlay has it. Redis keeps its own name."""
+    """Use ``registry`` and ``tag`` for the images of this project; an empty value keeps that of the overlay. The image of Redis is not
+    changed."""
 
     def moved(reference: str) -> str:
         name, _, version = reference.rpartition("/")[2].partition(":")
@@ -54,9 +55,8 @@ def with_images(manifests: list[Manifest], registry: str, tag: str) -> None:
 
 
 def marked(manifests: list[Manifest], redis_version: str = "") -> None:
-    """Write hashes of what pods read at their start into their templates: what changed then rolls out by itself.
-
-    Settings concern who reads them, ``redis_version`` (of the Secret, never what is in it) also Redis.
+    """Write hashes of the settings that pods read at their start into their templates, so that a change restarts them. A setting affects
+    the processes that read it; ``redis_version`` (the version of the Secret, never its content) also affects Redis.
     """
     settings = [one["data"] for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS]
     for manifest in manifests:
@@ -70,7 +70,7 @@ def marked(manifests: list[Manifest], redis_version: str = "") -> None:
 
 
 def containers(manifest: Manifest) -> list[dict[str, Any]]:
-    """Of a workload's pod template; none for anything else."""
+    """The containers of a workload's pod template; none for another kind of object."""
     template = manifest.get("spec", {}).get("template", {})
     spec = template.get("spec", {}) if isinstance(template, dict) else {}
     return [*spec.get("initContainers", ()), *spec.get("containers", ())]

@@ -17,12 +17,12 @@ from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, DeployError, Kubectl
 
 OTHERS = "other-secrets"
 SINCE = "holdfast.dev/secret-since"
-"""Annotation of the Secret: since when nothing is made with another one, in whole seconds since the epoch."""
+"""Annotation of the Secret: since when no sandbox is created with another secret, in whole seconds since the epoch."""
 RESTARTED = "holdfast.dev/restarted-at"
 _MOST = 3
 _KNATIVE = "services.serving.knative.dev"
 _GATEWAY, _CONTROLLER = "holdfast-gateway", "holdfast-controller"
-# A spare that waits is claimed with the token it has, and gets a new one.
+# A waiting spare is adopted with its existing token, and then gets a new one.
 _MADE = "app.kubernetes.io/component=sandbox,!holdfast.dev/pool"
 
 Report = Callable[[str], None]
@@ -57,7 +57,7 @@ def finish(cluster: Kubectl, timeout_s: int, report: Report) -> None:
     pods = (cluster.get("pods", "--namespace", SANDBOXES, "--selector", _MADE) or {}).get("items") or []
     old = [pod for pod in pods if moment(pod["metadata"]["creationTimestamp"]) <= float(since)]
     if old:
-        raise DeployError(f"{len(old)} sandboxes were made with a former secret and would be lost: wait until they have ended")
+        raise DeployError(f"{len(old)} sandboxes were created with a former secret and would be lost: wait until they have ended")
     write_secret(cluster, KEYS, {OTHERS: ""})
     restart(cluster, timeout_s)
     report("the former secret is removed")
@@ -72,7 +72,7 @@ def replace(cluster: Kubectl, timeout_s: int, report: Report) -> None:
 
 
 def restart(cluster: Kubectl, timeout_s: int) -> None:
-    """Have gateways and controllers read the Secret again, a few at a time, and wait until all have."""
+    """Restart gateways and controllers, a few at a time, so that they read the Secret again, and wait until all have restarted."""
     deployments = [_CONTROLLER]
     if _on_knative(cluster):
         annotations = {RESTARTED: str(int(time.time()))}

@@ -1,8 +1,8 @@
 """``python -m infra.scripts.smoke``: try a deployment, from here or from inside its cluster.
 
 Owns how the deployment is reached (an address, a port forwarded by kubectl, or a pod in the cluster), the rollouts that ``--rolling`` makes
-while sessions are at work, and what is printed. 0 when every asked-for sandbox has done every step and every asked-for rollout has
-happened; a report that shows less is a failure, also when it counts none. ``episodes`` owns the steps. Called by `make smoke`.
+while sessions are at work, and what is printed. Exit status 0 if every requested sandbox has done every step and every requested rollout
+has happened; a report that shows less is a failure, even if it counts none. ``episodes`` owns the steps. Called by `make smoke`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def forwarded(cluster: Kubectl) -> Iterator[str]:
 
 
 Disturb = Callable[[], int]
-"""Disturbs sessions that are at work; returns the number of disturbances."""
+"""A function that disturbs running sessions; returns the number of disturbances."""
 AtWork = Callable[[subprocess.Popen[str]], int]
 """The same, given the program whose output is read."""
 

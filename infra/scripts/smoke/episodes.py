@@ -1,8 +1,7 @@
-"""What a smoke test does with a deployment: sandboxes made, used and deleted, each step checked and timed.
-
-Owns the steps, their figures and the verdict: it passes only when every asked-for sandbox has done every step (``unmet``), so that a thread
-which dies silently fails it as well. One file on the standard library and the SDK alone, because it also runs as the text of a pod's
-command (`--in-cluster`). With ``--until-signal`` it keeps sessions at work until SIGTERM, for a rollout in between. Prints a line of JSON.
+"""The steps of a smoke test: creating, using and deleting sandboxes, each step checked and timed. Owns the steps, their figures and the
+verdict: the test passes only if every requested sandbox has done every step (``unmet``), so that a thread that ends without an error also
+fails it. One file that uses only the standard library and the SDK, because it also runs as the text of a pod's command (`--in-cluster`).
+With ``--until-signal`` it keeps sessions running commands until SIGTERM, for a rollout in between. Prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from holdfast import Sandbox, SandboxClient
 AT_WORK = "at work"
 """Printed once every session of ``--until-signal`` has had its first answer."""
 STEPS = ("create", "open a shell", "first command", "command", "exec", "write 1 MiB", "read 1 MiB", "delete")
-"""What each sandbox does once."""
+"""The steps that each sandbox does once."""
 WORK_STEPS = ("create", "open a shell", "first command", "command", "delete")
 """The same with ``--until-signal``; there ``command`` is done at least once, and again until SIGTERM."""
 
@@ -101,7 +100,8 @@ def create(client: SandboxClient, options: argparse.Namespace) -> Sandbox:
 
 
 def work(client: SandboxClient, options: argparse.Namespace, figures: Figures, stop: threading.Event, started: threading.Semaphore) -> None:
-    """One session at work until the event: a number counted in the shell's own memory, so that a lost or repeated command shows."""
+    """Run commands in one session until the event: each increments a number in the shell's memory, which shows a lost or repeated
+    command."""
     begun = False
     try:
         with figures.timed("create", lambda: create(client, options)) as sandbox:

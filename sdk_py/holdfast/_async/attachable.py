@@ -1,8 +1,7 @@
-"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST where WebSockets are blocked.
-
-Owns when a driver is made, replaced or left to another process, the choice between session and REST, and the order in which all that a
-sandbox object has open ends. Does not own the driver (``_transport``), the sandbox's record and end (``lifecycle``), nor the operations
-over a session (``sandbox``).
+"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST if WebSockets are blocked. Owns when
+a driver is created, replaced or left to another process, the choice between session and REST, and the order in which the shells, tunnels
+and connections of a sandbox object are closed. Does not own the driver (``_transport``), the sandbox's record and end (``lifecycle``), nor
+the operations over a session (``sandbox``).
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class AsyncResources:
-    """What a sandbox object has open beside its session: shells, tunnels and heartbeats. Another begins in another process or event loop,
-    and after a reset."""
+    """The shells, tunnels and heartbeats of a sandbox object. A new object is created in another process or event loop, and after a
+    reset."""
 
     def __init__(self, rest: AsyncRest, sandbox_id: str, fenced: Callable[[], bool]) -> None:
         self.heartbeat_s: float | None = None

@@ -191,7 +191,7 @@ class AsyncFiles:
                 found += read_each(unpacker, data, read, "directory")
             result = await transfer.closed()
         if operation == "list" and result.get("truncated") is True:
-            message = f"{path!s:.200} has more entries than the {len(found)} that one list can return"
+            message = f"{path!s:.200} has more below it than the {len(found)} entries of this list"
             raise RequestTooLargeError("request_too_large", message, hint="list the directories below it one by one, or run find")
         return found
 
@@ -300,7 +300,7 @@ class AsyncFiles:
         return read_transfer(moved, left_out=len(left_out))
 
     async def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
-        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        """Send a tar stream, which the agent unpacks into a directory; returns the agent's counts."""
         with await self._open("upload", remote, user=user) as transfer:
             while data := await run_blocking(next, pieces, b""):
                 await transfer.write(data)

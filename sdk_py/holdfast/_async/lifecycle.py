@@ -1,7 +1,6 @@
-"""The life of a sandbox as its client sees it: the service's record of it, and how it ends, is kept alive or begins anew.
-
-Owns whether the sandbox is deleted, and what a program that leaves one behind is warned of. Does not own what has to end with the session
-(``attachable``), nor the operations in a sandbox (``sandbox``, the only subclass).
+"""The lifecycle of a sandbox on the client's side: the service's record of it, and its deletion, extension and reset. Owns whether the
+sandbox is deleted, and the warning about a sandbox that is left behind. Does not own what is closed with the session (``attachable``) or
+the operations in a sandbox (``sandbox``, the only subclass).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 @public
 class AsyncLifecycle(AsyncAttachable):
-    """The part of a sandbox that is its record at the service, and its end."""
+    """The part of a sandbox object that handles the service's record and the end of the sandbox."""
 
     def __init__(self, client: AsyncSandboxClient, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
         super().__init__(client, sandbox_id, token)
@@ -38,7 +37,7 @@ class AsyncLifecycle(AsyncAttachable):
 
     @property
     def client(self) -> AsyncSandboxClient:
-        """The client it was made with."""
+        """The client that this object was created with."""
         return self._client
 
     @property
@@ -47,64 +46,63 @@ class AsyncLifecycle(AsyncAttachable):
         return self.id
 
     async def info(self) -> SandboxInfo:
-        """The service's record of it, asked for once; ``refresh`` asks again."""
+        """The service's record of the sandbox. It is requested once; ``refresh`` requests it again."""
         return self._info or await self.refresh()
 
     async def refresh(self) -> SandboxInfo:
-        """The service's record of it now. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason it is gone."""
+        """Request the service's current record of the sandbox. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason."""
         self._info = await self._rest.get(self.id)
         return self._info
 
     async def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
-        """Change what it may reach, from now on: ``network`` as in ``create_sandbox``. Raises ``UnsupportedError`` where that cannot be."""
+        """Change what the sandbox may reach from now on; ``network`` is as in ``create_sandbox``. Raises ``UnsupportedError`` if the
+        runtime cannot."""
         self._info = await self._rest.change(self.id, "network", network_body(network))
         return self._info
 
     async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
-        """Set its end to ``lifetime_s`` seconds from now, at most 366 days; this may be sooner or later than before."""
+        """Set the sandbox's end to ``lifetime_s`` seconds from now, at most 366 days; this may be earlier or later than before."""
         given_s = seconds_up_to(LIFETIME_MOST_S, lifetime_s, "lifetime_s", "to end it now, call delete()")
         self._info = await self._rest.change(self.id, "lifetime", {"lifetime_s": given_s})
         return self._info
 
     async def extend(self, seconds: float) -> SandboxInfo:
-        """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
+        """Postpone the sandbox's end by ``seconds``. A sandbox without a lifetime is not changed."""
         given_s = seconds_up_to(LIFETIME_MOST_S, seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
         self._info = await self._rest.change(self.id, "lifetime", {"extend_s": given_s})
         return self._info
 
     async def session_token(self) -> str:
-        """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
-
-        It is good for as long as the session lives: 15 minutes without a connection, and not after ``close`` when nothing was running.
+        """A token with which another client can take over this session (``client.take_over``). It is a secret: treat it like a password. It
+        is valid as long as the session exists: up to 15 minutes without a connection, and not after a ``close`` while nothing was running.
         """
         session = (await self._attached()).engine.session
         return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._resources.heartbeat_s).write()
 
     async def keep_alive(self) -> None:
-        """Report that the sandbox is still needed: idle and heartbeat time-outs begin anew."""
+        """Report that the sandbox is still needed: its idle time and its heartbeat time-out start again from zero."""
         await self._rest.heartbeat(self.id)
 
     async def reset(self) -> SandboxInfo:
-        """Restore it: delete it with everything in it and create it again, with the same id and arguments.
-
-        Returns when it is ready. Shells, processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason
-        ``reset``; its lifetime begins anew. Raises ``UnsupportedError`` where this client did not make it, and what ``create_sandbox``
-        raises: then there is no sandbox any more.
+        """Delete the sandbox with everything in it, and create it again with the same id and arguments. Returns when it is ready. Shells,
+        processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason ``reset``; the lifetime starts again.
+        Raises ``UnsupportedError`` if another client created the sandbox, and the errors of ``create_sandbox``, after which the sandbox no
+        longer exists.
         """
         body = self._request
         if body is None:
             hint = "delete it and create it again; only an object that create_sandbox() returned knows the arguments"
-            raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
+            raise UnsupportedError("unsupported", f"sandbox {self.id} was not created by this client: it cannot be reset", hint=hint)
         self._check_own()
         self._check_not_deleted()
-        async with self._lock.own:  # requests made during this wait find the new one
+        async with self._lock.own:  # requests that are made during this wait use the new session
             driver, self._driver = self._driver, None
             if driver is not None and driver.here:
                 driver.perform(driver.engine.reset)
             await self._resources.end(driver)
             await self._rest.delete(self.id)
             self._info, key = await self._client._create(body | {"exist_ok": False}, shared=False)
-            if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
+            if self._deleted:  # another task or thread deleted the sandbox during the reset: it found the old one, or none
                 await self._client._forget(self.id, key)
                 self._check_not_deleted()
             self._start_over()
@@ -116,13 +114,13 @@ class AsyncLifecycle(AsyncAttachable):
             raise SandboxLostError("sandbox_gone", message, hint="create a new sandbox")
 
     def _check_own(self) -> None:
-        """Raise where another client took the session over, which now owns the sandbox."""
+        """Raise if another client has taken the session over: that client now owns the sandbox."""
         driver = self._driver
         if driver is not None and driver.engine.error is not None and self._fenced:
             raise from_map(driver.engine.error.to_map())
 
     async def delete(self) -> bool:
-        """Delete it with everything in it; False when it was gone already."""
+        """Delete the sandbox with everything in it. Returns False if it no longer existed."""
         self._deleted = True
         await self._let_go()
         try:
@@ -160,7 +158,7 @@ class AsyncLifecycle(AsyncAttachable):
             await self.delete()
 
     def __reduce__(self) -> Never:
-        raise TypeError("a sandbox object holds a connection: pass its id on, and call client.get_sandbox(id) there")
+        raise TypeError("a sandbox object cannot be copied or pickled: pass its id, and call client.get_sandbox(id) there")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}{ending(self._info)}>"

@@ -256,8 +256,8 @@ class SandboxClient:
         return Sandbox(self, sandbox_id, info, session)
 
     def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
-        """The record of the sandbox that ``body`` describes, and the key of its create. One that fails is deleted, unless it is shared with
-        other clients; one that its caller does not get is deleted too."""
+        """Create the sandbox that ``body`` describes; returns its record and the key of the create. A sandbox that fails is deleted, unless
+        it is shared with other clients, and so is one that cannot be returned to the caller."""
         sandbox_id, key = body["sandbox_id"], new_id()
         try:
             info = self._rest.create(body, key)
@@ -293,7 +293,7 @@ class SandboxClient:
         self.close()
 
     def __reduce__(self) -> Never:
-        raise TypeError("a client holds connections and a key and cannot be copied or pickled: create another client")
+        raise TypeError("a client holds connections and a key and cannot be copied or pickled: create another client there")
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.http.connected):

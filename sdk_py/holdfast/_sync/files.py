@@ -192,7 +192,7 @@ class Files:
                 found += read_each(unpacker, data, read, "directory")
             result = transfer.closed()
         if operation == "list" and result.get("truncated") is True:
-            message = f"{path!s:.200} has more entries than the {len(found)} that one list can return"
+            message = f"{path!s:.200} has more below it than the {len(found)} entries of this list"
             raise RequestTooLargeError("request_too_large", message, hint="list the directories below it one by one, or run find")
         return found
 
@@ -301,7 +301,7 @@ class Files:
         return read_transfer(moved, left_out=len(left_out))
 
     def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
-        """Have the sandbox unpack a tar stream into a directory; returns what it counted."""
+        """Send a tar stream, which the agent unpacks into a directory; returns the agent's counts."""
         with self._open("upload", remote, user=user) as transfer:
             while data := run_blocking(next, pieces, b""):
                 transfer.write(data)

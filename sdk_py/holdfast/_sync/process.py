@@ -60,7 +60,7 @@ class CommandStream:
     """
 
     _begun = False
-    """Whether it was sent. False also where ``__init__`` was interrupted: the finalizer reads it."""
+    """Whether the command was sent. Also False if ``__init__`` was interrupted, because the finalizer reads it."""
     _abandoned = False
 
     def __init__(self, driver: SessionDriver, call: Call, send: Callable[[], None]) -> None:

@@ -31,9 +31,8 @@ def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool 
 
 
 class Transfer:
-    """One open transfer channel. Leaving its ``with`` block ends it, also where a wait was cancelled; without one, ``stop`` has to.
-
-    ``sink`` is where its facts go, if to another than a new one.
+    """One open transfer channel. Leaving its ``with`` block ends it, even if a wait was cancelled; without a block, call ``stop``. ``sink``
+    receives its facts (default: a new ``TransferSink``).
     """
 
     def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any], sink: TransferSink | None = None) -> None:

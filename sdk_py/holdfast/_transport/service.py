@@ -29,7 +29,7 @@ class Service:
 
     @cached_property
     def tls_context(self) -> SSLContext | None:
-        """What verifies the service's certificate; None without TLS."""
+        """The context that verifies the service's certificate; None without TLS."""
         if not self.address.tls:
             return None
         import ssl
@@ -54,7 +54,8 @@ class Service:
     def request(
         self, method: str, path: str, headers: Mapping[str, str], *, params: Any = None, json: Any = None, content: Any = None
     ) -> tuple[bytes, Any]:
-        """Head and body of a request; the body is bytes, or the iterator of unknown length that ``content`` is. Raises ``ValueError``."""
+        """Head and body of a request. The body is bytes, or ``content`` itself if that is an iterator of unknown length. Raises
+        ``ValueError``."""
         about = {} if method in ("GET", "DELETE") else {"Content-Length": "0"}
         if json is not None:
             from json import dumps
@@ -70,7 +71,7 @@ class Service:
         return self.head(method, path, {**about, **headers}), content or b""
 
     def not_connected(self, failure: Exception, limit_s: float) -> tuple[str, HoldfastError | None]:
-        """Why a session has no connection, and the error where no further attempt can make one. ``limit_s`` was the time limit."""
+        """Why a session could not connect, and an error if further attempts would fail too. ``limit_s`` was the time limit."""
         host, port = self.address.host, self.address.port
         if isinstance(failure, TimeoutError):
             return f"no answer from {host}:{port} within {limit_s:.2g} s", None

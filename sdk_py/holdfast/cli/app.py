@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def recipes(arguments: Arguments) -> int:
-    """``holdfast recipes``: a package of its own, which nothing here imports before it is asked for."""
+    """``holdfast recipes``: its package is imported only for this command."""
     return int(import_module("holdfast_recipes.cli").main([*arguments.argv, *["--json"] * arguments.json]))
 
 

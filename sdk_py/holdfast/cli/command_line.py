@@ -195,7 +195,7 @@ class Command:
 
 
 class Delegated(Command):
-    """A command whose words another parser reads, which also owns its help."""
+    """A command whose arguments are parsed by another parser, which also prints its help."""
 
     def read(self, words: Sequence[str]) -> Arguments:
         return Arguments(entry=self.entry, argv=list(words), command=self, not_values={}, json=False, help=False)

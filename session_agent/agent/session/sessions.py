@@ -265,7 +265,7 @@ class Sessions:
             if hello.agent_epoch:
                 raise HoldfastError(
                     "session_lost",
-                    "the session agent was restarted since this session began"
+                    "the sandbox's agent was restarted since this session began"
                     if hello.agent_epoch != self.agent_epoch
                     else "the session has expired at the agent",
                 )
@@ -331,7 +331,7 @@ class Sessions:
         return held
 
     def _session_to_replace(self) -> HeldSession:
-        """The session that is removed for a new one when the table is full (PROTOCOL §3.9). Raises ``session_limit`` if there is none.
+        """The session that is removed for a new one when the table is full (PROTOCOL §3.10). Raises ``session_limit`` if there is none.
 
         Never one that is attached, or that was detached so recently that its client may still try to resume it.
         """

@@ -1,4 +1,4 @@
-"""The descriptors of a shell process: those by which the agent controls and reads it, and those with which it is started.
+"""The descriptors of a shell process: those with which the agent controls and reads it, and those that it inherits.
 
 Owns how they are opened and closed. ``process`` uses them.
 """
@@ -22,7 +22,7 @@ from .terminal import ShellTerminal
 
 @dataclass(frozen=True, slots=True)
 class ShellDescriptors:
-    """What the agent keeps open of one shell process."""
+    """The agent's descriptors for one shell process."""
 
     output: RunOutput | ShellTerminal
     files: StateFiles
@@ -48,9 +48,8 @@ class ShellDescriptors:
 def open_descriptors(
     loop: asyncio.AbstractEventLoop, null: int, dialect: Dialect, launch: Launch, size: tuple[int, int] | None
 ) -> Iterator[tuple[ShellDescriptors, Stdio, dict[int, int]]]:
-    """What the agent keeps, and what the shell inherits: its standard streams, and others by number. Raises ``OSError``.
-
-    At the end of the context the latter are closed, and after an exception all of them. ``size``: that of the terminal of its runs.
+    """The agent's descriptors, and those that the shell inherits: its standard streams, and others by number. Raises ``OSError``. At the
+    end of the context the inherited ones are closed, and after an exception all of them. ``size``: the size of the terminal of its runs.
     """
     with ExitStack() as inherited, ExitStack() as kept:
         output: RunOutput | ShellTerminal

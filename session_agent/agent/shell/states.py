@@ -55,7 +55,7 @@ BETWEEN_RUNS = frozenset({_S.STARTING, _S.IDLE, _S.SETTLING})
 UNDER_WAY = frozenset({_S.RUNNING, _S.ABORTING, _S.KILLING})
 """A run is in progress."""
 WITH_RESULT = frozenset({_S.RUNNING, _S.ABORTING, _S.LOADING})
-"""The report that is awaited tells how a run or the loading of a state ended."""
+"""The awaited report shows how a run or the loading of a state ended."""
 
 
 class IllegalTransitionError(RuntimeError):

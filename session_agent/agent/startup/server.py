@@ -216,7 +216,7 @@ def log_to_stderr() -> None:
 
 
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
-    """Serve inside the sandbox the node has made around this process, until it is killed.
+    """Serve inside the sandbox that the node has created around this process, until it is killed.
 
     ``config`` is read by ``AgentSettings.from_config``. The line ``{"ready": true}`` goes to ``ready_fd`` once it serves.
     """

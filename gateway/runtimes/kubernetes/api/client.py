@@ -100,7 +100,7 @@ class Api:
         return await self.call("GET", path, query, accept=_METADATA_ONLY if metadata_only else "application/json")
 
     async def find(self, path: str, query: Mapping[str, str] | None = None, *, missing: int = 404) -> dict[str, Any] | None:
-        """As ``get``; None where the status is ``missing``."""
+        """As ``get``; None if the status is ``missing``."""
         try:
             return await self.get(path, query)
         except ApiError as error:

@@ -249,7 +249,7 @@ class PodCreation:
     async def _look(self, facts: PodStatus) -> PodStatus:
         """The current state of the same pod, or the last known one where the API server fails. Raises when the pod is gone."""
         try:
-            again = read_pod(await self._api.find(f"{self._pods}/{facts.name}") or {})  # what is not there has no uid
+            again = read_pod(await self._api.find(f"{self._pods}/{facts.name}") or {})  # a pod that does not exist has no uid
         except ApiError as error:
             if error.is_temporary:
                 return facts

@@ -44,7 +44,7 @@ class Answer:
     body: bytes
 
     def map(self) -> dict[str, Any]:
-        """The JSON object in the body. Raises ``ServiceError`` when it is none."""
+        """The JSON object in the body. Raises ``ServiceError`` if it is not an object."""
         import json
 
         try:

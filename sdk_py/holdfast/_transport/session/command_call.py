@@ -73,7 +73,7 @@ class Call:
     # Facts ------------------------------------------------------------------------------------------------------
 
     def fact(self, item: Item) -> None:
-        """A fact about it came. Raises ``ProtocolError`` when it makes no sense."""
+        """Handle a fact about the command. Raises ``ProtocolError`` if it is illegal in this state."""
         if isinstance(item, Output):
             self.on_output(item)
         elif isinstance(item, Exited):

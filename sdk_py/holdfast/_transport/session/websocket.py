@@ -1,7 +1,6 @@
-"""One WebSocket connection without I/O: bytes in, messages out, and the reverse.
-
-Owns the handshake, the fragments of a message, and what a refusal or a close means. ``service`` writes the request of the handshake,
-``http1`` reads its answer, ``websocket_frames`` cuts and writes frames. Called by both APIs.
+"""One WebSocket connection without I/O: converts received bytes to messages, and messages to bytes. Owns the handshake, the fragments of a
+message, and the reading of refusals and closes. ``service`` writes the request of the handshake, ``http1`` reads its answer,
+``websocket_frames`` reads and writes frames. Called by both APIs.
 """
 
 from __future__ import annotations

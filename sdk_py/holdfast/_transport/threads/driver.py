@@ -245,7 +245,7 @@ class SessionDriver:
         self._unwritten = websocket.greeting() if self.engine.error is None else b""
 
     def _serve(self, websocket: WebSocket, connection: socket.socket, answer_by: float) -> bool:
-        """Read, write and keep time until the connection is over. False: the handshake was not answered by then."""
+        """Read, write and handle deadlines until the connection ends. Returns False if the handshake was not answered before."""
         engine = self.engine
         poll, polled = select.poll(), select.POLLIN
         poll.register(self._wake_read, select.POLLIN)
