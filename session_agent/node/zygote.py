@@ -58,9 +58,7 @@ Entry = Callable[[dict[str, Any], int, int], object]
 class Zygote:
     """Answers the node's requests, one at a time, over a sequenced-packet socket."""
 
-    def __init__(
-        self, control: socket.socket, entry: Entry, warm_up: Callable[[], object], directory: str, *, own_namespace: bool
-    ) -> None:
+    def __init__(self, control: socket.socket, entry: Entry, warm_up: Callable[[], object], directory: str, *, own_namespace: bool) -> None:
         """*directory* is any directory that only the node uses. Afterwards no path leads to the machine's files or modules any more."""
         if own_namespace:
             namespaces.enter_own_user_namespace()
