@@ -60,7 +60,7 @@ def test_closing_ends_a_handshake_that_is_not_answered() -> None:
         )
 
         def start() -> None:
-            with pytest.raises(HoldfastError, match="closed here"):
+            with pytest.raises(HoldfastError, match="closed the session"):
                 driver.start()
 
         caller = threading.Thread(target=start)
