@@ -138,7 +138,6 @@ def _silence_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _credit_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SendHalf, "room", property(lambda self: 1 << 40))
     patch.setattr(SendHalf, "limit", property(lambda self: 1 << 40, lambda self, value: None), raising=False)
 
 
