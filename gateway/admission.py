@@ -78,8 +78,10 @@ class Admission:
         return len(self._creating)
 
     def enter(self, owner: str) -> QueuePlace:
-        """A place for one create. Raises ``quota_exceeded`` if the owner's part of the queue is full, ``overloaded`` if the whole queue
-        is."""
+        """A place for one create.
+
+        Raises ``quota_exceeded`` if the owner's part of the queue is full, ``overloaded`` if the whole queue is.
+        """
         settings = self.settings
         mine = self._waiting.get(owner)
         if self.waiting >= settings.queue:

@@ -80,6 +80,7 @@ def key_of(headers: Mapping[str, str]) -> str | None:
 
 def read_secrets(path: Path, others: Path) -> tuple[str, ...]:
     """The deployment's signing secret, followed by the other accepted secrets in the file ``others`` (one a line; the file may be missing).
+
     Several secrets are accepted while the deployment rotates its secret; only the first is used for new signatures. Raises ``OSError`` when
     a file cannot be read, ``ValueError`` when a secret is too short or there are too many.
     """

@@ -82,9 +82,10 @@ class Removals:
             await asyncio.wait(self.running, timeout=timeout_s)
 
     async def _remove(self, runtime: Runtime, sandbox_id: str, incarnation: str) -> None:
-        """Remove a sandbox. An error other than an unavailable runtime ends the attempts: the tombstone remains, and the controller removes
-        the sandbox. The removal is repeated here too, because if the store lost the tombstone, the remains would be mistaken for a live
-        sandbox.
+        """Remove a sandbox.
+
+        An error other than an unavailable runtime ends the attempts: the tombstone remains, and the controller removes the sandbox. The
+        removal is repeated here too, because if the store lost the tombstone, the remains would be mistaken for a live sandbox.
         """
         delete = functools.partial(runtime.delete, sandbox_id, incarnation)
         try:

@@ -1,6 +1,7 @@
-"""One REST request to a session agent, for which the client has no session. Owns one channel of an ``AgentConnection``: opening it, its
-input within the agent's credit, its facts in order. The end of the channel is acknowledged only on request, because the agent may discard a
-command's output after that. Called by ``oneoff`` and ``orchard.terminal``.
+"""One REST request to a session agent, for which the client has no session.
+
+Owns one channel of an ``AgentConnection``: opening it, its input within the agent's credit, its facts in order. The end of the channel is
+acknowledged only on request, because the agent may discard a command's output after that. Called by ``oneoff`` and ``orchard.terminal``.
 """
 
 from __future__ import annotations
@@ -62,8 +63,10 @@ class AgentCall:
         return packed
 
     def send(self, item: AnyItem) -> None:
-        """Queue an imperative, unless the channel has ended. Bytes need credit. It is sent when the request waits for facts, or soon
-        after."""
+        """Queue an imperative, unless the channel has ended.
+
+        Bytes need credit. It is sent when the request waits for facts, or soon after.
+        """
         if self._end is None:
             self._connection.send(item)
 
@@ -94,8 +97,10 @@ class AgentCall:
                 await self._wait()
 
     async def facts(self) -> AsyncIterator[Fact]:
-        """Every fact of the channel, up to and including its last; credit for output is returned when it is read. Raises
-        ``AgentCallError``."""
+        """Every fact of the channel, up to and including its last; credit for output is returned when it is read.
+
+        Raises ``AgentCallError``.
+        """
         self._reads = True
         while True:
             while self._facts:
@@ -107,8 +112,10 @@ class AgentCall:
             await self._wait()
 
     async def settled(self) -> list[Fact]:
-        """The facts so far: up to the channel's last, or all that the agent has to report at the moment. A Pong may overtake facts that the
-        agent has queued, but not facts that were sent with the previous Pong; therefore two pings are needed.
+        """The facts so far: up to the channel's last, or all that the agent has to report at the moment.
+
+        A Pong may overtake facts that the agent has queued, but not facts that were sent with the previous Pong; therefore two pings are
+        needed.
         """
         for _ in range(2):
             number = self._connection.ping()
@@ -127,8 +134,10 @@ class AgentCall:
             self._connection.acknowledge(self.number)
 
     def leave(self) -> None:
-        """The request is over. A command that has not ended continues to run; a channel that has ended and will not be read again is
-        acknowledged."""
+        """The request is over.
+
+        A command that has not ended continues to run; a channel that has ended and will not be read again is acknowledged.
+        """
         if not self.number:
             return
         if isinstance(self._end, Closed | Failed):

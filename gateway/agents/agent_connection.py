@@ -1,7 +1,8 @@
-"""A session with an agent that carries the REST requests to one sandbox, each on its own channel. Owns the I/O around the pure session core
-(``holdfast_wire.client_session``), which checks everything the agent sends, and the resume after a broken connection: the first request
-that waits for the agent dials again and resumes the session, once, so that nothing is requested twice. ``agent_call`` owns the requests on
-the channels. ``kept_connections`` decides how long the session is used.
+"""A session with an agent that carries the REST requests to one sandbox, each on its own channel.
+
+Owns the I/O around the pure session core (``holdfast_wire.client_session``), which checks everything the agent sends, and the resume after
+a broken connection: the first request that waits for the agent dials again and resumes the session, once, so that nothing is requested
+twice. ``agent_call`` owns the requests on the channels. ``kept_connections`` decides how long the session is used.
 """
 
 from __future__ import annotations

@@ -98,8 +98,9 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
 
 
 async def idle_time(secrets_: tuple[str, ...], record: Record) -> float | None:
-    """For how many seconds a sandbox has been idle, which only its agent knows. None if its agent will never answer again; raises
-    ``DialError`` if it may answer later.
+    """For how many seconds a sandbox has been idle, which only its agent knows.
+
+    None if its agent will never answer again; raises ``DialError`` if it may answer later.
     """
     try:
         dialled = await dial(record.endpoint, secrets_, record.sandbox_id, record.incarnation, _IDLE_S)

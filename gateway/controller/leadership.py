@@ -40,8 +40,9 @@ class Leadership:
 
     @property
     def settled(self) -> bool:
-        """Whether the store has been available again for as long as it was down. Until then, heartbeats and activity may be missing because
-        of the outage, so no sandbox or group may be ended for that.
+        """Whether the store has been available again for as long as it was down.
+
+        Until then, heartbeats and activity may be missing because of the outage, so no sandbox or group may be ended for that.
         """
         return self._away_since is None and asyncio.get_running_loop().time() >= self._patient_until
 

@@ -42,9 +42,10 @@ _REBUILD_S = 30.0
 
 
 async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: QueuePlace, *, queued: bool, forget: bool) -> Record:
-    """Create the sandbox of a pending record. A failure is recorded, and raised for a waiting caller. With ``forget``, a temporary failure
-    leaves no record, so that the request can be repeated under the same key. ``queued``: the record does not state yet that the creation
-    has begun. ``place`` is released at the end.
+    """Create the sandbox of a pending record.
+
+    A failure is recorded, and raised for a waiting caller. With ``forget``, a temporary failure leaves no record, so that the request can
+    be repeated under the same key. ``queued``: the record does not state yet that the creation has begun. ``place`` is released at the end.
     """
     request = _request(gateway, spec, env)
     deadline = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
@@ -177,9 +178,11 @@ async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, d
 
 
 async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> str | None:
-    """Adopt a spare as the requested sandbox; None if one has to be created. Several replicas may create the same sandbox, so its record
-    stores, once, what it is created from. The runtime decides which request gets a spare; the store's offers are only hints. Raises
-    ``sandbox_exists`` when another replica is creating the sandbox, and what the store raises.
+    """Adopt a spare as the requested sandbox; None if one has to be created.
+
+    Several replicas may create the same sandbox, so its record stores, once, what it is created from. The runtime decides which request
+    gets a spare; the store's offers are only hints. Raises ``sandbox_exists`` when another replica is creating the sandbox, and what the
+    store raises.
     """
     store, failed = gateway.store, ""
     for number in range(_TRIES):

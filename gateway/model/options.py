@@ -1,6 +1,7 @@
-"""The options that a request may set for a cluster besides image, CPU and memory, and the network access of a sandbox. Plain frozen data
-that runtimes translate. ``option_fields`` has the form of these in requests; a runtime refuses a field that it does not support with
-``unsupported`` and the field's name.
+"""The options that a request may set for a cluster besides image, CPU and memory, and the network access of a sandbox.
+
+Plain frozen data that runtimes translate. ``option_fields`` has the form of these in requests; a runtime refuses a field that it does not
+support with ``unsupported`` and the field's name.
 """
 
 from __future__ import annotations

@@ -114,8 +114,9 @@ async def _answers(gateway: Gateway, record: Record) -> bool:
 
 
 async def peek(gateway: Gateway, record: Record, command_id: str, wait_s: float | None) -> Outcome:
-    """The state of a command, without acknowledging its output, which can be queried again. While it runs only its state is reported. With
-    ``wait_s``, wait for its end for that long.
+    """The state of a command, without acknowledging its output, which can be queried again.
+
+    While it runs only its state is reported. With ``wait_s``, wait for its end for that long.
     """
     outcome, whole = Outcome("running"), Outcome("running")
     with in_use(gateway, record):

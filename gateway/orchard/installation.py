@@ -1,5 +1,6 @@
-"""The entry point of this package: adds the features that only clients of Orchard Env use to a gateway. Called by ``gateway.__main__``;
-without this call the gateway serves everything else.
+"""The entry point of this package: adds the features that only clients of Orchard Env use to a gateway.
+
+Called by ``gateway.__main__``; without this call the gateway serves everything else.
 """
 
 from __future__ import annotations

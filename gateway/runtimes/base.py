@@ -20,8 +20,10 @@ from gateway.model.records import Cause, SandboxSpec
 
 
 class RuntimeUnavailableError(HoldfastError):
-    """The runtime does not answer. A create may or may not have been carried out, which the controller checks. ``made_nothing``: it was
-    certainly not carried out, so it leaves nothing behind and can be repeated under the same key.
+    """The runtime does not answer.
+
+    A create may or may not have been carried out, which the controller checks. ``made_nothing``: it was certainly not carried out, so it
+    leaves nothing behind and can be repeated under the same key.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class SandboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The first event of a watch, sent again after any break. Sandboxes that ended before it are not reported, and are missing in
-    ``list_watched``."""
+    """The first event of a watch, sent again after any break.
+
+    Sandboxes that ended before it are not reported, and are missing in ``list_watched``.
+    """
 
     began_at: float | None = None
     """When the runtime last started (seconds since the epoch), if a restart ends all its sandboxes; else None."""
@@ -168,8 +172,9 @@ class Runtime(Protocol):
     async def list_all(self) -> list[SandboxStatus]: ...
 
     async def list_watched(self) -> list[SandboxStatus]:
-        """As ``list_all``, but from the events of a running ``watch`` if the runtime stores them: cheap, and possibly out of date. No
-        sandbox is ended because of it without a call of ``get``.
+        """As ``list_all``, but from the events of a running ``watch`` if the runtime stores them: cheap, and possibly out of date.
+
+        No sandbox is ended because of it without a call of ``get``.
         """
         ...
 

@@ -1,6 +1,7 @@
-"""Signed placement tickets: an attach returns one, and a resume sends it back, so that it does not need Redis. Owns the ticket's format and
-signature. A ticket names one incarnation, so after the sandbox's end it has no effect: an agent at that address cannot prove that identity.
-It does not replace the API key.
+"""Signed placement tickets: an attach returns one, and a resume sends it back, so that it does not need Redis.
+
+Owns the ticket's format and signature. A ticket names one incarnation, so after the sandbox's end it has no effect: an agent at that
+address cannot prove that identity. It does not replace the API key.
 """
 
 from __future__ import annotations

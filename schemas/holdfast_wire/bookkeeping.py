@@ -15,8 +15,11 @@ from .limits import Timing
 
 
 class Bookkeeping:
-    """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait; ``next_s``: when they may be sent
-    along with items again; ``pending``: whether there is anything to ``take``."""
+    """See the module.
+
+    ``due`` is when acknowledgements have waited long enough, None while none wait; ``next_s``: when they may be sent along with items
+    again; ``pending``: whether there is anything to ``take``.
+    """
 
     __slots__ = (
         "_acks",

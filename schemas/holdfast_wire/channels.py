@@ -1,6 +1,7 @@
-"""The legal frames of a channel, as tables (PROTOCOL §7). Owns the kinds of channels, the imperatives that each accepts and the order of
-its facts. Both ends check against the same table: the agent checks a client's requests, the client checks an agent's facts (code in the
-sandbox may have replaced it). Called by both ends.
+"""The legal frames of a channel, as tables (PROTOCOL §7).
+
+Owns the kinds of channels, the imperatives that each accepts and the order of its facts. Both ends check against the same table: the agent
+checks a client's requests, the client checks an agent's facts (code in the sandbox may have replaced it). Called by both ends.
 """
 
 from __future__ import annotations

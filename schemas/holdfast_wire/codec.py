@@ -1,6 +1,7 @@
-"""Encoding and decoding of frames (PROTOCOL §2). Owns the msgpack encoding, the limits of decoding, and the check of every field's type.
-For any bytes ``decode`` returns a frame or raises ``ProtocolError``, and nothing else. Called by both ends of a session and by the
-gateway's one-off requests; the relay never calls it.
+"""Encoding and decoding of frames (PROTOCOL §2).
+
+Owns the msgpack encoding, the limits of decoding, and the check of every field's type. For any bytes ``decode`` returns a frame or raises
+``ProtocolError``, and nothing else. Called by both ends of a session and by the gateway's one-off requests; the relay never calls it.
 """
 
 from __future__ import annotations

@@ -59,8 +59,10 @@ class SendHalf:
         return not self._stored
 
     def push(self, item: AnyItem) -> None:
-        """Number ``item`` and store it. Raises ``HoldfastError`` if its bytes exceed the credit, or if too many items without bytes are
-        ahead of it."""
+        """Number ``item`` and store it.
+
+        Raises ``HoldfastError`` if its bytes exceed the credit, or if too many items without bytes are ahead of it.
+        """
         size = len(item.data) if isinstance(item, (Output, Write)) else 0
         end = self.next + (size or 1)
         if end > self.limit + (0 if size > 1 else CONTROL_SLACK):
@@ -130,8 +132,10 @@ class ReceiveHalf:
         self.granted = WINDOW_BYTES
 
     def accept(self, item: AnyItem, offset: int) -> bool:
-        """Whether ``item`` is new; False for a duplicate. Raises ``ProtocolError`` for a missing item before it, an overlap or too many
-        bytes."""
+        """Whether ``item`` is new; False for a duplicate.
+
+        Raises ``ProtocolError`` for a missing item before it, an overlap or too many bytes.
+        """
         size = len(item.data) if isinstance(item, (Output, Write)) else 0
         end = offset + (size or 1)
         if end <= self.received:

@@ -1,6 +1,7 @@
-"""Checks of single arguments of the public methods, so that a mistake raises before anything is sent. Pure. Owns which times, names, paths,
-environments, contents, labels and sizes are valid, and the error messages for others. Does not build requests from them (``_requests``).
-Called by ``_requests`` and by the methods themselves.
+"""Checks of single arguments of the public methods, so that a mistake raises before anything is sent.
+
+Pure. Owns which times, names, paths, environments, contents, labels and sizes are valid, and the error messages for others. Does not build
+requests from them (``_requests``). Called by ``_requests`` and by the methods themselves.
 """
 
 from __future__ import annotations
@@ -225,8 +226,10 @@ def port_of(port: int) -> int:
 
 
 def host_of(host: str | None, name: str) -> str:
-    """A host name or address. An empty one is refused: for a listener it would mean every interface, which the caller has to write
-    explicitly."""
+    """A host name or address.
+
+    An empty one is refused: for a listener it would mean every interface, which the caller has to write explicitly.
+    """
     if not isinstance(host, str) or not host or not host.isprintable():
         hint = "'127.0.0.1' for this machine alone, '0.0.0.0' for all its interfaces"
         raise bad(f"{name} must be the name or address of a host", hint=hint)

@@ -124,8 +124,10 @@ class ServiceUnavailableError(ServiceError):
 
 
 class ImagePullError(ServiceError):
-    """The image could not be pulled: its registry failed, refused, or cannot be reached. Whether the registry has the image is not
-    known."""
+    """The image could not be pulled: its registry failed, refused, or cannot be reached.
+
+    Whether the registry has the image is not known.
+    """
 
 
 class SandboxNotReadyError(HoldfastError):
@@ -156,8 +158,10 @@ class _CommandError(HoldfastError):
 
     @property
     def started(self) -> bool | None:
-        """Whether the command had started; None if that is not known. False: this client's request never reached the agent, so the command
-        can safely run elsewhere, unless another client used the same command id before.
+        """Whether the command had started; None if that is not known.
+
+        False: this client's request never reached the agent, so the command can safely run elsewhere, unless another client used the same
+        command id before.
         """
         value = self.detail.get("started")
         return value if isinstance(value, bool) else None

@@ -1,5 +1,6 @@
-"""The local side of file transfers: checks of local paths, new files, and the checksum of the transferred bytes. Pure, except for the local
-file system. Does not own archives (``_archives``) nor the transfers themselves (``_async.files``).
+"""The local side of file transfers: checks of local paths, new files, and the checksum of the transferred bytes.
+
+Pure, except for the local file system. Does not own archives (``_archives``) nor the transfers themselves (``_async.files``).
 """
 
 from __future__ import annotations

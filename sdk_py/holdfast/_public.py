@@ -40,8 +40,10 @@ def _adorn(cls: type, name: str, value: Any) -> None:
 
 
 def _answering(cls: type, function: FunctionType) -> FunctionType:
-    """``function``, with an error for unknown arguments that lists the known ones. Errors that the function itself raises are not
-    changed."""
+    """``function``, with an error for unknown arguments that lists the known ones.
+
+    Errors that the function itself raises are not changed.
+    """
     function.__module__ = PACKAGE
     code = function.__code__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
@@ -73,8 +75,11 @@ def _answering(cls: type, function: FunctionType) -> FunctionType:
 
 
 def _like(made: Any, function: FunctionType) -> FunctionType:
-    """``made`` with the name, documentation and annotations of ``function``. Since Python 3.14 ``update_wrapper`` copies the function that
-    evaluates annotations instead of the annotations; string annotations need no evaluation."""
+    """``made`` with the name, documentation and annotations of ``function``.
+
+    Since Python 3.14 ``update_wrapper`` copies the function that evaluates annotations instead of the annotations; string annotations need
+    no evaluation.
+    """
     functools.update_wrapper(made, function)
     made.__annotations__ = function.__annotations__
     return cast(FunctionType, made)

@@ -77,8 +77,9 @@ class LargeParams(dict[str, Any]):
 
 
 def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, Any]:
-    """Check that ``params`` can be sent: valid text that fits one message, with no more words than the other side accepts. With
-    ``may_follow`` they may be larger; then ``LargeParams`` are returned.
+    """Check that ``params`` can be sent: valid text that fits one message, with no more words than the other side accepts.
+
+    With ``may_follow`` they may be larger; then ``LargeParams`` are returned.
     """
     import msgpack
 

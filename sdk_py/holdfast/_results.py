@@ -70,8 +70,10 @@ class StreamCount:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommandResult:
-    """The one outcome of a command. If no process ran, there is no result but an exception. If ``cause`` is set and
-    ``cause.is_infrastructure``, mask the rollout instead of scoring it.
+    """The one outcome of a command.
+
+    If no process ran, there is no result but an exception. If ``cause`` is set and ``cause.is_infrastructure``, mask the rollout instead of
+    scoring it.
     """
 
     exit_code: int
@@ -251,8 +253,10 @@ def read_cause(body: Any) -> Cause | None:
 
 
 def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:
-    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. ``dropped`` counts the gaps that were reported to this reader,
-    whatever other readers received."""
+    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}.
+
+    ``dropped`` counts the gaps that were reported to this reader, whatever other readers received.
+    """
     counts: dict[int, StreamCount] = {}
     if body is None:
         return counts

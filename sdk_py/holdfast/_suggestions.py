@@ -1,5 +1,6 @@
-"""Names of arguments in docker, subprocess, Modal and E2B, and what to use here instead of each. Owns the text of the error for an unknown
-argument. Loaded only for that error, by ``_public`` and ``_requests``.
+"""Names of arguments in docker, subprocess, Modal and E2B, and what to use here instead of each.
+
+Owns the text of the error for an unknown argument. Loaded only for that error, by ``_public`` and ``_requests``.
 """
 
 from __future__ import annotations

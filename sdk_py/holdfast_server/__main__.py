@@ -66,8 +66,10 @@ def check_port(port: int) -> None:
 
 
 def check_redis_url(environment: dict[str, str]) -> bool:
-    """Whether the user has named a Redis (not with an empty setting). Raises UpError for a URL that the processes of the stack cannot
-    use."""
+    """Whether the user has named a Redis (not with an empty setting).
+
+    Raises UpError for a URL that the processes of the stack cannot use.
+    """
     url = environment.get("HOLDFAST_REDIS_URL")
     if not url:
         environment.pop("HOLDFAST_REDIS_URL", None)
@@ -81,8 +83,10 @@ def check_redis_url(environment: dict[str, str]) -> bool:
 
 
 def check_redis_server(environment: dict[str, str]) -> None:
-    """Raises UpError if there is no program for the stack's own Redis. A relative path is made absolute, because the program runs in
-    another folder."""
+    """Raises UpError if there is no program for the stack's own Redis.
+
+    A relative path is made absolute, because the program runs in another folder.
+    """
     chosen, found = environment.get("HOLDFAST_REDIS_SERVER"), find_redis_server()
     if chosen and found is None:
         raise UpError(f"HOLDFAST_REDIS_SERVER={chosen[:200]} is not a program", hint="give the path of a redis-server, or unset it")

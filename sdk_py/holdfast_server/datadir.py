@@ -42,8 +42,10 @@ class DataDir:
 
 
 def open_data_dir(path: Path) -> DataDir:
-    """Create the folder and its parts. Raises UpError if it cannot be written, or if it contains other files, because a start deletes parts
-    of it."""
+    """Create the folder and its parts.
+
+    Raises UpError if it cannot be written, or if it contains other files, because a start deletes parts of it.
+    """
     root = path.expanduser().absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -99,8 +101,10 @@ def _socket_dir(root: Path) -> Path:
 
 
 def lock(data: DataDir) -> int:
-    """Lock the folder; the lock is held until the last copy of the returned descriptor is closed. Raises UpError if it is locked
-    already."""
+    """Lock the folder; the lock is held until the last copy of the returned descriptor is closed.
+
+    Raises UpError if it is locked already.
+    """
     descriptor = os.open(data.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

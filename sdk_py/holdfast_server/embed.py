@@ -1,6 +1,7 @@
-"""A stack inside a `with` block: starts the runner as a child process, waits until it is ready, and ends it. Used by the demo, the
-benchmarks and the test fixtures, which need the processes of `holdfast up` on a free port. Owns the runner's process; the runner owns
-everything else.
+"""A stack inside a `with` block: starts the runner as a child process, waits until it is ready, and ends it.
+
+Used by the demo, the benchmarks and the test fixtures, which need the processes of `holdfast up` on a free port. Owns the runner's process;
+the runner owns everything else.
 """
 
 from __future__ import annotations

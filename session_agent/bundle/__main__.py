@@ -1,5 +1,6 @@
-"""``python -m session_agent.bundle``: build the bundle, print its size and contents, and create an image of it on request. Owns the command
-line and the printed text. Exit status 0, or 1 with one line that states why the bundle was not built.
+"""``python -m session_agent.bundle``: build the bundle, print its size and contents, and create an image of it on request.
+
+Owns the command line and the printed text. Exit status 0, or 1 with one line that states why the bundle was not built.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Builds a bundle from interpreter, libraries, loader, modules, agent and manifest. Owns the layout (described in
-``infra/decisions/0011``), stripping and the size budget. ``imports`` and ``libraries`` compute the contents. The folder is created under a
-temporary name and renamed, so that an incomplete bundle is never visible. Called by ``__main__``.
+"""Builds a bundle from interpreter, libraries, loader, modules, agent and manifest.
+
+Owns the layout (described in ``infra/decisions/0011``), stripping and the size budget. ``imports`` and ``libraries`` compute the contents.
+The folder is created under a temporary name and renamed, so that an incomplete bundle is never visible. Called by ``__main__``.
 """
 
 from __future__ import annotations

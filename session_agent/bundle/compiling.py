@@ -1,7 +1,8 @@
-"""Compiles modules in a separate process, so that the same source always gives the same bytes, without docstrings. The output of
-``marshal`` depends on the seed of string hashes and on the strings that the process already has, so ``build`` runs this file as a program
-with a fixed seed, an empty environment and always the same order. Files are hash-based and never checked again: the bundle is read-only,
-and its times are constant.
+"""Compiles modules in a separate process, so that the same source always gives the same bytes, without docstrings.
+
+The output of ``marshal`` depends on the seed of string hashes and on the strings that the process already has, so ``build`` runs this file
+as a program with a fixed seed, an empty environment and always the same order. Files are hash-based and never checked again: the bundle is
+read-only, and its times are constant.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import sys
 
 
 def without_docs(text: str) -> ast.Module:
-    """The module without docstrings. A decorated class gets a short one, because a dataclass without one computes its signature at
-    import."""
+    """The module without docstrings.
+
+    A decorated class gets a short one, because a dataclass without one computes its signature at import.
+    """
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:  # an empty module

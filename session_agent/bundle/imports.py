@@ -74,8 +74,10 @@ class Module:
 
 
 def closure(roots: Iterable[str] = ROOTS, left_out: frozenset[str] = LEFT_OUT, *, in_functions: bool = True) -> list[Module]:
-    """Every module that can be reached from the roots, sorted by name. Without ``in_functions``, only the modules that are imported
-    together with the roots."""
+    """Every module that can be reached from the roots, sorted by name.
+
+    Without ``in_functions``, only the modules that are imported together with the roots.
+    """
     seen: set[str] = set()
     modules: dict[str, Module] = {}
     waiting = list(roots)

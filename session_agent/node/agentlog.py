@@ -1,5 +1,7 @@
-"""Copies the agents' stderr to the node's log, within limits. Owns one pipe per sandbox. Policy: LIMIT bytes in all, then the pipe is
-closed; control characters are escaped, because code in a sandbox may have taken over its agent.
+"""Copies the agents' stderr to the node's log, within limits.
+
+Owns one pipe per sandbox. Policy: LIMIT bytes in all, then the pipe is closed; control characters are escaped, because code in a sandbox
+may have taken over its agent.
 """
 
 from __future__ import annotations

@@ -91,9 +91,10 @@ class SandboxCgroup:
             sys_.write_file(f"{self._place(hierarchy, _AGENT if hierarchy.divided else '')}/cgroup.procs", str(pid))
 
     def raise_priority(self, pid: int) -> None:
-        """Give the agent a higher scheduling priority than the processes that it started, so that it can kill a thousand busy ones. Only in
-        v2, where the group limits all of them together, so that no other sandbox loses time. In v1 commands start in a group of their own
-        with fewer shares, which is better.
+        """Give the agent a higher scheduling priority than the processes that it started, so that it can kill a thousand busy ones.
+
+        Only in v2, where the group limits all of them together, so that no other sandbox loses time. In v1 commands start in a group of
+        their own with fewer shares, which is better.
         """
         if any(hierarchy.v2 and "cpu" in hierarchy.controllers for hierarchy in self.hierarchies.limiting):
             with contextlib.suppress(OSError):
@@ -101,8 +102,9 @@ class SandboxCgroup:
                     os.setpriority(os.PRIO_PROCESS, int(thread), AGENT_NICE)
 
     def delegate(self) -> dict[str, list[int]]:
-        """Descriptors for the agent: the files through which a command joins the commands' groups, and the memory events. They give no
-        access to parent groups.
+        """Descriptors for the agent: the files through which a command joins the commands' groups, and the memory events.
+
+        They give no access to parent groups.
         """
         joined, threads, pids = [], [], []
         for hierarchy in self.hierarchies.limiting:

@@ -234,8 +234,10 @@ class ContainerFactory:
 
 
 async def _to_its_end(step: Callable[[], None]) -> None:
-    """Run ``step`` on a thread. A cancelled caller continues only when the thread has ended, so that it can remove what the step
-    created."""
+    """Run ``step`` on a thread.
+
+    A cancelled caller continues only when the thread has ended, so that it can remove what the step created.
+    """
     work = asyncio.ensure_future(asyncio.to_thread(step))
     try:
         await asyncio.shield(work)

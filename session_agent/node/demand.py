@@ -1,7 +1,8 @@
-"""Decides how many spares of each image to keep, by the number of recent creates. Owns the policy and its numbers; creates no container. An
-image that was requested gets `least` spares; an image that is requested more often gets as many as there were creates of it in the last
-WINDOW_S, where older creates count less. All images together have at most `most` spares, which depends on the machine's memory, or at most
-TOTAL if no image needs more than the minimum. Used by spares.py.
+"""Decides how many spares of each image to keep, by the number of recent creates.
+
+Owns the policy and its numbers; creates no container. An image that was requested gets `least` spares; an image that is requested more
+often gets as many as there were creates of it in the last WINDOW_S, where older creates count less. All images together have at most `most`
+spares, which depends on the machine's memory, or at most TOTAL if no image needs more than the minimum. Used by spares.py.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ class Demand(Generic[Key]):
         self._weights.pop(key, None)
 
     def wanted(self, now: float) -> dict[Key, int]:
-        """How many spares of each image to keep, beginning with the image that was requested last. Images for which there is no room are
-        left out."""
+        """How many spares of each image to keep, beginning with the image that was requested last.
+
+        Images for which there is no room are left out.
+        """
         if not self.least:
             return {}
         usual, left = TOTAL, self.most

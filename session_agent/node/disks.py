@@ -60,8 +60,10 @@ class Disks:
         self._making = threading.Lock()
 
     def create(self, size_bytes: int, owner: int) -> Disk:
-        """Create a disk for the sandbox whose root has the id *owner*. Blocks for milliseconds; threads do not wait for each other. Raises
-        OSError."""
+        """Create a disk for the sandbox whose root has the id *owner*.
+
+        Blocks for milliseconds; threads do not wait for each other. Raises OSError.
+        """
         size_bytes = size_bytes // 4096 * 4096
         with self._making:
             template = self._templates.get(size_bytes)

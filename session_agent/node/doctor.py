@@ -1,5 +1,6 @@
-"""Checks of this machine: what sandboxes need, what is missing, and how to install it. Owns the checks; each tries the feature in a
-separate process and leaves nothing behind. Called by the CLI entry and by the RPC.
+"""Checks of this machine: what sandboxes need, what is missing, and how to install it.
+
+Owns the checks; each tries the feature in a separate process and leaves nothing behind. Called by the CLI entry and by the RPC.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The control group hierarchies of a machine (v1, v2 or hybrid), and which parts of them this process may use. Owns finding them, the
-node's own directory in each, and removing groups with all members. ``cgroups`` has the groups of a sandbox. Called by sandboxes.py,
-recovery.py and doctor.py.
+"""The control group hierarchies of a machine (v1, v2 or hybrid), and which parts of them this process may use.
+
+Owns finding them, the node's own directory in each, and removing groups with all members. ``cgroups`` has the groups of a sandbox. Called
+by sandboxes.py, recovery.py and doctor.py.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Hierarchy:
 
     @property
     def divided(self) -> bool:
-        """Whether the agent has its own group beside that of the commands, instead of being in the outer group. In v2 no process may be in
-        a group that limits other groups; in v1 only CPU time is limited separately.
+        """Whether the agent has its own group beside that of the commands, instead of being in the outer group.
+
+        In v2 no process may be in a group that limits other groups; in v1 only CPU time is limited separately.
         """
         return bool(self.controllers) if self.v2 else "cpu" in self.controllers
 
@@ -111,8 +113,9 @@ def _usable(parent: str, tag: str) -> str | None:
 
 
 def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> list[Hierarchy]:
-    """The node's directory below this process's own group, or else below the mount, and those of the *wanted* controllers that it has. A
-    directory without any of them is used only if there is no other; none if no group can be created.
+    """The node's directory below this process's own group, or else below the mount, and those of the *wanted* controllers that it has.
+
+    A directory without any of them is used only if there is no other; none if no group can be created.
     """
     found: list[Hierarchy] = []
     for parent in dict.fromkeys((_join(mount, own), mount[0])):

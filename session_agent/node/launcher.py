@@ -1,6 +1,7 @@
-"""The node's side of the zygote: starts it, requests one fork at a time, and starts it again if it ends. Owns the zygote process and its
-socket. `begin` requests a fork and `finish` returns its result, so that the caller can set up the cgroups meanwhile. Called by sandboxes.py
-only.
+"""The node's side of the zygote: starts it, requests one fork at a time, and starts it again if it ends.
+
+Owns the zygote process and its socket. `begin` requests a fork and `finish` returns its result, so that the caller can set up the cgroups
+meanwhile. Called by sandboxes.py only.
 """
 
 from __future__ import annotations

@@ -121,9 +121,10 @@ def raise_limits() -> None:
 
 @contextlib.contextmanager
 def owned_by(ids: IdMap) -> Iterator[None]:
-    """Zygote: files and namespaces that are created within the block belong to the sandbox's own root id, if it has one. The kernel also
-    counts what is used in a user namespace (inotify instances, queued signals, message queues, further namespaces) for the owner of that
-    namespace. If that were the machine's root, one sandbox could use up the limits of root and of all other sandboxes.
+    """Zygote: files and namespaces that are created within the block belong to the sandbox's own root id, if it has one.
+
+    The kernel also counts what is used in a user namespace (inotify instances, queued signals, message queues, further namespaces) for the
+    owner of that namespace. If that were the machine's root, one sandbox could use up the limits of root and of all other sandboxes.
     """
     if ids.count > 1:
         os.seteuid(ids.base)
@@ -152,8 +153,9 @@ def become_root_inside(ids: IdMap) -> None:
 
 
 def become_agent(ids: IdMap) -> None:
-    """Child: switch to the agent's own ids, keep all capabilities for now, and die with the node from now on. No command can have these
-    ids, so none may signal, renice or limit the agent. Files that it creates belong to the sandbox's root.
+    """Child: switch to the agent's own ids, keep all capabilities for now, and die with the node from now on.
+
+    No command can have these ids, so none may signal, renice or limit the agent. Files that it creates belong to the sandbox's root.
     """
     agent = ids.agent
     sys_.prctl(sys_.PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
@@ -192,8 +194,9 @@ def close_all_but(keep: set[int]) -> None:
 
 
 def limit_resources(open_files: int) -> None:
-    """Child: set the number of descriptors that programs expect, and limit queued signals to what programs need. The agent writes no core
-    dumps; commands may (privileges.py).
+    """Child: set the number of descriptors that programs expect, and limit queued signals to what programs need.
+
+    The agent writes no core dumps; commands may (privileges.py).
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _limit(resource.RLIMIT_SIGPENDING, _SIGNALS)
@@ -213,6 +216,7 @@ def _limit(kind: int, most: int) -> None:
 
 def clear_bounding_set(last_capability: int) -> None:
     """Child, while it waits: programs that are executed in the agent's user namespace from here on have no capability and can gain none.
+
     They can still enter the commands' namespace, which their user owns. PR_SET_NO_NEW_PRIVS is not used, because commands would inherit it
     and could not use programs with the set-user-ID bit.
     """
@@ -226,8 +230,10 @@ def clear_bounding_set(last_capability: int) -> None:
 
 
 def drop_own_capabilities(program: bytes | None) -> None:
-    """Child, last step: drop, for good, the capabilities that the agent itself does not need. The filter applies to the agent and to
-    commands."""
+    """Child, last step: drop, for good, the capabilities that the agent itself does not need.
+
+    The filter applies to the agent and to commands.
+    """
     if program is not None:
         sys_.seccomp_install(program)  # needs a capability that is dropped now
     sys_.capset(AGENT_CAPABILITIES)

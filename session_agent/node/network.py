@@ -1,7 +1,8 @@
-"""The network of a sandbox that requested one: a slirp4netns process, which uses the machine's own sockets. Owns that process, the list of
-addresses that no sandbox may reach through it (this machine, private, link-local and metadata ranges), and the routes inside the sandbox
-that block them. A sandbox cannot change its routes, because it has no CAP_NET_ADMIN; a program that binds to the device gets no answer to
-ARP for an address without a route. IPv4 only. Called by sandboxes.py; ``close_off`` by the zygote's child.
+"""The network of a sandbox that requested one: a slirp4netns process, which uses the machine's own sockets.
+
+Owns that process, the list of addresses that no sandbox may reach through it (this machine, private, link-local and metadata ranges), and
+the routes inside the sandbox that block them. A sandbox cannot change its routes, because it has no CAP_NET_ADMIN; a program that binds to
+the device gets no answer to ARP for an address without a route. IPv4 only. Called by sandboxes.py; ``close_off`` by the zygote's child.
 """
 
 from __future__ import annotations

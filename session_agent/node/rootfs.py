@@ -48,9 +48,10 @@ _TERMINALS = 256
 
 
 class Root(NamedTuple):
-    """The parts of a sandbox's file tree: layers (topmost first), read-only trees, and a writable part. A tree is a directory of the
-    machine and its path relative to the root. Files are written to a tmpfs of *tmpfs_bytes*, to *folder*, whose size is not limited, or,
-    without either, to the sandbox's own disk.
+    """The parts of a sandbox's file tree: layers (topmost first), read-only trees, and a writable part.
+
+    A tree is a directory of the machine and its path relative to the root. Files are written to a tmpfs of *tmpfs_bytes*, to *folder*,
+    whose size is not limited, or, without either, to the sandbox's own disk.
     """
 
     layers: tuple[str, ...]
@@ -75,9 +76,11 @@ class DetachedMounts:
 
 
 class ZygoteMounts:
-    """The zygote's own mount namespace. Every sandbox's namespace starts as a copy of it, and has few mounts because copying them takes
-    time. Its root is a tmpfs with the mount points of the layers, the devices, and an empty directory for masks. The machine's /proc and
-    /sys are mounted there too, completely: otherwise the kernel would refuse new mounts of these file systems.
+    """The zygote's own mount namespace.
+
+    Every sandbox's namespace starts as a copy of it, and has few mounts because copying them takes time. Its root is a tmpfs with the mount
+    points of the layers, the devices, and an empty directory for masks. The machine's /proc and /sys are mounted there too, completely:
+    otherwise the kernel would refuse new mounts of these file systems.
     """
 
     def __init__(self, place: str) -> None:

@@ -1,6 +1,7 @@
-"""The sandboxes of this machine: creating, watching and deleting them. Owns each sandbox from its request to its end, and the record that
-remains afterwards. Does not own its processes and files (containers.py) nor the RPC (server.py). One lock per sandbox makes its operations
-serial.
+"""The sandboxes of this machine: creating, watching and deleting them.
+
+Owns each sandbox from its request to its end, and the record that remains afterwards. Does not own its processes and files (containers.py)
+nor the RPC (server.py). One lock per sandbox makes its operations serial.
 """
 
 from __future__ import annotations

@@ -61,11 +61,13 @@ _NETLINK_ROUTE, _NETLINK_SOCK_DIAG, _NETLINK_KOBJECT_UEVENT, _NETLINK_GENERIC = 
 
 
 def _socket(network: bool) -> list[Instruction]:
-    """Allow Unix, IPv4, IPv6, and those netlink families that tools read. Docker allows all address families except vsock; opening a rare
-    one makes the machine's kernel load its module. Packet sockets (also an old type of IPv4 socket) would bypass the routes that block
-    parts of the network, and their ring buffers use memory that no control group counts. In a sandbox with *network*, IP packets whose
-    header the sender writes would bypass them too, because the kernel chooses the route by another address. For an excluded netlink family
-    the answer is that of a kernel without it: shadow-utils and PAM continue without an audit system, but fail without permission.
+    """Allow Unix, IPv4, IPv6, and those netlink families that tools read.
+
+    Docker allows all address families except vsock; opening a rare one makes the machine's kernel load its module. Packet sockets (also an
+    old type of IPv4 socket) would bypass the routes that block parts of the network, and their ring buffers use memory that no control
+    group counts. In a sandbox with *network*, IP packets whose header the sender writes would bypass them too, because the kernel chooses
+    the route by another address. For an excluded netlink family the answer is that of a kernel without it: shadow-utils and PAM continue
+    without an audit system, but fail without permission.
     """
     netlink = [_NETLINK_ROUTE, _NETLINK_SOCK_DIAG, _NETLINK_KOBJECT_UEVENT, _NETLINK_GENERIC]
     internet = [_load_arg(1), (_AND, 0, 0, 0xF), (_JEQ, 0, 1, _SOCK_PACKET), _refuse(errno.EPERM)]

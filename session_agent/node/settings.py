@@ -26,10 +26,12 @@ DISK_BYTES = 10 << 30
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Paths are absolute. `id_base` is the first of `id_slots` ranges of 65536 host ids given to sandboxes as root; it lies above what
-    distributions hand to users and containers. `high_base` is the first of as many ranges of 524288 for ids above 65535, where kernels
-    allow users and distributions have none. `tmpfs` sizes and limits are bytes; without `default_disk` a sandbox's disk use is limited only
-    if its request sets a limit."""
+    """Paths are absolute.
+
+    `id_base` is the first of `id_slots` ranges of 65536 host ids given to sandboxes as root; it lies above what distributions hand to users
+    and containers. `high_base` is the first of as many ranges of 524288 for ids above 65535, where kernels allow users and distributions
+    have none. `tmpfs` sizes and limits are bytes; without `default_disk` a sandbox's disk use is limited only if its request sets a limit.
+    """
 
     data_dir: str
     socket_path: str

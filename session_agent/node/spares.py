@@ -159,8 +159,10 @@ class Spares:
         await self._discard(surplus)
 
     def _died(self, container: Container, stock: list[Container]) -> None:
-        """Release the resources of a spare that has ended. New spares are created only after the next create, because they may end for the
-        same reason."""
+        """Release the resources of a spare that has ended.
+
+        New spares are created only after the next create, because they may end for the same reason.
+        """
         if container in stock:
             stock.remove(container)
             self._dead.append(container)

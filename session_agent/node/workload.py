@@ -36,8 +36,10 @@ class Namespaces:
 
 @functools.cache
 def program(groups: int) -> int:
-    """An open file with the program for that number of groups. The zygote calls this before it forks, so that all its children inherit
-    it."""
+    """An open file with the program for that number of groups.
+
+    The zygote calls this before it forks, so that all its children inherit it.
+    """
     try:
         made = os.memfd_create("workload", os.MFD_CLOEXEC | _MFD_EXEC)
     except OSError as error:
@@ -61,8 +63,10 @@ def _calls(groups: int) -> list[Call]:
 
 
 def make(ids: IdMap, group_fds: Sequence[int], proc: str) -> Namespaces:
-    """Create the namespaces. *group_fds* are open ``cgroup.procs`` files of the commands' groups, *proc* is where /proc is mounted. Raises
-    OSError with the failed step.
+    """Create the namespaces.
+
+    *group_fds* are open ``cgroup.procs`` files of the commands' groups, *proc* is where /proc is mounted. Raises OSError with the failed
+    step.
     """
     report, report_w = os.pipe2(os.O_CLOEXEC)
     pid = 0

@@ -233,8 +233,10 @@ def _use_network(asked: dict[str, Any]) -> None:
 
 
 def _receive(channel: socket.socket) -> dict[str, Any]:
-    """Receive one of the node's two messages to the child: its length, its text, and the descriptors in it. A spare waits for the
-    second."""
+    """Receive one of the node's two messages to the child: its length, its text, and the descriptors in it.
+
+    A spare waits for the second.
+    """
     head, passed, _, _ = socket.recv_fds(channel, 4, 64, _WHOLE)
     length = int.from_bytes(head, "big")
     body = channel.recv(length, socket.MSG_WAITALL) if len(head) == 4 else b""

@@ -57,8 +57,10 @@ def _ready_s(pod: dict[str, Any]) -> float | None:
 
 
 def sandboxes(client: SandboxClient, options: dict[str, Any], count: int) -> list[float]:
-    """Seconds until each of ``count`` sandboxes had answered its first command; sorted. Raises the first failure. All sandboxes are kept
-    until the last one is ready, as are the bare pods, so that the node removes no pod while it starts others.
+    """Seconds until each of ``count`` sandboxes had answered its first command; sorted.
+
+    Raises the first failure. All sandboxes are kept until the last one is ready, as are the bare pods, so that the node removes no pod
+    while it starts others.
     """
     began = time.monotonic()
     made: list[Sandbox] = []

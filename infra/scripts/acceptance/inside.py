@@ -60,8 +60,10 @@ def root(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_only(client: SandboxClient, cluster: Kubectl, options: dict[str, Any]) -> dict[str, Any]:
-    """Check the agent on a read-only root file system. No request can set this, so the pod of a sandbox is created again with it, outside
-    of Holdfast."""
+    """Check the agent on a read-only root file system.
+
+    No request can set this, so the pod of a sandbox is created again with it, outside of Holdfast.
+    """
     with made(client, options) as sandbox:
         found = cluster.get("pods", "--namespace", SANDBOXES, "--selector", f"holdfast.dev/sandbox={sandbox.id}") or {}
         if not found.get("items"):

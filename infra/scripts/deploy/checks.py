@@ -1,5 +1,6 @@
-"""Checks what a cluster lacks for an overlay, before anything is applied, and what its nodes support, once controllers run. Owns the
-read-only checks of `make deploy`, through kubectl. `holdfast doctor` reports what a running deployment has found.
+"""Checks what a cluster lacks for an overlay, before anything is applied, and what its nodes support, once controllers run.
+
+Owns the read-only checks of `make deploy`, through kubectl. `holdfast doctor` reports what a running deployment has found.
 """
 
 from __future__ import annotations

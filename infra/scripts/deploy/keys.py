@@ -1,6 +1,7 @@
-"""API keys and Secrets of a deployment: created here, stored in the cluster, never written to the repository. Owns their format (the
-gateway's ``auth`` reads it) and the adding and removing of keys; ``rotation`` changes the signing secret. A key is shown once, when it is
-created; the cluster stores its hash. Called by ``__main__``.
+"""API keys and Secrets of a deployment: created here, stored in the cluster, never written to the repository.
+
+Owns their format (the gateway's ``auth`` reads it) and the adding and removing of keys; ``rotation`` changes the signing secret. A key is
+shown once, when it is created; the cluster stores its hash. Called by ``__main__``.
 """
 
 from __future__ import annotations

@@ -38,8 +38,10 @@ def render(cluster: Kubectl, overlay: str) -> list[Manifest]:
 
 
 def with_images(manifests: list[Manifest], registry: str, tag: str) -> None:
-    """Use ``registry`` and ``tag`` for the images of this project; an empty value keeps that of the overlay. The image of Redis is not
-    changed."""
+    """Use ``registry`` and ``tag`` for the images of this project; an empty value keeps that of the overlay.
+
+    The image of Redis is not changed.
+    """
 
     def moved(reference: str) -> str:
         name, _, version = reference.rpartition("/")[2].partition(":")
@@ -55,8 +57,9 @@ def with_images(manifests: list[Manifest], registry: str, tag: str) -> None:
 
 
 def marked(manifests: list[Manifest], redis_version: str = "") -> None:
-    """Write hashes of the settings that pods read at their start into their templates, so that a change restarts them. A setting affects
-    the processes that read it; ``redis_version`` (the version of the Secret, never its content) also affects Redis.
+    """Write hashes of the settings that pods read at their start into their templates, so that a change restarts them.
+
+    A setting affects the processes that read it; ``redis_version`` (the version of the Secret, never its content) also affects Redis.
     """
     settings = [one["data"] for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS]
     for manifest in manifests:

@@ -1,7 +1,9 @@
-"""The steps of a smoke test: creating, using and deleting sandboxes, each step checked and timed. Owns the steps, their figures and the
-verdict: the test passes only if every requested sandbox has done every step (``unmet``), so that a thread that ends without an error also
-fails it. One file that uses only the standard library and the SDK, because it also runs as the text of a pod's command (`--in-cluster`).
-With ``--until-signal`` it keeps sessions running commands until SIGTERM, for a rollout in between. Prints a line of JSON.
+"""The steps of a smoke test: creating, using and deleting sandboxes, each step checked and timed.
+
+Owns the steps, their figures and the verdict: the test passes only if every requested sandbox has done every step (``unmet``), so that a
+thread that ends without an error also fails it. One file that uses only the standard library and the SDK, because it also runs as the text
+of a pod's command (`--in-cluster`). With ``--until-signal`` it keeps sessions running commands until SIGTERM, for a rollout in between.
+Prints a line of JSON.
 """
 
 from __future__ import annotations

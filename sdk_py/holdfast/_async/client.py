@@ -37,14 +37,16 @@ Results = list[R]
 
 @public
 class AsyncSandboxClient:
-    """The client of a Holdfast service. ``url`` and ``api_key`` default to ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY``. Times are seconds.
-    ``transport`` is ``auto`` (sessions, or REST if WebSockets are blocked), ``session`` or ``rest``. ``connect_timeout_s``: how long each
-    connection may take, and the first attach while the service cannot be reached; a service that answers but is busy gets three times as
-    long. ``resume_timeout_s``: how long to try to resume after a lost connection before waiting calls fail. ``request_timeout_s``: how long
-    one answer over HTTP may take. ``command_timeout_s``: the ``timeout`` of commands that set none (``float("inf")`` as a command's
-    ``timeout`` means no limit). ``max_output_bytes``: how much of each output stream is kept. Raises ``ConfigurationError`` if no address
-    or key is configured. After ``close``, the client and its sandboxes, groups and images raise ``ClientClosedError`` for everything that
-    needs a connection, except for deletions.
+    """The client of a Holdfast service.
+
+    ``url`` and ``api_key`` default to ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY``. Times are seconds. ``transport`` is ``auto`` (sessions, or
+    REST if WebSockets are blocked), ``session`` or ``rest``. ``connect_timeout_s``: how long each connection may take, and the first attach
+    while the service cannot be reached; a service that answers but is busy gets three times as long. ``resume_timeout_s``: how long to try
+    to resume after a lost connection before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take.
+    ``command_timeout_s``: the ``timeout`` of commands that set none (``float("inf")`` as a command's ``timeout`` means no limit).
+    ``max_output_bytes``: how much of each output stream is kept. Raises ``ConfigurationError`` if no address or key is configured. After
+    ``close``, the client and its sandboxes, groups and images raise ``ClientClosedError`` for everything that needs a connection, except
+    for deletions.
     """
 
     def __init__(
@@ -209,8 +211,9 @@ class AsyncSandboxClient:
         return AsyncGroup(self._rest, group_name_of(name), ttl_of(ttl_s), self._groups)
 
     def get_sandbox(self, sandbox_id: str) -> AsyncSandbox:
-        """An object for an existing sandbox. No request is sent until it is used. Leaving its ``with`` block deletes the sandbox, ``close``
-        does not.
+        """An object for an existing sandbox.
+
+        No request is sent until it is used. Leaving its ``with`` block deletes the sandbox, ``close`` does not.
 
         ``sandbox_id`` is the argument of ``create_sandbox``, or ``sandbox.id``.
         """
@@ -255,8 +258,10 @@ class AsyncSandboxClient:
         return AsyncSandbox(self, sandbox_id, info, session)
 
     async def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
-        """Create the sandbox that ``body`` describes; returns its record and the key of the create. A sandbox that fails is deleted, unless
-        it is shared with other clients, and so is one that cannot be returned to the caller."""
+        """Create the sandbox that ``body`` describes; returns its record and the key of the create.
+
+        A sandbox that fails is deleted, unless it is shared with other clients, and so is one that cannot be returned to the caller.
+        """
         sandbox_id, key = body["sandbox_id"], new_id()
         try:
             info = await self._rest.create(body, key)

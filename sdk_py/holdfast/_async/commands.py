@@ -1,6 +1,7 @@
-"""Starting commands, processes, terminals and living shells in a sandbox. Owns the choice between session and REST for a command, and the
-opening of channels. Does not own the parameters (``_requests``) or the methods of what was started (``running``, ``process``, ``shell``).
-Called by ``sandbox`` and the command line.
+"""Starting commands, processes, terminals and living shells in a sandbox.
+
+Owns the choice between session and REST for a command, and the opening of channels. Does not own the parameters (``_requests``) or the
+methods of what was started (``running``, ``process``, ``shell``). Called by ``sandbox`` and the command line.
 """
 
 from __future__ import annotations

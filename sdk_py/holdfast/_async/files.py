@@ -1,6 +1,7 @@
-"""Files of a sandbox: reading, writing, listing, moving and copying them. Owns the public ``sandbox.files``. The content of a file is
-checked by its CRC-32 on every transfer; large files and trees are transferred with bounded memory. Paths are absolute, or relative to the
-sandbox's working directory.
+"""Files of a sandbox: reading, writing, listing, moving and copying them.
+
+Owns the public ``sandbox.files``. The content of a file is checked by its CRC-32 on every transfer; large files and trees are transferred
+with bounded memory. Paths are absolute, or relative to the sandbox's working directory.
 """
 
 from __future__ import annotations
@@ -105,10 +106,12 @@ class AsyncFiles:
         atomic: bool = True,
         user: str | int | None = None,
     ) -> TransferResult:
-        """Write a file. ``path`` is the file; ``data`` is bytes, text (written as UTF-8), or a file object opened for bytes or text.
-        ``mode`` is the permission bits of a new file (an existing file keeps its own); ``parents`` creates missing directories. ``atomic``:
-        the target is replaced at the end in one step, so that readers see either the old or the new content. A file that ``user`` may write
-        but does not own is written in place.
+        """Write a file.
+
+        ``path`` is the file; ``data`` is bytes, text (written as UTF-8), or a file object opened for bytes or text. ``mode`` is the
+        permission bits of a new file (an existing file keeps its own); ``parents`` creates missing directories. ``atomic``: the target is
+        replaced at the end in one step, so that readers see either the old or the new content. A file that ``user`` may write but does not
+        own is written in place.
         """
         whole = None if hasattr(data, "read") else content_of(data)
         rest = await self._sandbox._fallback()
@@ -197,10 +200,11 @@ class AsyncFiles:
 
     @opening
     async def watch(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> AsyncWatch:
-        """Watch a file or a directory, or with ``recursive`` a whole tree: iterate the watch for ``FileEvent``s. Every change after this
-        call has returned is reported. Changes of attributes count as ``modified``; entries that a new directory already has are reported as
-        ``created``. Raises ``QuotaError`` if the machine's limit of watches is reached. ``path`` is a directory or a file. ``user``: the
-        user whose permissions apply (default: nothing is refused).
+        """Watch a file or a directory, or with ``recursive`` a whole tree: iterate the watch for ``FileEvent``s.
+
+        Every change after this call has returned is reported. Changes of attributes count as ``modified``; entries that a new directory
+        already has are reported as ``created``. Raises ``QuotaError`` if the machine's limit of watches is reached. ``path`` is a directory
+        or a file. ``user``: the user whose permissions apply (default: nothing is refused).
         """
         params = {"path": path_of(path), **given(recursive=recursive or None, user=user)}
         watch = AsyncWatch(await self._sandbox._attached(), params)
@@ -225,8 +229,10 @@ class AsyncFiles:
     async def mkdir(
         self, path: RemotePath, *, parents: bool = True, exist_ok: bool = True, mode: int | None = None, user: str | int | None = None
     ) -> None:
-        """Create a directory. ``path`` is the directory, ``mode`` its permission bits; ``parents``: create missing parents too;
-        ``exist_ok``: do not raise if it exists. ``user``: the user whose permissions apply (default: nothing is refused).
+        """Create a directory.
+
+        ``path`` is the directory, ``mode`` its permission bits; ``parents``: create missing parents too; ``exist_ok``: do not raise if it
+        exists. ``user``: the user whose permissions apply (default: nothing is refused).
         """
         await self._ask("mkdir", path, parents=parents, exist_ok=exist_ok, mode=mode, user=user)
 
@@ -274,6 +280,7 @@ class AsyncFiles:
 
     async def upload(self, local: LocalPath, remote: RemotePath, *, user: str | int | None = None) -> TransferResult:
         """Copy a local file to the file ``remote`` (into it if that is a directory), or the content of a local directory into ``remote``.
+
         Missing directories are created, and permission bits are kept (not over REST). A local failure raises the ``OSError`` of ``open``.
         ``local`` is the file or directory on this machine. ``user``: the user whose permissions apply (default: nothing is refused).
         """

@@ -63,8 +63,10 @@ class AsyncHttp:
 
 
 async def _send(connection: Stream, head: bytes, content: bytes | AsyncIterator[bytes]) -> bool:
-    """Send a request. Returns False if not all of it was sent, because the service answered early or closed the connection, perhaps after
-    an answer."""
+    """Send a request.
+
+    Returns False if not all of it was sent, because the service answered early or closed the connection, perhaps after an answer.
+    """
     try:
         if isinstance(content, bytes):
             await connection.write(head + content)

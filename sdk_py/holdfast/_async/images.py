@@ -33,8 +33,9 @@ class AsyncImages:
         return [image_info(row) for row in rows if isinstance(row, dict)]
 
     async def import_(self, path: LocalImage, name: str) -> ImageInfo:
-        """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. ``path`` is the archive or
-        directory on this machine, whose content is sent; ``name`` is the name of the new image.
+        """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system.
+
+        ``path`` is the archive or directory on this machine, whose content is sent; ``name`` is the name of the new image.
         """
         from holdfast._archives import image_pieces
 

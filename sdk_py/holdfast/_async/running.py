@@ -1,5 +1,7 @@
-"""Waiting for commands: until their end or chunk by chunk, and what a cancelled wait does to the command. Owns ``outcome`` and the base
-class of streams, processes and terminals. Does not own how the agent's messages are collected (``_transport.session.sinks``).
+"""Waiting for commands: until their end or chunk by chunk, and what a cancelled wait does to the command.
+
+Owns ``outcome`` and the base class of streams, processes and terminals. Does not own how the agent's messages are collected
+(``_transport.session.sinks``).
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from holdfast._transport.session.sinks import CommandSink, ShellSink
 
 
 async def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> CommandResult:
-    """Send a command that collects its output, and wait for its result. A local cancellation, even before the command is sent, cancels the
-    remote command, waits a bounded time for its end, and is raised again.
+    """Send a command that collects its output, and wait for its result.
+
+    A local cancellation, even before the command is sent, cancels the remote command, waits a bounded time for its end, and is raised
+    again.
     """
     try:
         driver.perform(send)

@@ -146,9 +146,10 @@ class AsyncSandbox(AsyncLifecycle):
         max_output_bytes: int | None = None,
         keep: Keep = "head",
     ) -> AsyncProcess:
-        """Start a command and return while it runs. With ``stdin=False`` it reads end of file. All other arguments are those of ``exec``:
-        ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
-        ``max_output_bytes``, ``keep``.
+        """Start a command and return while it runs.
+
+        With ``stdin=False`` it reads end of file. All other arguments are those of ``exec``: ``command``, ``arguments``, ``cwd``, ``env``,
+        ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``, ``max_output_bytes``, ``keep``.
 
         The sandbox stores at most ``spool_bytes`` of unread output. When these are full, the command waits, or with ``spool="tail"`` the
         oldest bytes are dropped, and ``streams`` of the result counts them. ``detached``: the command keeps running when this client
@@ -177,8 +178,9 @@ class AsyncSandbox(AsyncLifecycle):
         return process
 
     async def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> AsyncProcess:
-        """Attach to a command by its id, whether it still runs or has ended. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when its
-        record is no longer kept.
+        """Attach to a command by its id, whether it still runs or has ended.
+
+        Raises ``NotFoundError``, or ``OutcomeUnknownError`` when its record is no longer kept.
 
         ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` limits how much of each stream is kept.
         """

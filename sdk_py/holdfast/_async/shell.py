@@ -27,8 +27,10 @@ from holdfast._transport.session.sinks import ShellSink
 
 @public
 class AsyncShell:
-    """A bash (or POSIX sh) that lives in the sandbox. It survives lost connections; a shell with a name also survives
-    ``sandbox.close()``."""
+    """A bash (or POSIX sh) that lives in the sandbox.
+
+    It survives lost connections; a shell with a name also survives ``sandbox.close()``.
+    """
 
     def __init__(self, driver: SessionDriver, sink: ShellSink, *, named: bool = False) -> None:
         self._driver = driver
@@ -78,8 +80,9 @@ class AsyncShell:
         max_output_bytes: int | None = None,
         keep: Keep = "head",
     ) -> AsyncCommandStream:
-        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors are those of ``run``:
-        ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
+        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``.
+
+        Arguments and errors are those of ``run``: ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
         """
         call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, collecting=False)
         return AsyncCommandStream(self._driver, call, partial(self._sink.run, call))

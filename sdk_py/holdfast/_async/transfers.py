@@ -1,6 +1,7 @@
-"""Moving bytes over a channel of the session, in both directions and with bounded memory. Owns the waiting around ``TransferSink``, also
-for the end of the channel. Called by ``files``, ``sandbox`` (patches) and ``tunnel``, which know what the bytes mean. ``send`` also writes
-the input of commands and shells.
+"""Moving bytes over a channel of the session, in both directions and with bounded memory.
+
+Owns the waiting around ``TransferSink``, also for the end of the channel. Called by ``files``, ``sandbox`` (patches) and ``tunnel``, which
+know what the bytes mean. ``send`` also writes the input of commands and shells.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from holdfast._transport.session.sinks import TransferSink
 
 
 async def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool = False) -> bool:
-    """Send ``data``, and with ``eof`` the end of the input. Waits while the other side does not accept it. Returns False if the channel has
-    ended."""
+    """Send ``data``, and with ``eof`` the end of the input.
+
+    Waits while the other side does not accept it. Returns False if the channel has ended.
+    """
     left = memoryview(data)
     while (sent := driver.perform(sink.write, left, eof)) >= 0:
         left = left[sent:]
@@ -30,8 +33,10 @@ async def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof:
 
 
 class AsyncTransfer:
-    """One open transfer channel. Leaving its ``with`` block ends it, even if a wait was cancelled; without a block, call ``stop``. ``sink``
-    receives its facts (default: a new ``TransferSink``).
+    """One open transfer channel.
+
+    Leaving its ``with`` block ends it, even if a wait was cancelled; without a block, call ``stop``. ``sink`` receives its facts (default:
+    a new ``TransferSink``).
     """
 
     def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any], sink: TransferSink | None = None) -> None:

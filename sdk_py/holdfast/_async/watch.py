@@ -1,5 +1,6 @@
-"""Events for changes in a directory of the sandbox. Owns the reading of events; the agent decides what an event means. Created by
-``sandbox.files.watch``.
+"""Events for changes in a directory of the sandbox.
+
+Owns the reading of events; the agent decides what an event means. Created by ``sandbox.files.watch``.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _MOST_BYTES = 1024 * 1024
 
 @public
 class AsyncWatch:
-    """Changes of files: iterate it, or ``read`` one event at a time. It ends with its ``with`` block, with ``close``, or when the watched
-    path is removed. A connection that is lost and resumed loses no event. If events are not read for long, or too many come at once, an
-    event ``overflow`` reports that some were lost: list the directory again. If the session is lost, ``SessionLostError`` is raised.
+    """Changes of files: iterate it, or ``read`` one event at a time.
+
+    It ends with its ``with`` block, with ``close``, or when the watched path is removed. A connection that is lost and resumed loses no
+    event. If events are not read for long, or too many come at once, an event ``overflow`` reports that some were lost: list the directory
+    again. If the session is lost, ``SessionLostError`` is raised.
     """
 
     def __init__(self, driver: SessionDriver, params: dict[str, Any]) -> None:
@@ -49,8 +52,10 @@ class AsyncWatch:
             raise
 
     async def read(self, timeout: float | None = None) -> FileEvent | None:
-        """The next event, or None if the watch was closed or the watched path was removed. A cancelled wait loses no event. Raises
-        ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error if the session ends first.
+        """The next event, or None if the watch was closed or the watched path was removed.
+
+        A cancelled wait loses no event. Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error if the session ends
+        first.
         """
         sink = self._transfer._sink
         timeout = wait_time_of(timeout)

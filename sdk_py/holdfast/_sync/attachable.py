@@ -1,8 +1,9 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST if WebSockets are blocked. Owns when
-a driver is created, replaced or left to another process, the choice between session and REST, and the order in which the shells, tunnels
-and connections of a sandbox object are closed. Does not own the driver (``_transport``), the sandbox's record and end (``lifecycle``), nor
-the operations over a session (``sandbox``).
+"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST if WebSockets are blocked.
+
+Owns when a driver is created, replaced or left to another process, the choice between session and REST, and the order in which the shells,
+tunnels and connections of a sandbox object are closed. Does not own the driver (``_transport``), the sandbox's record and end
+(``lifecycle``), nor the operations over a session (``sandbox``).
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 
 class Resources:
-    """The shells, tunnels and heartbeats of a sandbox object. A new object is created in another process or event loop, and after a
-    reset."""
+    """The shells, tunnels and heartbeats of a sandbox object.
+
+    A new object is created in another process or event loop, and after a reset.
+    """
 
     def __init__(self, rest: Rest, sandbox_id: str, fenced: Callable[[], bool]) -> None:
         self.heartbeat_s: float | None = None
@@ -111,8 +114,10 @@ class Attachable:
         return why is not None and why.code == "session_fenced"
 
     def _attached(self) -> SessionDriver:
-        """The attached driver. An expired session is replaced by a new one; a session that was taken over, or whose sandbox is gone, is
-        not."""
+        """The attached driver.
+
+        An expired session is replaced by a new one; a session that was taken over, or whose sandbox is gone, is not.
+        """
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
             return driver

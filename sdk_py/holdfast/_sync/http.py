@@ -64,8 +64,10 @@ class Http:
 
 
 def _send(connection: Stream, head: bytes, content: bytes | Iterator[bytes]) -> bool:
-    """Send a request. Returns False if not all of it was sent, because the service answered early or closed the connection, perhaps after
-    an answer."""
+    """Send a request.
+
+    Returns False if not all of it was sent, because the service answered early or closed the connection, perhaps after an answer.
+    """
     try:
         if isinstance(content, bytes):
             connection.write(head + content)

@@ -1,7 +1,8 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""The lifecycle of a sandbox on the client's side: the service's record of it, and its deletion, extension and reset. Owns whether the
-sandbox is deleted, and the warning about a sandbox that is left behind. Does not own what is closed with the session (``attachable``) or
-the operations in a sandbox (``sandbox``, the only subclass).
+"""The lifecycle of a sandbox on the client's side: the service's record of it, and its deletion, extension and reset.
+
+Owns whether the sandbox is deleted, and the warning about a sandbox that is left behind. Does not own what is closed with the session
+(``attachable``) or the operations in a sandbox (``sandbox``, the only subclass).
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ class Lifecycle(Attachable):
         return self._info
 
     def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
-        """Change what the sandbox may reach from now on; ``network`` is as in ``create_sandbox``. Raises ``UnsupportedError`` if the
-        runtime cannot."""
+        """Change what the sandbox may reach from now on; ``network`` is as in ``create_sandbox``.
+
+        Raises ``UnsupportedError`` if the runtime cannot.
+        """
         self._info = self._rest.change(self.id, "network", network_body(network))
         return self._info
 
@@ -74,8 +77,10 @@ class Lifecycle(Attachable):
         return self._info
 
     def session_token(self) -> str:
-        """A token with which another client can take over this session (``client.take_over``). It is a secret: treat it like a password. It
-        is valid as long as the session exists: up to 15 minutes without a connection, and not after a ``close`` while nothing was running.
+        """A token with which another client can take over this session (``client.take_over``).
+
+        It is a secret: treat it like a password. It is valid as long as the session exists: up to 15 minutes without a connection, and not
+        after a ``close`` while nothing was running.
         """
         session = (self._attached()).engine.session
         return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._resources.heartbeat_s).write()
@@ -85,10 +90,11 @@ class Lifecycle(Attachable):
         self._rest.heartbeat(self.id)
 
     def reset(self) -> SandboxInfo:
-        """Delete the sandbox with everything in it, and create it again with the same id and arguments. Returns when it is ready. Shells,
-        processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason ``reset``; the lifetime starts again.
-        Raises ``UnsupportedError`` if another client created the sandbox, and the errors of ``create_sandbox``, after which the sandbox no
-        longer exists.
+        """Delete the sandbox with everything in it, and create it again with the same id and arguments.
+
+        Returns when it is ready. Shells, processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason
+        ``reset``; the lifetime starts again. Raises ``UnsupportedError`` if another client created the sandbox, and the errors of
+        ``create_sandbox``, after which the sandbox no longer exists.
         """
         body = self._request
         if body is None:

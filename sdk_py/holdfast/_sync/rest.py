@@ -99,8 +99,10 @@ class Rest:
     # Sandboxes --------------------------------------------------------------------------------------------------
 
     def create(self, body: dict[str, Any], key: str) -> SandboxInfo:
-        """``POST /sandboxes``, then ``GET /sandboxes/{id}/wait`` until it is ready. Raises ``SandboxLostError`` if the sandbox failed,
-        ``SandboxNotReadyError`` if it did not become ready in time."""
+        """``POST /sandboxes``, then ``GET /sandboxes/{id}/wait`` until it is ready.
+
+        Raises ``SandboxLostError`` if the sandbox failed, ``SandboxNotReadyError`` if it did not become ready in time.
+        """
         timeout_s = float(body["timeout"])
         end = time.monotonic() + timeout_s
         retry = Retry(self._options, end=end)
@@ -131,15 +133,18 @@ class Rest:
         return found
 
     def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
-        """Delete a sandbox; returns whether it existed. With ``cancelled_key``, only if the create under this key made it; if that create
-        arrives later, it is refused."""
+        """Delete a sandbox; returns whether it existed.
+
+        With ``cancelled_key``, only if the create under this key made it; if that create arrives later, it is refused.
+        """
         headers = None if cancelled_key is None else {"X-Holdfast-Cancelled-Create": cancelled_key}
         answer = self.deleted(_sandbox(sandbox_id), headers=headers)
         return answer is not None and take(answer.map(), "existed", bool, default=True) is True
 
     def deleted(self, path: str, **more: Any) -> Answer | None:
-        """The answer to a DELETE; None if there was nothing to delete. A closed client can delete too, over a new connection: a ``with``
-        block that ends late must not leave its sandbox behind.
+        """The answer to a DELETE; None if there was nothing to delete.
+
+        A closed client can delete too, over a new connection: a ``with`` block that ends late must not leave its sandbox behind.
         """
         rest = Rest(self._options) if self.closed else self
         try:
@@ -155,8 +160,10 @@ class Rest:
                 rest.http.close()
 
     def change(self, sandbox_id: str, what: str, body: dict[str, Any]) -> SandboxInfo:
-        """Change a sandbox's ``network`` or ``lifetime``. A request that postpones the end is sent only once: each repetition would
-        postpone it again."""
+        """Change a sandbox's ``network`` or ``lifetime``.
+
+        A request that postpones the end is sent only once: each repetition would postpone it again.
+        """
         answer = self.request("PUT", f"{_sandbox(sandbox_id)}/{what}", json=body, idempotent="extend_s" not in body)
         return SandboxInfo.read(answer.map())
 
@@ -172,10 +179,11 @@ class Rest:
     # Inside a sandbox -------------------------------------------------------------------------------------------
 
     def exec(self, sandbox_id: str, params: dict[str, Any], data: bytes | None, limit: int) -> CommandResult:
-        """``POST /sandboxes/{id}/exec``, and wait for the result. The idempotency key makes sure that the command runs once, even if the
-        request is repeated. No request waits for long, because over HTTP only an answer shows that the service is alive; the job of a
-        longer command is polled. Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known about the command, as a session
-        does.
+        """``POST /sandboxes/{id}/exec``, and wait for the result.
+
+        The idempotency key makes sure that the command runs once, even if the request is repeated. No request waits for long, because over
+        HTTP only an answer shows that the service is alive; the job of a longer command is polled. Raises ``SandboxLostError`` and
+        ``OutcomeUnknownError`` with what is known about the command, as a session does.
         """
         body = exec_body(params, data, limit)
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}

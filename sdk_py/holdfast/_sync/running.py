@@ -1,6 +1,8 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""Waiting for commands: until their end or chunk by chunk, and what a cancelled wait does to the command. Owns ``outcome`` and the base
-class of streams, processes and terminals. Does not own how the agent's messages are collected (``_transport.session.sinks``).
+"""Waiting for commands: until their end or chunk by chunk, and what a cancelled wait does to the command.
+
+Owns ``outcome`` and the base class of streams, processes and terminals. Does not own how the agent's messages are collected
+(``_transport.session.sinks``).
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from holdfast._transport.session.sinks import CommandSink, ShellSink
 
 
 def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> CommandResult:
-    """Send a command that collects its output, and wait for its result. A local cancellation, even before the command is sent, cancels the
-    remote command, waits a bounded time for its end, and is raised again.
+    """Send a command that collects its output, and wait for its result.
+
+    A local cancellation, even before the command is sent, cancels the remote command, waits a bounded time for its end, and is raised
+    again.
     """
     try:
         driver.perform(send)

@@ -28,8 +28,10 @@ from holdfast._transport.session.sinks import ShellSink
 
 @public
 class Shell:
-    """A bash (or POSIX sh) that lives in the sandbox. It survives lost connections; a shell with a name also survives
-    ``sandbox.close()``."""
+    """A bash (or POSIX sh) that lives in the sandbox.
+
+    It survives lost connections; a shell with a name also survives ``sandbox.close()``.
+    """
 
     def __init__(self, driver: SessionDriver, sink: ShellSink, *, named: bool = False) -> None:
         self._driver = driver
@@ -79,8 +81,9 @@ class Shell:
         max_output_bytes: int | None = None,
         keep: Keep = "head",
     ) -> CommandStream:
-        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors are those of ``run``:
-        ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
+        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``.
+
+        Arguments and errors are those of ``run``: ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
         """
         call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, collecting=False)
         return CommandStream(self._driver, call, partial(self._sink.run, call))

@@ -54,8 +54,10 @@ class Service:
     def request(
         self, method: str, path: str, headers: Mapping[str, str], *, params: Any = None, json: Any = None, content: Any = None
     ) -> tuple[bytes, Any]:
-        """Head and body of a request. The body is bytes, or ``content`` itself if that is an iterator of unknown length. Raises
-        ``ValueError``."""
+        """Head and body of a request.
+
+        The body is bytes, or ``content`` itself if that is an iterator of unknown length. Raises ``ValueError``.
+        """
         about = {} if method in ("GET", "DELETE") else {"Content-Length": "0"}
         if json is not None:
             from json import dumps

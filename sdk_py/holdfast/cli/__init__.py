@@ -1,5 +1,6 @@
-"""The command line ``holdfast``, a thin layer on the synchronous SDK. Owns arguments, printing and exit codes. Modules of commands are
-imported when they are used.
+"""The command line ``holdfast``, a thin layer on the synchronous SDK.
+
+Owns arguments, printing and exit codes. Modules of commands are imported when they are used.
 """
 
 from __future__ import annotations

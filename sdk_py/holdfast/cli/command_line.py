@@ -1,6 +1,7 @@
-"""Parsing of command lines: options, commands and their values. Owns the parsing and its ``UsageError``. ``commands`` owns the list of
-commands. No library is used, because importing one takes a tenth of the start of a short command, and none has docker's rule that the words
-after the sandbox or image belong to the command that runs in it.
+"""Parsing of command lines: options, commands and their values.
+
+Owns the parsing and its ``UsageError``. ``commands`` owns the list of commands. No library is used, because importing one takes a tenth of
+the start of a short command, and none has docker's rule that the words after the sandbox or image belong to the command that runs in it.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ def number(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option. ``names`` are all its names, as in ``"-e --env"``. With a ``metavar`` it takes a value, which ``read`` converts
-    (``ValueError`` if it is not a number). ``many``: the option may be repeated. ``bare``: the value if none is given; then a value must be
-    written ``--name=VALUE`` or be one of ``values``. ``closes``: after this option, all words after the first position belong to the
-    command in the sandbox."""
+    """An option.
+
+    ``names`` are all its names, as in ``"-e --env"``. With a ``metavar`` it takes a value, which ``read`` converts (``ValueError`` if it is
+    not a number). ``many``: the option may be repeated. ``bare``: the value if none is given; then a value must be written ``--name=VALUE``
+    or be one of ``values``. ``closes``: after this option, all words after the first position belong to the command in the sandbox.
+    """
 
     names: str
     help: str
@@ -67,8 +70,11 @@ JSON = Option("--json", "print JSON")
 
 
 class Command:
-    """One command. ``places`` are its positions (``NAME``, ``NAME?``, ``NAME...``, ``NAME*``). With ``inner``, the words after the first
-    position belong to a command in the sandbox, which begins with the first word that is not an option."""
+    """One command.
+
+    ``places`` are its positions (``NAME``, ``NAME?``, ``NAME...``, ``NAME*``). With ``inner``, the words after the first position belong to
+    a command in the sandbox, which begins with the first word that is not an option.
+    """
 
     def __init__(self, name: str, help_: str, entry: str, places: str = "", *options: Option, inner: str = "", more: str = "") -> None:
         self.name = name

@@ -89,9 +89,12 @@ def remote(word: str) -> tuple[str, str] | None:
 
 
 def _place(source: tuple[str, bool, bool], target: str, kind: Callable[[str], str | None], where: str = "", mkdir: str = "mkdir -p") -> str:
-    """The path to which a source is copied. ``source`` is its name, whether it is a directory, and whether it was written with ``/.``;
-    ``kind`` returns the kind of entry at a path. Raises ``UsageError`` for what docker refuses: a target of another kind than the source,
-    or a target whose parent directory does not exist."""
+    """The path to which a source is copied.
+
+    ``source`` is its name, whether it is a directory, and whether it was written with ``/.``; ``kind`` returns the kind of entry at a path.
+    Raises ``UsageError`` for what docker refuses: a target of another kind than the source, or a target whose parent directory does not
+    exist.
+    """
     name, is_directory, contents = source
     there, place = kind(target), target
     if there == "directory":

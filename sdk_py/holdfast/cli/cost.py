@@ -60,8 +60,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``bound`` is the resource that limits how many sandboxes fit on a node: cpu, memory or pods. Prices are for an hour, of the whole
-    fleet and of one sandbox."""
+    """``bound`` is the resource that limits how many sandboxes fit on a node: cpu, memory or pods.
+
+    Prices are for an hour, of the whole fleet and of one sandbox.
+    """
 
     per_node: int
     bound: str
@@ -74,8 +76,10 @@ class Cost:
 
 
 def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) -> Cost:
-    """The cost of the fleet on such nodes, with its service on nodes of the same size at ``service_price``. Raises ValueError if no sandbox
-    fits on a node."""
+    """The cost of the fleet on such nodes, with its service on nodes of the same size at ``service_price``.
+
+    Raises ValueError if no sandbox fits on a node.
+    """
     fits = {
         "cpu": math.floor(node.cpu / fleet.cpu + 1e-9),
         "memory": math.floor(node.memory / (fleet.memory + overhead.sandbox_bytes)),

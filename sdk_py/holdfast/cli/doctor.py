@@ -1,5 +1,6 @@
-"""``doctor``: checks Python and the service, or this machine's node if no service answers, and prints what to do about each failure. Exit
-status 0 if all required checks pass, 125 otherwise.
+"""``doctor``: checks Python and the service, or this machine's node if no service answers, and prints what to do about each failure.
+
+Exit status 0 if all required checks pass, 125 otherwise.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""``exec`` and ``shell``, and what ``run`` shares with them. The command's output is shown as it arrives, and its exit code is that of this
-program. Owns the options of commands, the standard streams of this program while a command runs, and detached commands.
+"""``exec`` and ``shell``, and what ``run`` shares with them.
+
+The command's output is shown as it arrives, and its exit code is that of this program. Owns the options of commands, the standard streams
+of this program while a command runs, and detached commands.
 """
 
 from __future__ import annotations
@@ -48,8 +50,11 @@ def exec_(arguments: Arguments) -> int:
 
 
 def shell(arguments: Arguments) -> int:
-    """``shell``: a shell on a terminal. If standard input is not a terminal, a shell without a terminal reads it, without prompts and echo,
-    as with other remote shells. With ``--attach`` a terminal is used in any case."""
+    """``shell``: a shell on a terminal.
+
+    If standard input is not a terminal, a shell without a terminal reads it, without prompts and echo, as with other remote shells. With
+    ``--attach`` a terminal is used in any case.
+    """
     from holdfast.cli.terminal import run_terminal, size
 
     place = {"cwd": arguments.cwd, "user": arguments.user, "env": variables(arguments) or None}
@@ -122,8 +127,10 @@ def terminal_of(sandbox: Sandbox, command: Command | None, options: dict[str, An
 
 
 def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_id: str | None) -> tuple[Process, int]:
-    """Start the command and detach from it; its output is kept for ``logs``. Returns the exit status too, which is not 0 if the command
-    could not be started."""
+    """Start the command and detach from it; its output is kept for ``logs``.
+
+    Returns the exit status too, which is not 0 if the command could not be started.
+    """
     more = {"command_id": command_id, "env": None, "stdin": False, "outlive": "adopt", "spool": "tail", "detached": True}
     params = command_params(command, **{**more, "live": True, "keep": True, **options})
     process = begin(sandbox, Process, "command", params, sandbox._options.max_output_bytes)
@@ -164,8 +171,10 @@ def show(process: Process, screen: Screen) -> int:
 
 
 def _feed(process: Process) -> None:
-    """Pass standard input on until its end, or until the command no longer reads it. Bypasses Python's buffer, whose lock must be free at
-    exit."""
+    """Pass standard input on until its end, or until the command no longer reads it.
+
+    Bypasses Python's buffer, whose lock must be free at exit.
+    """
     try:
         while data := _piece(sys.stdin.fileno()):
             process.write(data)
@@ -186,8 +195,9 @@ def _piece(source: int) -> bytes:
 
 
 class Screen:
-    """The standard streams of this program: a command's output is written to the stream of the same kind, byte for byte. On a terminal,
-    control sequences are escaped, unless ``raw``.
+    """The standard streams of this program: a command's output is written to the stream of the same kind, byte for byte.
+
+    On a terminal, control sequences are escaped, unless ``raw``.
     """
 
     def __init__(self, *, raw: bool = False) -> None:

@@ -1,6 +1,7 @@
-"""Finds the sandbox that a word names: by its id, or by the beginning of a generated id, with or without ``sb-``, as for docker's ids. Owns
-what counts as a beginning. An id that the user has chosen cannot be shortened: ``worker-1`` never means ``worker-10``, even if ``worker-1``
-does not exist.
+"""Finds the sandbox that a word names: by its id, or by the beginning of a generated id, with or without ``sb-``, as for docker's ids.
+
+Owns what counts as a beginning. An id that the user has chosen cannot be shortened: ``worker-1`` never means ``worker-10``, even if
+``worker-1`` does not exist.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""``logs``: the output of a detached command from its beginning. Owns the choice of the command, how the end of the output so far is
-recognised, and the last lines. The sandbox keeps the output (`keep` in CHANNELS.md), so that it can be read any number of times.
+"""``logs``: the output of a detached command from its beginning.
+
+Owns the choice of the command, how the end of the output so far is recognised, and the last lines. The sandbox keeps the output (`keep` in
+CHANNELS.md), so that it can be read any number of times.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Printing of tables, JSON and errors, and of text from sandboxes, which must not control the user's terminal. Owns escaping. Output of a
-command is written to a file or pipe byte for byte, as with other remote shells; only a terminal is protected, and only if the command does
-not run on a terminal of its own. Names, messages and labels are always escaped.
+"""Printing of tables, JSON and errors, and of text from sandboxes, which must not control the user's terminal.
+
+Owns escaping. Output of a command is written to a file or pipe byte for byte, as with other remote shells; only a terminal is protected,
+and only if the command does not run on a terminal of its own. Names, messages and labels are always escaped.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ _UNFINISHED = rb"\x1b(?:\[[0-9;:]{0,32})?\Z"
 
 
 class TerminalFilter:
-    """Filters output for a terminal: colours and the erasing of a line are kept, every other escape character is replaced by text. A
-    sequence may arrive in pieces: its beginning is held back until the rest has arrived or ``end`` is called.
+    """Filters output for a terminal: colours and the erasing of a line are kept, every other escape character is replaced by text.
+
+    A sequence may arrive in pieces: its beginning is held back until the rest has arrived or ``end`` is called.
     """
 
     def __init__(self) -> None:
@@ -109,8 +111,10 @@ def pairs(words: Sequence[str], what: str, example: str = "RUN=7") -> dict[str, 
 
 
 def variables(arguments: Arguments) -> dict[str, str]:
-    """The variables of ``--env-file`` and ``--env``. A NAME alone gets its value from this environment, as in docker. Raises
-    ``UsageError``, ``OSError``."""
+    """The variables of ``--env-file`` and ``--env``.
+
+    A NAME alone gets its value from this environment, as in docker. Raises ``UsageError``, ``OSError``.
+    """
     found = dict[str, str]()
     for file in arguments.env_file:
         try:

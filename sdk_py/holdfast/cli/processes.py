@@ -1,5 +1,7 @@
-"""``top`` and ``stats``: the processes in sandboxes and their use of CPU and memory. Owns reading /proc through the file operations of the
-sandbox, so that no program of the image is needed or run. The agent, which is process 1, is left out.
+"""``top`` and ``stats``: the processes in sandboxes and their use of CPU and memory.
+
+Owns reading /proc through the file operations of the sandbox, so that no program of the image is needed or run. The agent, which is process
+1, is left out.
 """
 
 from __future__ import annotations

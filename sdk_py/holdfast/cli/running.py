@@ -1,6 +1,7 @@
-"""``run``: create a sandbox and run a command in it, as ``docker run``. Owns the creation and deletion of the sandbox. The given command
-gets the id ``main``, by which ``logs`` finds its output; without a command, the image's own command runs with the id ``entrypoint``.
-``execute`` runs commands.
+"""``run``: create a sandbox and run a command in it, as ``docker run``.
+
+Owns the creation and deletion of the sandbox. The given command gets the id ``main``, by which ``logs`` finds its output; without a
+command, the image's own command runs with the id ``entrypoint``. ``execute`` runs commands.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Signals that end this program: SIGTERM and SIGHUP, which also end the command in the sandbox, and Ctrl-C. Owns the handlers while
-``exec`` and ``shell`` wait, and a thread that uses the session, because a signal handler must not wait for it.
+"""Signals that end this program: SIGTERM and SIGHUP, which also end the command in the sandbox, and Ctrl-C.
+
+Owns the handlers while ``exec`` and ``shell`` wait, and a thread that uses the session, because a signal handler must not wait for it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from holdfast._transport.threads.signals import raise_between_steps
 
 
 class ExitSignal(KeyboardInterrupt):
-    """A signal other than SIGINT that ends this process; ``number`` is its number. A wait for a command cancels the command, as for
-    Ctrl-C."""
+    """A signal other than SIGINT that ends this process; ``number`` is its number.
+
+    A wait for a command cancels the command, as for Ctrl-C.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__()

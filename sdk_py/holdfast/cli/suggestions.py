@@ -1,5 +1,6 @@
-"""Suggestions for an unknown command or option: for typing mistakes, and for the commands of docker and other tools. Loaded only after a
-mistake. Owns the tables of these names. A suggestion is printed and never run.
+"""Suggestions for an unknown command or option: for typing mistakes, and for the commands of docker and other tools.
+
+Loaded only after a mistake. Owns the tables of these names. A suggestion is printed and never run.
 """
 
 from __future__ import annotations

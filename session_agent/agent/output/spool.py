@@ -81,8 +81,10 @@ class Spool:
     def __init__(
         self, budget: Budget, *, tail: bool = False, drops_unattached: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES
     ) -> None:
-        """``tail``: drop the oldest bytes instead of blocking. ``drops_unattached``: do so while no reader is attached, so that a
-        command whose output is requested later never blocks on it."""
+        """``tail``: drop the oldest bytes instead of blocking.
+
+        ``drops_unattached``: do so while no reader is attached, so that a command whose output is requested later never blocks on it.
+        """
         self.budget = budget
         self.tail = tail
         self.drops_unattached = drops_unattached

@@ -48,8 +48,10 @@ class ShellDescriptors:
 def open_descriptors(
     loop: asyncio.AbstractEventLoop, null: int, dialect: Dialect, launch: Launch, size: tuple[int, int] | None
 ) -> Iterator[tuple[ShellDescriptors, Stdio, dict[int, int]]]:
-    """The agent's descriptors, and those that the shell inherits: its standard streams, and others by number. Raises ``OSError``. At the
-    end of the context the inherited ones are closed, and after an exception all of them. ``size``: the size of the terminal of its runs.
+    """The agent's descriptors, and those that the shell inherits: its standard streams, and others by number.
+
+    Raises ``OSError``. At the end of the context the inherited ones are closed, and after an exception all of them. ``size``: the size of
+    the terminal of its runs.
     """
     with ExitStack() as inherited, ExitStack() as kept:
         output: RunOutput | ShellTerminal

@@ -1,6 +1,7 @@
-"""Copies the bundle that this agent was started from into a folder, for clusters without image volumes. An init container runs it with an
-empty volume as the target, before the agent's container starts. The manifest is copied last, so that a folder with a manifest is complete.
-Called by ``__main__``.
+"""Copies the bundle that this agent was started from into a folder, for clusters without image volumes.
+
+An init container runs it with an empty volume as the target, before the agent's container starts. The manifest is copied last, so that a
+folder with a manifest is complete. Called by ``__main__``.
 """
 
 from __future__ import annotations

@@ -198,8 +198,10 @@ def _settle_in() -> None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Create a directory and its parents if they do not exist, also behind links. They belong to root, whatever the agent's user is; errors
-    are ignored."""
+    """Create a directory and its parents if they do not exist, also behind links.
+
+    They belong to root, whatever the agent's user is; errors are ignored.
+    """
     with contextlib.suppress(OSError):
         path = os.path.realpath(path)
         parent = os.path.dirname(path)

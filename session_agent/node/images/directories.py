@@ -1,6 +1,7 @@
-"""Reading a root directory as if it were an archive. Owns the walk: links stay links, hard links stay shared, devices and sockets are left
-out, other mounts below the directory are not entered. layers.py decides what is kept of each file. Called by formats.py, off the event
-loop.
+"""Reading a root directory as if it were an archive.
+
+Owns the walk: links stay links, hard links stay shared, devices and sockets are left out, other mounts below the directory are not entered.
+layers.py decides what is kept of each file. Called by formats.py, off the event loop.
 """
 
 from __future__ import annotations

@@ -109,8 +109,9 @@ def _unpack_tar(file: io.BufferedReader, target: str, budget: Budget, *, whiteou
 
 
 def _open_file(directory: str, name: str) -> io.BufferedReader:
-    """Open a regular file of the image in *directory*; links on its path are resolved inside. A named pipe, which would block, is refused.
-    Archives of older docker versions link a repeated layer to its first copy.
+    """Open a regular file of the image in *directory*; links on its path are resolved inside.
+
+    A named pipe, which would block, is refused. Archives of older docker versions link a repeated layer to its first copy.
     """
     try:
         root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

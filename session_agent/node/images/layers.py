@@ -168,8 +168,10 @@ def open_parent(root: int, parts: list[str], *, create: bool) -> int:
 
 
 def _open_parent_through_links(root: int, parts: list[str], *, create: bool) -> tuple[int, list[str]]:
-    """As `open_parent`, with links resolved as in a chroot; also returns the resolved path. For example, `lib` may be a link, and files of
-    `lib/` belong into its target."""
+    """As `open_parent`, with links resolved as in a chroot; also returns the resolved path.
+
+    For example, `lib` may be a link, and files of `lib/` belong into its target.
+    """
     try:
         return open_parent(root, parts, create=create), parts
     except HoldfastError:
@@ -366,8 +368,10 @@ def _own(member: tarfile.TarInfo, where: int, name: str | None = None) -> None:
 
 
 def _image_attribute(name: str) -> bool:
-    """Whether an image may set this extended attribute: attributes of users and, as root, file capabilities and access lists. Not those of
-    overlay."""
+    """Whether an image may set this extended attribute: attributes of users and, as root, file capabilities and access lists.
+
+    Not those of overlay.
+    """
     return (name.startswith("user.") and not name.startswith(_OVERLAY)) or (_ROOT and name in _ROOT_XATTRS)
 
 

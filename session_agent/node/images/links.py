@@ -20,8 +20,9 @@ _MAX_LINKS = 40
 
 
 def without_links(parts: Sequence[str], link_of: Callable[[list[str]], str | None]) -> list[str]:
-    """The path of *parts* with its links resolved; *link_of* returns a link's target, None for other entries. Raises
-    HoldfastError(image_invalid).
+    """The path of *parts* with its links resolved; *link_of* returns a link's target, None for other entries.
+
+    Raises HoldfastError(image_invalid).
     """
     real: list[str] = []
     left = [*reversed(parts)]
@@ -56,8 +57,10 @@ def link_at(root: int, parts: Sequence[str]) -> str | None:
 
 
 def link_in_layers(layers: Sequence[str]) -> Callable[[Sequence[str]], str | None]:
-    """As `link_at`, in stacked layers, as overlay shows them. *layers* are their directories, topmost first. The returned function reads
-    each directory once. It raises HoldfastError(image_invalid) for a name that no file can have.
+    """As `link_at`, in stacked layers, as overlay shows them.
+
+    *layers* are their directories, topmost first. The returned function reads each directory once. It raises HoldfastError(image_invalid)
+    for a name that no file can have.
     """
 
     @functools.cache

@@ -1,5 +1,6 @@
-"""Fetching an image from a registry with skopeo, if it is installed. Owns skopeo's command line and the meaning of its failures. It runs
-with a time limit and without a shell.
+"""Fetching an image from a registry with skopeo, if it is installed.
+
+Owns skopeo's command line and the meaning of its failures. It runs with a time limit and without a shell.
 """
 
 from __future__ import annotations

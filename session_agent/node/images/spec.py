@@ -9,8 +9,9 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """`layers` are directories, topmost first; `trees` (source, target) are mounted read-only; `hidden` paths are masked. `entrypoint` is
-    the command that `docker run` would start: ENTRYPOINT and CMD.
+    """`layers` are directories, topmost first; `trees` (source, target) are mounted read-only; `hidden` paths are masked.
+
+    `entrypoint` is the command that `docker run` would start: ENTRYPOINT and CMD.
     """
 
     digest: str

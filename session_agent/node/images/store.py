@@ -69,8 +69,10 @@ class ImageStore:
         self.layer_in_use: Callable[[str], bool] = lambda path: False
 
     def open(self, ids: IdMap | None = None) -> None:
-        """Remove leftovers, create the machine's own layers, and read the index. Blocks; called once, before use. *ids*: the ids to which
-        the owners of all files are changed, on machines whose kernel cannot map ids.
+        """Remove leftovers, create the machine's own layers, and read the index.
+
+        Blocks; called once, before use. *ids*: the ids to which the owners of all files are changed, on machines whose kernel cannot map
+        ids.
         """
         self._ids = ids
         os.makedirs(self._directory, exist_ok=True)
@@ -288,6 +290,8 @@ def _tree_size(path: str) -> int:
 
 
 def _is_host(name: str) -> bool:
-    """Whether *name*, in any form, is that of the machine's own image: lists could not distinguish it from an image `host:latest`. Raises
-    as `normalise`."""
+    """Whether *name*, in any form, is that of the machine's own image: lists could not distinguish it from an image `host:latest`.
+
+    Raises as `normalise`.
+    """
     return names.normalise(name) == names.normalise(host.NAME)

@@ -74,8 +74,9 @@ class Api:
         """The server has refused the token: a plug-in of the kubeconfig gives one that is valid for minutes."""
 
     async def _connected(self) -> kube.ApiClient:
-        """The client, created at first use, so that a service can start and report the problem while its credentials are missing. Raises
-        ``RuntimeUnavailableError``.
+        """The client, created at first use, so that a service can start and report the problem while its credentials are missing.
+
+        Raises ``RuntimeUnavailableError``.
         """
         async with self._connecting:
             if self._client is None:

@@ -35,8 +35,10 @@ class Capacity:
         self._largest_until = 0.0
 
     async def largest(self) -> tuple[float, int] | None:
-        """The largest number of cores and the largest memory of any node; None if nodes may not be read or there are none. Raises
-        ``ApiError``."""
+        """The largest number of cores and the largest memory of any node; None if nodes may not be read or there are none.
+
+        Raises ``ApiError``.
+        """
         clock = asyncio.get_running_loop().time
         async with self._lock:
             if clock() >= self._largest_until:

@@ -1,5 +1,6 @@
-"""Running one coroutine function on many items with limited concurrency. Owns the tasks: when one fails and its exception is not kept, the
-others are cancelled. ``threads.mapping`` has the same name.
+"""Running one coroutine function on many items with limited concurrency.
+
+Owns the tasks: when one fails and its exception is not kept, the others are cancelled. ``threads.mapping`` has the same name.
 """
 
 from __future__ import annotations

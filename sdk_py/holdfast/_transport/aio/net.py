@@ -89,8 +89,10 @@ class Stream(asyncio.Protocol):
             raise self._failure
 
     async def answered(self) -> bool:
-        """Whether bytes have arrived before the request was sent completely. A failing write would drop received bytes that are not read
-        yet."""
+        """Whether bytes have arrived before the request was sent completely.
+
+        A failing write would drop received bytes that are not read yet.
+        """
         for _ in range(2):
             await asyncio.sleep(0)
         return self._input._is_set

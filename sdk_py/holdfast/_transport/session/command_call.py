@@ -1,5 +1,6 @@
-"""One command from its request to its outcome: start, output, exit, and what is known if the outcome never arrives. Pure. ``sinks`` passes
-the channel's messages to it; their contents are untrusted.
+"""One command from its request to its outcome: start, output, exit, and what is known if the outcome never arrives.
+
+Pure. ``sinks`` passes the channel's messages to it; their contents are untrusted.
 """
 
 from __future__ import annotations
@@ -156,8 +157,10 @@ class Call:
     # Output -----------------------------------------------------------------------------------------------------
 
     def take(self) -> Chunk | None:
-        """The next chunk of live output; its credit is returned now. It is also added to the result, up to the limit. None if there is none
-        yet: then ``changed`` is set with the next chunk, or at the end, after which it stays set.
+        """The next chunk of live output; its credit is returned now.
+
+        It is also added to the result, up to the limit. None if there is none yet: then ``changed`` is set with the next chunk, or at the
+        end, after which it stays set.
         """
         if not self.chunks:
             if not self.done:

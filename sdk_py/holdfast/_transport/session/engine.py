@@ -250,8 +250,11 @@ class Engine:
             sink.queue(large, eof=False)
 
     def fail(self, why: HoldfastError, *, gave_up: bool = False) -> None:
-        """The session is over: every sink gets the error. ``gave_up``: since the service does not answer. One-off requests may be repeated
-        then; shells and processes of the session raise ``SessionLostError``."""
+        """The session is over: every sink gets the error.
+
+        ``gave_up``: since the service does not answer. One-off requests may be repeated then; shells and processes of the session raise
+        ``SessionLostError``.
+        """
         if self.error is None:
             if gave_up:
                 self._log("warning", "gave up after %.1f s: %s", why.detail.get("waited_s", 0.0), why.message)

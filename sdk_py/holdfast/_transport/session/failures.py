@@ -1,5 +1,6 @@
-"""The errors of commands and requests that had not finished when their session or connection ended. Pure, and independent of the protocol,
-because REST uses it too.
+"""The errors of commands and requests that had not finished when their session or connection ended.
+
+Pure, and independent of the protocol, because REST uses it too.
 """
 
 from __future__ import annotations

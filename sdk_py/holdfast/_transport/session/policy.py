@@ -99,8 +99,10 @@ def judge_close(closed: CloseInfo, *, attached_before: bool) -> Verdict:
 
 
 def _read_close(closed: CloseInfo) -> tuple[str | None, str | None, str]:
-    """Error code, reason and message of a close (PROTOCOL §1.5). If the text has no error code, the first error with this close code is
-    assumed."""
+    """Error code, reason and message of a close (PROTOCOL §1.5).
+
+    If the text has no error code, the first error with this close code is assumed.
+    """
     code, _, message = closed.reason.partition(": ")
     if code not in TABLE or TABLE[code].close_code != closed.code:
         return _CLOSE_CODES.get(closed.code), None, ""

@@ -1,5 +1,6 @@
-"""The client's end of one channel, of any kind: its events, its parameters and its input. Pure: the engine calls ``fact``, ``writable`` and
-``fail`` while it dispatches. ``sinks`` defines what each kind of channel does with facts.
+"""The client's end of one channel, of any kind: its events, its parameters and its input.
+
+Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches. ``sinks`` defines what each kind of channel does with facts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The kinds of sinks: a command, a living shell, a transfer and a watch. Pure: the engine calls ``fact``, ``writable`` and ``fail`` while
-it dispatches, callers read the state afterwards, and events notify them of changes. No method waits, so the same code serves both APIs. The
-contents of facts are untrusted.
+"""The kinds of sinks: a command, a living shell, a transfer and a watch.
+
+Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events notify them of
+changes. No method waits, so the same code serves both APIs. The contents of facts are untrusted.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ class CommandSink(Sink):
 
 
 def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:
-    """A command that ``open_command`` will send. The caller has this object before the command is sent, and so can cancel it at any
-    time."""
+    """A command that ``open_command`` will send.
+
+    The caller has this object before the command is sent, and so can cancel it at any time.
+    """
     sink = CommandSink(engine.session, engine.new_event)
     sink.call = call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
     return call
@@ -201,8 +204,10 @@ class TransferSink(Sink):
             raise ProtocolError(f"the agent sent {type(item).__name__} on a transfer")
 
     def take(self) -> bytes | None:
-        """Received bytes, whose credit is returned now; b"" at the end. None if there are none yet: then ``changed`` is set with the
-        next."""
+        """Received bytes, whose credit is returned now; b"" at the end.
+
+        None if there are none yet: then ``changed`` is set with the next.
+        """
         if self.chunks:
             data = self.chunks.popleft()
             self.session.consume(self.number, len(data))

@@ -1,6 +1,7 @@
-"""One WebSocket connection without I/O: converts received bytes to messages, and messages to bytes. Owns the handshake, the fragments of a
-message, and the reading of refusals and closes. ``service`` writes the request of the handshake, ``http1`` reads its answer,
-``websocket_frames`` reads and writes frames. Called by both APIs.
+"""One WebSocket connection without I/O: converts received bytes to messages, and messages to bytes.
+
+Owns the handshake, the fragments of a message, and the reading of refusals and closes. ``service`` writes the request of the handshake,
+``http1`` reads its answer, ``websocket_frames`` reads and writes frames. Called by both APIs.
 """
 
 from __future__ import annotations

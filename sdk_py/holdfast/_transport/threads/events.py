@@ -70,9 +70,10 @@ class Event:
 
 
 class Stop:
-    """Cancels the waits of one thread, which enters this context. Any other thread may ``set`` it: then the current wait of that thread, or
-    its next one, raises ``KeyboardInterrupt``. It is raised once, so that the cleanup that follows, such as deleting a sandbox, may wait
-    again. Only waits for an ``Event`` are interrupted.
+    """Cancels the waits of one thread, which enters this context.
+
+    Any other thread may ``set`` it: then the current wait of that thread, or its next one, raises ``KeyboardInterrupt``. It is raised once,
+    so that the cleanup that follows, such as deleting a sandbox, may wait again. Only waits for an ``Event`` are interrupted.
     """
 
     def __init__(self) -> None:

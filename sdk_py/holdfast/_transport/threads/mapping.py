@@ -1,6 +1,8 @@
-"""Running one function on many items in a limited number of threads; ``aio.mapping`` has the same name. If one call fails and exceptions
-are not kept, or Ctrl-C ends the map, no further item is started and the other calls are cancelled: the SDK's calls in them raise
-``KeyboardInterrupt`` (``events.Stop``), so their ``with`` blocks delete what they created. The map returns when all threads have ended.
+"""Running one function on many items in a limited number of threads; ``aio.mapping`` has the same name.
+
+If one call fails and exceptions are not kept, or Ctrl-C ends the map, no further item is started and the other calls are cancelled: the
+SDK's calls in them raise ``KeyboardInterrupt`` (``events.Stop``), so their ``with`` blocks delete what they created. The map returns when
+all threads have ended.
 """
 
 from __future__ import annotations

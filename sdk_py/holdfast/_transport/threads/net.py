@@ -1,5 +1,7 @@
-"""TCP connections of the blocking API: to the service, and those that a tunnel accepts, each in a thread. ``aio.net`` has the same
-names."""
+"""TCP connections of the blocking API: to the service, and those that a tunnel accepts, each in a thread.
+
+``aio.net`` has the same names.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ _warned = False
 
 
 def warn_in_loop() -> None:
-    """Warn once per process if this thread runs an event loop, which a blocking call would stop. Called where a connection is made, not for
-    every command. Without asyncio loaded there is no loop, and it is not loaded for this."""
+    """Warn once per process if this thread runs an event loop, which a blocking call would stop.
+
+    Called where a connection is made, not for every command. Without asyncio loaded there is no loop, and it is not loaded for this.
+    """
     global _warned
     asyncio = sys.modules.get("asyncio")
     if _warned or asyncio is None or asyncio._get_running_loop() is None:
