@@ -1,8 +1,8 @@
 """A session with an agent that carries the REST requests to one sandbox, each on its own channel.
 
-Owns the I/O around the pure session core (``holdfast_wire.client_session``), which checks everything the agent sends, and the resume after
-a broken connection: the first request that waits for the agent dials again and resumes the session, once, so that nothing is requested
-twice. ``agent_call`` owns the requests on the channels. ``kept_connections`` decides how long the session is used.
+Owns the I/O around the pure session core (``holdfast_wire.session.client_session``), which checks everything the agent sends, and the
+resume after a broken connection: the first request that waits for the agent dials again and resumes the session, once, so that nothing is
+requested twice. ``agent_call`` owns the requests on the channels. ``kept_connections`` decides how long the session is used.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.events import Lost, Ponged, Silent, Writable
 from holdfast_wire.frames import AnyItem, Closed, Exited, Fact, Failed, Gap, Opened, Output, Started
 from holdfast_wire.limits import Timing
+from holdfast_wire.session.client_session import ClientSession
+from holdfast_wire.session.events import Lost, Ponged, Silent, Writable
 
 from .agent_socket import AgentCallError, AgentSocket, ConnectionLostError
 from .dial import Dialled

@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import rootfs
 from session_agent.node.agentlog import AgentLog
-from session_agent.node.cgroups import SandboxCgroup
-from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard
-from session_agent.node.hierarchies import Hierarchies
 from session_agent.node.images.spec import ImageSpec
-from session_agent.node.launcher import Launcher
-from session_agent.node.namespaces import HIGH_IDS, LOW_IDS, IdMap
-from session_agent.node.network import NetworkHelper
+from session_agent.node.kernel import rootfs
+from session_agent.node.kernel.cgroups import SandboxCgroup
+from session_agent.node.kernel.disks import LEAST_BYTES, Disks, FileId, discard
+from session_agent.node.kernel.hierarchies import Hierarchies
+from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS, IdMap
+from session_agent.node.kernel.network import NetworkHelper
 from session_agent.node.settings import NodeSettings
+from session_agent.node.zygote.launcher import Launcher
 from session_agent.trees import remove
 
 log = logging.getLogger(__name__)

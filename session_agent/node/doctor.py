@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from session_agent.node import disks, hierarchies, namespaces, network, rootfs, seccomp
-from session_agent.node import syscalls as sys_
+from session_agent.node.kernel import disks, hierarchies, namespaces, network, rootfs, seccomp
+from session_agent.node.kernel import syscalls as sys_
 from session_agent.node.settings import MAX_SANDBOX_ID, MAX_SOCKET_PATH, NodeSettings, existing
 
 

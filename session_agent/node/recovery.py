@@ -20,7 +20,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent import trees
-from session_agent.node.hierarchies import Hierarchies, detect, remove
+from session_agent.node.kernel.hierarchies import Hierarchies, detect, remove
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.ulimits import read_ulimits
-from session_agent.node import network
-from session_agent.node.cgroups import Limits
+from session_agent.node.kernel import network
+from session_agent.node.kernel.cgroups import Limits
 from session_agent.node.settings import MAX_SANDBOX_ID
 
 _ID = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SANDBOX_ID - 1}}}")

@@ -18,18 +18,19 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.ulimits import raise_ulimits
-from session_agent.node import cgroups, hierarchies, network, recovery
+from session_agent.node import recovery
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
-from session_agent.node.disks import Disks, missing_requirement
 from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
-from session_agent.node.launcher import Launcher
-from session_agent.node.namespaces import IdMap
+from session_agent.node.kernel import cgroups, hierarchies, network
+from session_agent.node.kernel.disks import Disks, missing_requirement
+from session_agent.node.kernel.namespaces import IdMap
 from session_agent.node.readiness import prepared, wait_ready
 from session_agent.node.request import CreateRequest
 from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
+from session_agent.node.zygote.launcher import Launcher
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from holdfast.cli.app import parse
-from holdfast.cli.copying import remote
 from holdfast.cli.output import escape, escape_bytes
+from holdfast.cli.subcommands.cp import remote
 
 from tests.sdk.support.fake_agent import FakeAgent
 from tests.support.until import until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from holdfast.cli.app import run as main
-from holdfast.cli.cost import Fleet, Node, Overhead, compute
+from holdfast.cli.subcommands.cost import Fleet, Node, Overhead, compute
 
 GIB = 1 << 30
 NONE = Overhead(0, 0, 0)

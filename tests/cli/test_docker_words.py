@@ -9,7 +9,7 @@ from holdfast import Chunk
 from holdfast.cli.app import parse
 from holdfast.cli.app import run as run_words
 from holdfast.cli.command_line import UsageError
-from holdfast.cli.logs import last_lines
+from holdfast.cli.subcommands.logs import last_lines
 from holdfast.cli.suggestions import COMMANDS, OPTIONS
 
 from tests.sdk.test_rest import Service

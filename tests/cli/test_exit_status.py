@@ -58,12 +58,12 @@ def test_every_invalid_argument_error_is_wrong_usage(code: str, monkeypatch: pyt
     def version(_arguments: object) -> None:
         raise error(code, "it failed")
 
-    monkeypatch.setattr(app, "version", version)
+    monkeypatch.setattr("holdfast.cli.subcommands.version.version", version)
     assert app.run(["version"]) == (2 if isinstance(error(code, ""), InvalidArgumentError) else 125)
 
 
 def test_up_without_the_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("holdfast.cli.server.find_spec", lambda _: None)
+    monkeypatch.setattr("holdfast.cli.subcommands.up.find_spec", lambda _: None)
     assert run(["up", "--json"]) == 2
     error = json.loads(capsys.readouterr().err)["error"]
     assert (error["code"], error["hint"]) == ("unsupported", "pip install 'holdfast[server]'")

@@ -31,7 +31,7 @@ def test_a_command_that_only_asks_the_service_imports_no_session(module: str) ->
     session = {
         "holdfast._sync.sandbox",
         "holdfast._transport.session.engine",
-        "holdfast_wire.session_base",
+        "holdfast_wire.session.base",
         "holdfast._requests",
         "msgpack",
     }

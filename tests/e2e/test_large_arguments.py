@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from holdfast import ArgumentsTooLongError, ConflictError, HoldfastError, RequestTooLargeError, Sandbox, SandboxClient, Shell
-from holdfast.cli.execute import leave
+from holdfast.cli.subcommands.execute import leave
 from holdfast_wire.limits import PARAMS_BYTES, WINDOW_BYTES
 
 from tests.e2e.error_checks import is_clear

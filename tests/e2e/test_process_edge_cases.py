@@ -170,6 +170,6 @@ def test_operations_that_rest_lacks_are_refused_and_not_ignored(stack: Stack, sa
 
 def test_the_limit_of_open_channels_raises_quota_error(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.exec("true").check()
-    monkeypatch.setattr("holdfast_wire.client_session.CHANNELS", 0)
+    monkeypatch.setattr("holdfast_wire.session.client_session.CHANNELS", 0)
     with pytest.raises(QuotaError, match="open channels"):
         sandbox.exec("true")

@@ -21,10 +21,10 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.engine import Engine
 from holdfast._transport.session.sinks import new_command, open_command
-from holdfast_wire.agent_session import AgentSession
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import WINDOW_BYTES, Timing
+from holdfast_wire.session.agent_session import AgentSession
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus

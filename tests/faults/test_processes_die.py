@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from holdfast import AsyncSandbox, AsyncSandboxClient, AuthenticationError, ConflictError, HoldfastError, SandboxClient, SessionFencedError
 from holdfast._transport.aio.driver import SessionDriver
-from holdfast_wire.client_session import ClientSession
+from holdfast_wire.session.client_session import ClientSession
 
 from tests.support.stack import Stack
 from tests.support.until import until_async

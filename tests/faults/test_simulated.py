@@ -95,7 +95,7 @@ def _a_new_agent_accepts_the_old_session(patch: pytest.MonkeyPatch) -> None:
 
 def _gaps_are_sent_without_credit(patch: pytest.MonkeyPatch) -> None:
     original = Presenter.pump
-    patch.setattr("holdfast_wire.halves.CONTROL_SLACK", 8)  # a world is too short for the 4 096 there are
+    patch.setattr("holdfast_wire.session.halves.CONTROL_SLACK", 8)  # a world is too short for the 4 096 there are
 
     def pump(self: Presenter) -> bool:
         assert self._reader is not None

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from session_agent.agent.process.privileges import dropped_capabilities
-from session_agent.node import syscalls
+from session_agent.node.kernel import syscalls
 
 
 def serve(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.node import cgroups
-from session_agent.node.cgroups import Limits, SandboxCgroup
-from session_agent.node.hierarchies import Hierarchies, Hierarchy, detect
+from session_agent.node.kernel import cgroups
+from session_agent.node.kernel.cgroups import Limits, SandboxCgroup
+from session_agent.node.kernel.hierarchies import Hierarchies, Hierarchy, detect
 
 V1_FILES = {
     "memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),

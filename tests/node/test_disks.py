@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.node import disks, rootfs
-from session_agent.node.disks import missing_requirement
+from session_agent.node.kernel import disks, rootfs
+from session_agent.node.kernel.disks import missing_requirement
 from session_agent.node.settings import from_environment
 from tests.node.harness import node as running_node
 from tests.node.harness import run
@@ -100,7 +100,7 @@ def test_discarding_a_disk_writes_no_alert_to_the_console(tmp_path: Path, monkey
         return call(fd, number, argument)
 
     assert int(Path(limit).read_text()) > 0
-    monkeypatch.setattr("session_agent.node.disks.fcntl.ioctl", recorded)
+    monkeypatch.setattr("session_agent.node.kernel.disks.fcntl.ioctl", recorded)
     os.close(disk.tree)
     disks.discard(disk.root, disk.file)
     assert limits_seen[-1] == "0"
@@ -134,7 +134,7 @@ def test_disks_created_in_parallel_are_separate_and_belong_to_their_sandbox(tmp_
 
 def test_a_file_system_of_the_machine_is_not_shut_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr("session_agent.node.disks.fcntl.ioctl", lambda fd, number, *rest: calls.append(number))
+    monkeypatch.setattr("session_agent.node.kernel.disks.fcntl.ioctl", lambda fd, number, *rest: calls.append(number))
     root = os.open(tmp_path, os.O_RDONLY)
     disks.discard(root, disks.identity(root))
     assert calls == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from session_agent.node import immortal
+from session_agent.node.zygote import immortal
 
 _COUNTS = """
 import sys

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
+from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS
 from session_agent.node.settings import ID_BASE, NodeSettings
 from tests.node.harness import REPOSITORY, Node, NodeClient, ask, run
 from tests.node.leftovers import first_process

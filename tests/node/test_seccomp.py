@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from session_agent.node import seccomp
+from session_agent.node.kernel import seccomp
 from tests.node.bpf import decide
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000

@@ -24,7 +24,7 @@ USER = 54321
 
 def usable_python() -> str:
     """An interpreter that the user may execute and that can import what the node imports."""
-    code = "import sys, session_agent.node.zygote, tests.node.entry; assert sys.version_info >= (3, 11)"
+    code = "import sys, session_agent.node.zygote.forking, tests.node.entry; assert sys.version_info >= (3, 11)"
     path = os.pathsep.join(part for part in sys.path if part)
     for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
         try:

@@ -55,7 +55,7 @@ def test_agents_map_no_library_that_they_do_not_use() -> None:
     modules, mapped, masked, kind = json.loads(done.stdout)
     assert not {"_ssl", "_lzma", "_bz2", "csv", "email", "importlib.metadata", "zipfile"} & set(modules)
     assert not [name for name in mapped if name.startswith(("libssl", "liblzma", "libbz2", "_csv"))]
-    assert {"session_agent.agent.files.archive", "session_agent.agent.shell.shell"} <= set(modules)
+    assert {"session_agent.agent.files.archives.download", "session_agent.agent.shell.shell"} <= set(modules)
     assert (masked, kind) == ("6060", "builtin_function_or_method")
 
 

@@ -73,7 +73,7 @@ def test_the_bundle_contains_nothing_unneeded(bundle: Bundle) -> None:
     assert {
         "session_agent.agent.startup.server",
         "session_agent.agent.startup.install",
-        "holdfast_wire.agent_session",
+        "holdfast_wire.session.agent_session",
         "msgpack._cmsgpack",
         "websockets.speedups",
     } <= names

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from holdfast_wire.channels import IMPERATIVES
+from holdfast_wire.session.channels import IMPERATIVES
 
 from session_agent.agent.startup.handlers import LazyHandlers
 from session_agent.bundle import store
@@ -22,7 +22,9 @@ pytestmark = pytest.mark.timeout(120)
 _WITH_INSPECT = sys.version_info >= (3, 14)
 ANONYMOUS_KIB = (13 if _WITH_INSPECT else 11) * 1024
 """10.5 MiB with Python 3.11 on amd64, 12.4 with 3.14."""
-_NEVER = {"random", "session_agent.agent.files.patch", "session_agent.agent.network.tunnel"} | (set() if _WITH_INSPECT else {"ast", "dis"})
+_NEVER = {"random", "session_agent.agent.files.patches.patch", "session_agent.agent.network.tunnel"} | (
+    set() if _WITH_INSPECT else {"ast", "dis"}
+)
 _STARTED = """
 import marshal, os, sys
 with open(f"{sys.prefix}/agent/main.pyc", "rb") as file:
@@ -65,7 +67,7 @@ def test_an_idle_agent_is_small(bundle: Bundle, tmp_path: Path) -> None:
     assert waiting == sorted(store.LATER)
     assert not crypto
     assert not _NEVER & set(modules)
-    assert {"session_agent.agent.shell.shell", "session_agent.agent.files.operations"} <= set(modules)
+    assert {"session_agent.agent.shell.shell", "session_agent.agent.files.trees.operations"} <= set(modules)
     assert 1024 < anonymous_kib < ANONYMOUS_KIB
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, TransferSink
-from holdfast_wire.client_session import ClientSession
 from holdfast_wire.frames import Exited, Output
+from holdfast_wire.session.client_session import ClientSession
 
 
 class LinkEvent:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.files import extract as extracting
-from session_agent.agent.files.tar import TarLimits
+from session_agent.agent.files.archives import upload as extracting
+from session_agent.agent.files.archives.tar import TarLimits
 from session_agent.agent.files.transfers import finish
 from tests.session_agent.trees_and_tars import DIR, HARD, LINK, info, send, tar, upload
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session_agent.agent.files.tar import END, Member, TarReader, header, padding
+from session_agent.agent.files.archives.tar import END, Member, TarReader, header, padding
 from tests.support.hostile import check_tar, damaged, read_tar, recording, resum
 
 NAME = st.binary(min_size=1, max_size=300).map(lambda b: b.replace(b"\0", b"0").replace(b"/", b"_"))

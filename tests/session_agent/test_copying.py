@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from session_agent.agent.files import copying
-from session_agent.agent.files.operations import open_fs
+from session_agent.agent.files.trees import copy as copying
+from session_agent.agent.files.trees.operations import open_fs
 from tests.support.channel import FakeChannel, serve
 from tests.support.own_process import in_own_process
 from tests.support.requires import requires
@@ -197,7 +197,7 @@ async def test_a_tree_deeper_than_the_longest_path(tmp_path: Path) -> None:
 
 async def test_a_cancelled_copy_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stops between two time slices."""
-    monkeypatch.setattr("session_agent.agent.files.copying._SLICE_S", 0.0)
+    monkeypatch.setattr("session_agent.agent.files.trees.copy._SLICE_S", 0.0)
     (tmp_path / "tree").mkdir()
     for number in range(2000):
         (tmp_path / f"tree/{number}").touch()

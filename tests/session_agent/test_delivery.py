@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast_wire.frames import Exited, Fact, Gap, Output, Started
-from holdfast_wire.halves import SendHalf
 from holdfast_wire.limits import CONTROL_SLACK, WINDOW_BYTES
+from holdfast_wire.session.halves import SendHalf
 
 from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.records import Record

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from session_agent.agent.files.operations import open_fs
+from session_agent.agent.files.trees.operations import open_fs
 from tests.support.channel import FakeChannel, serve
 from tests.support.requires import requires
 

@@ -11,9 +11,9 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.files.operations import open_fs
 from session_agent.agent.files.read import open_read
 from session_agent.agent.files.transfers import Incoming, Outgoing, Sink, Source
+from session_agent.agent.files.trees.operations import open_fs
 from session_agent.agent.files.write import open_write
 from tests.support.channel import DEADLINE_S, Context, FakeChannel, serve
 from tests.support.own_process import in_own_process

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from session_agent import trees
-from session_agent.agent.files import copying, tree_operations
+from session_agent.agent.files.trees import copy as copying
+from session_agent.agent.files.trees import moves as tree_operations
 from tests.session_agent.test_files_ops import entries, fs
 from tests.support.requires import requires
 

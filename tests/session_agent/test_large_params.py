@@ -10,8 +10,8 @@ import pytest
 from holdfast_wire.codec import encode_item
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import AnyItem, Close, Failed, Hello, Open, Signal, Write
-from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import PARAMS_BYTES, PARAMS_CONTAINERS, PARAMS_ITEMS, PARAMS_SANDBOX_BYTES
+from holdfast_wire.session.halves import ByteCounter
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.session.channels import Channel, Handler

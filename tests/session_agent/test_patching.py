@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from session_agent.agent.files import patch as patching
-from session_agent.agent.files.patch import open_patch
+from session_agent.agent.files.patches import patch as patching
+from session_agent.agent.files.patches.patch import open_patch
 from session_agent.agent.files.transfers import finish
 from tests.support.channel import FakeChannel, serve
 

@@ -10,9 +10,9 @@ from holdfast_wire.records import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session_agent.agent.files import unified_diff
-from session_agent.agent.files.diff_parser import parse
-from session_agent.agent.files.unified_diff import FilePatch, Hunk, PatchError, apply, prefix_depth
+from session_agent.agent.files.patches import unified_diff
+from session_agent.agent.files.patches.diff_parser import parse
+from session_agent.agent.files.patches.unified_diff import FilePatch, Hunk, PatchError, apply, prefix_depth
 
 LINE = st.sampled_from([b"a", b"b", b"c", b"", b"  x", b"-- ", b"++ b", b"@@ -1 +1 @@", b"\r", b"d\r", b"\\ No", b"diff --git a/x b/x"])
 TEXT = st.lists(LINE, max_size=30)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_wire import halves
-from holdfast_wire.agent_session import AgentSession
 from holdfast_wire.codec import decode, encode, encode_item
-from holdfast_wire.events import Delivered
 from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Open, Opened, Run
 from holdfast_wire.limits import WINDOW_BYTES
+from holdfast_wire.session import halves
+from holdfast_wire.session.agent_session import AgentSession
+from holdfast_wire.session.events import Delivered
 
 from session_agent.agent.context import SandboxLimits
 from session_agent.agent.session.sessions import Sessions

@@ -13,9 +13,9 @@ import msgpack
 import pytest
 from holdfast_wire.frames import Closed
 
-from session_agent.agent.files import watching
-from session_agent.agent.files.inotify import OVERFLOW, Event, Inotify
-from session_agent.agent.files.watching import WatchedTree, open_watch
+from session_agent.agent.files.trees import watch as watching
+from session_agent.agent.files.trees.inotify import OVERFLOW, Event, Inotify
+from session_agent.agent.files.trees.watch import WatchedTree, open_watch
 from tests.support.channel import DEADLINE_S, FakeChannel, serve
 from tests.support.own_process import in_own_process
 from tests.support.requires import requires

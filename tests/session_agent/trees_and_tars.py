@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from session_agent.agent.files.archive import open_download
-from session_agent.agent.files.extract import open_upload
+from session_agent.agent.files.archives.download import open_download
+from session_agent.agent.files.archives.upload import open_upload
 from tests.support.channel import FakeChannel, serve
 
 LINK, HARD, DIR = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE

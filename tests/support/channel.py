@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from holdfast_wire.channels import State, next_state
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Fact, Failed, Opened, Output
 from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
+from holdfast_wire.session.channels import State, next_state
 
 from session_agent.agent.output.read_ahead import ReadAheadQuota
 from session_agent.agent.settings import AgentSettings

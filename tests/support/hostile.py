@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.files.diff_parser import parse
-from session_agent.agent.files.tar import Member, TarLimits, TarReader
+from session_agent.agent.files.archives.tar import Member, TarLimits, TarReader
+from session_agent.agent.files.patches.diff_parser import parse
+from session_agent.agent.files.patches.unified_diff import PatchError, apply, prefix_depth
 from session_agent.agent.files.transfers import Sink, finish
-from session_agent.agent.files.unified_diff import PatchError, apply, prefix_depth
 
 Events = list[tuple[Member, bytes]]
 

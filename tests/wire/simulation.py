@@ -11,13 +11,13 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from holdfast_wire.agent_session import AgentSession
-from holdfast_wire.client_session import ClientSession
 from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.events import Attached, Delivered, Dropped, Lost, Retired, Silent, Writable
 from holdfast_wire.frames import Close, Closed, Exited, Hello, Open, Opened, Output, Run, Started, Write
 from holdfast_wire.limits import DATA_BYTES, Timing
+from holdfast_wire.session.agent_session import AgentSession
+from holdfast_wire.session.client_session import ClientSession
+from holdfast_wire.session.events import Attached, Delivered, Dropped, Lost, Retired, Silent, Writable
 
 from .plans import Job, Plan, ViolationError, Wire, pattern
 

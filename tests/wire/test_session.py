@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from holdfast_wire.agent_session import AgentSession
-from holdfast_wire.client_session import ClientSession
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.events import Attached, Delivered, Dropped, Lost, Ponged, Retired, Silent
 from holdfast_wire.frames import (
     Ack,
     Close,
@@ -27,6 +24,9 @@ from holdfast_wire.frames import (
     Write,
 )
 from holdfast_wire.limits import CHANNELS, WINDOW_BYTES
+from holdfast_wire.session.agent_session import AgentSession
+from holdfast_wire.session.client_session import ClientSession
+from holdfast_wire.session.events import Attached, Delivered, Dropped, Lost, Ponged, Retired, Silent
 
 ID, SECRET = "a-session-for-tests", b"a secret of tests"
 

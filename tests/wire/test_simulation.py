@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from holdfast_wire.agent_session import AgentSession
-from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import AnyItem, Hello
-from holdfast_wire.halves import ReceiveHalf, SendHalf
-from holdfast_wire.session_base import Session
+from holdfast_wire.session.agent_session import AgentSession
+from holdfast_wire.session.base import Session
+from holdfast_wire.session.client_session import ClientSession
+from holdfast_wire.session.halves import ReceiveHalf, SendHalf
 
 from tests.support.planted import Plant, expect_caught
 

@@ -64,13 +64,6 @@ def _report_usage(why: UsageError, *, as_json: bool) -> None:
         print_note(f"{why.usage}\n  {why.program} --help for details")
 
 
-def version(arguments: Arguments) -> None:
-    """``holdfast version``."""
-    import holdfast
-
-    sys.stdout.write(f'{{"version": "{holdfast.__version__}"}}\n' if arguments.json else f"holdfast {holdfast.__version__}\n")
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status. Errors go to standard error as ``holdfast: message`` and a hint."""
     words = list(arguments)
@@ -90,18 +83,13 @@ def run(arguments: Sequence[str]) -> int:
     return _run(parsed)
 
 
-def recipes(arguments: Arguments) -> int:
-    """``holdfast recipes``: its package is imported only for this command."""
-    return int(import_module("holdfast_recipes.cli").main([*arguments.argv, *["--json"] * arguments.json]))
-
-
 def _run(parsed: Arguments) -> int:
     module, _, function = parsed.entry.partition(":")
     from holdfast import _errors
     from holdfast._errors import HoldfastError, InvalidArgumentError
 
     try:
-        command = getattr(import_module(f"holdfast.cli.{module}"), function)
+        command = getattr(import_module(f"holdfast.cli.subcommands.{module}"), function)
         gc.enable()
         status = int(command(parsed) or 0)
         sys.stdout.flush()

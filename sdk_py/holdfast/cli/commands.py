@@ -1,7 +1,7 @@
 """The commands of the command line: names, options, and the function of each.
 
 Owns the list of commands and their texts; ``command_line`` parses command lines with it. Functions are named ``module:function`` below
-``holdfast.cli`` and imported when they are used.
+``subcommands`` and imported when they are used.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _lines(text: str) -> int | None:
 
 _COMMANDS = {command.name: command for command in (
     Command(
-        "run", "create a sandbox and run a command in it", "running:run", "IMAGE",
+        "run", "create a sandbox and run a command in it", "run:run", "IMAGE",
         Option("--rm", "delete the sandbox once the command has ended; with -d, some seconds later"),
         Option("--entrypoint", "the program to run; the words after IMAGE are its arguments", "PROGRAM", closes=True),
         *_RUNNING, *_MAKING, *_PLACE,
@@ -108,7 +108,7 @@ continue to run.
         more="The same as exec -it SANDBOX bash; sh if the image has no bash.",
     ),
     Command(
-        "cp", "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
+        "cp", "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "cp:copy", "SOURCE TARGET",
         Option("-L --follow-link", "follow a local link that is named as the source"),
         Option("-q --quiet", "do not report what is left out"),
         Option("-r -a -R --recursive --archive", "no effect; directories are always copied completely, with their modes"),
@@ -172,7 +172,7 @@ the command has ended and its output was read to the end.
         "image rm", "remove images", "images:remove", "NAME...", Option("-f --force", _NO_EFFECT),
     ),
     Command(
-        "up", "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "server:up", "",
+        "up", "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "up:up", "",
         Option("-p --port", "the gateway's port on 127.0.0.1 (PORT, else 8765)", "PORT"),
         Option("--data", "the folder of this stack (HOLDFAST_DATA, else .holdfast)", "DIR"),
         Option("--procfile", "the processes to run instead", "FILE"),
@@ -205,8 +205,8 @@ sandbox are counted.
 """,
     ),
     Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor"),
-    Command("version", "print the version", "app:version"),
-    Delegated("recipes", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)", "app:recipes", "COMMAND"),
+    Command("version", "print the version", "version:version"),
+    Delegated("recipes", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)", "recipes:recipes", "COMMAND"),
 )}  # fmt: skip
 NAMES = sorted({*_COMMANDS, *ALIASES, "help"})
 

@@ -1,6 +1,6 @@
 """Connects the local terminal to a terminal in a sandbox: raw mode, input, output and window size.
 
-Owns the mode of the local terminal, and the end of the loop. The commands that use it are in ``execute``.
+Owns the mode of the local terminal, and the end of the loop. The commands that use it are in ``subcommands.execute``.
 """
 
 from __future__ import annotations

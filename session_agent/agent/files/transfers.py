@@ -18,8 +18,8 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
-from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.session.halves import ByteCounter
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.process.users import User

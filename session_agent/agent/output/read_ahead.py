@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast_wire.halves import ByteCounter
+from holdfast_wire.session.halves import ByteCounter
 
 LIMIT_BYTES = 16 * 1024 * 1024
 READERS = 16

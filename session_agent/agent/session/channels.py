@@ -64,7 +64,7 @@ class Handler:
     """Serves one channel. Its methods are called on the loop; they must not block, and raise only ``HoldfastError``.
 
     A subclass implements the requests that its kind of channel accepts. The session refuses all others
-    (``holdfast_wire.channels.IMPERATIVES``), so the methods here do nothing.
+    (``holdfast_wire.session.channels.IMPERATIVES``), so the methods here do nothing.
     """
 
     def run(self, command_id: str, params: dict[str, Any]) -> None:

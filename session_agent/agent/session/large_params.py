@@ -13,8 +13,8 @@ from typing import Any
 from holdfast_wire.codec import decode_params
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Failed
-from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import PARAMS_BYTES, PARAMS_SANDBOX_BYTES
+from holdfast_wire.session.halves import ByteCounter
 
 from .channels import Channel, Handler
 

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast_wire.agent_session import AgentSession, check_hello
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.events import Delivered, Dropped, Event, Retired, Writable
 from holdfast_wire.frames import Close, Exited, Fact, Failed, Hello, Open, Resize, Run, Signal, Write
-from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import SESSIONS, UNACKED_MEMORY_SHARE, UNACKED_SANDBOX_BYTES, UNACKED_SESSION_BYTES, Timing
+from holdfast_wire.session.agent_session import AgentSession, check_hello
+from holdfast_wire.session.events import Delivered, Dropped, Event, Retired, Writable
+from holdfast_wire.session.halves import ByteCounter
 
 from .channels import Factory, Handler
 from .large_params import PACKED, Gathering

@@ -19,14 +19,14 @@ USUAL = {
     "shell": f"{_PACKAGE}.shell.channel",
     "read": f"{_PACKAGE}.files.read",
     "write": f"{_PACKAGE}.files.write",
-    "fs": f"{_PACKAGE}.files.operations",
+    "fs": f"{_PACKAGE}.files.trees.operations",
 }
 """Imported shortly after a container's agent listens."""
 MODULES = USUAL | {
-    "watch": f"{_PACKAGE}.files.watching",
-    "download": f"{_PACKAGE}.files.archive",
-    "upload": f"{_PACKAGE}.files.extract",
-    "patch": f"{_PACKAGE}.files.patch",
+    "watch": f"{_PACKAGE}.files.trees.watch",
+    "download": f"{_PACKAGE}.files.archives.download",
+    "upload": f"{_PACKAGE}.files.archives.upload",
+    "patch": f"{_PACKAGE}.files.patches.patch",
     "terminal": f"{_PACKAGE}.commands.terminal",
     "tunnel": f"{_PACKAGE}.network.tunnel",
 }

@@ -24,7 +24,7 @@ from typing import IO, Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images.links import MAX_PARTS, OPAQUE_XATTR, link_at, without_links
-from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
+from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS
 
 _OVERLAY = "user.overlay."
 _ORIGIN_XATTR = "user.overlay.origin"

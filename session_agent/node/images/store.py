@@ -24,8 +24,8 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node.images import formats, host, links, names, pull, skeleton
 from session_agent.node.images.layers import NOBODY, LayerLimits
 from session_agent.node.images.spec import ImageSpec
-from session_agent.node.namespaces import IdMap
-from session_agent.node.rootfs import MAX_LAYERS
+from session_agent.node.kernel.namespaces import IdMap
+from session_agent.node.kernel.rootfs import MAX_LAYERS
 
 log = logging.getLogger(__name__)
 _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1

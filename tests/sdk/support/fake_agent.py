@@ -17,12 +17,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
-from holdfast_wire.agent_session import AgentSession
 from holdfast_wire.codec import decode, encode
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.events import Dropped, Writable
 from holdfast_wire.frames import Close, Closed, Exited, Failed, GoAway, Hello, Open, Opened, Resize, Run, Signal, Write
 from holdfast_wire.limits import Timing
+from holdfast_wire.session.agent_session import AgentSession
+from holdfast_wire.session.events import Dropped, Writable
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed

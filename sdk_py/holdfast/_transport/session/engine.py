@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
-from holdfast_wire.events import Attached, Lost, Silent, Writable
 from holdfast_wire.frames import GoAway, Item
+from holdfast_wire.session.client_session import ClientSession
+from holdfast_wire.session.events import Attached, Lost, Silent, Writable
 
 from holdfast._errors import error, from_map, typed
 from holdfast._log import log

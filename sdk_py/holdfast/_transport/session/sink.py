@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Close, Item, Write
 from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.session.client_session import ClientSession
 
 
 class AnyEvent(Protocol):

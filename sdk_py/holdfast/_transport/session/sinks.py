@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Close, Closed, Failed, Gap, Item, Opened, Output, Resize, Run
 from holdfast_wire.limits import RUN_QUEUE
+from holdfast_wire.session.client_session import ClientSession
 
 from holdfast._errors import RemoteFileError, error, from_map
 from holdfast._transport.session.command_call import SMALL_BYTES, Call

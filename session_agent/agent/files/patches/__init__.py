@@ -1,0 +1,1 @@
+"""Patches: unified diffs, applied to files completely or not at all."""

@@ -1,0 +1,1 @@
+"""Operations on directory trees: list, search, copy, move, remove and watch."""

@@ -1,0 +1,225 @@
+"""The disk of one sandbox: an ext4 file system of a fixed size in an unnamed sparse file, through a loop device.
+
+Owns blank disks (copies of a formatted template), mounting one, and discarding one without writing its unsaved pages. The kernel itself
+returns ENOSPC when the disk is full, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and mkfs.ext4;
+``missing_requirement`` returns what is missing. Quotas would be cheaper, but few kernels and mounts support them. Called by containers.py
+on threads: every step here waits for a device. Infra decision 0023.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from session_agent.node.kernel import rootfs
+from session_agent.node.kernel import syscalls as sys_
+
+LEAST_BYTES = 64 << 20
+"""Smaller disks are kept in memory: the file system would consist mostly of its own tables."""
+_CONTROL = "/dev/loop-control"
+_GET_FREE, _CONFIGURE, _STATUS = 0x4C82, 0x4C0A, 0x4C05
+_STATUS_BYTES = 232
+_LOOP_MAJOR = 7
+_AUTOCLEAR, _DIRECT_IO = 4, 16
+_EXT4_SHUTDOWN, _WITHOUT_FLUSH = 0x8004587D, 2
+_ATTEMPTS = 64
+# All tables in one place and without copies: then only 72 KiB in few pieces are copied for each disk.
+_FORMAT = (
+    "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2", "-m", "0", "-b", "4096", "-i", "8192",
+    "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0,packed_meta_blocks=1",
+)  # fmt: skip
+# No barriers and no journal, because a disk does not outlive its sandbox. ``discard`` returns freed blocks to the machine.
+_OPTIONS = ("nobarrier", "noinit_itable", "discard")
+_TEMPLATES = 8
+FileId = tuple[int, int]
+"""Device and inode of a file."""
+
+
+class Disk(NamedTuple):
+    """A disk in use: a detached mount, an open directory that keeps it mounted, and the identity of the file behind it."""
+
+    tree: int
+    root: int
+    file: FileId
+
+
+class Disks:
+    """Disks below *directory*, with a sandbox's folders on each. A template is created once per size; at most _TEMPLATES are kept."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._templates: dict[int, list[tuple[int, bytes]]] = {}
+        self._making = threading.Lock()
+
+    def create(self, size_bytes: int, owner: int) -> Disk:
+        """Create a disk for the sandbox whose root has the id *owner*.
+
+        Blocks for milliseconds; threads do not wait for each other. Raises OSError.
+        """
+        size_bytes = size_bytes // 4096 * 4096
+        with self._making:
+            template = self._templates.get(size_bytes)
+            if template is None:
+                template = self._format(size_bytes)
+                while len(self._templates) >= _TEMPLATES:
+                    del self._templates[next(iter(self._templates))]
+                self._templates[size_bytes] = template
+        made = self._unnamed(size_bytes)
+        try:
+            for offset, data in template:
+                os.pwrite(made, data, offset)
+            return _attach(made, owner)
+        finally:
+            os.close(made)
+
+    def _format(self, size_bytes: int) -> list[tuple[int, bytes]]:
+        """Format a disk; returns the non-empty ranges and their content."""
+        made = self._unnamed(size_bytes)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".template-", dir=self._directory) as folder:
+                rootfs.prepare_folder(folder)
+                try:
+                    done = subprocess.run(
+                        [_mkfs() or "mkfs.ext4", *_FORMAT, "-d", folder, f"/proc/self/fd/{made}"],
+                        pass_fds=[made], capture_output=True, check=False, timeout=60,
+                    )  # fmt: skip
+                except subprocess.TimeoutExpired as slow:
+                    raise OSError(errno.ETIMEDOUT, f"mkfs.ext4 took more than {slow.timeout:g} s") from None
+            if done.returncode != 0:
+                raise OSError(errno.EIO, f"mkfs.ext4: {done.stderr.decode(errors='replace').strip()[:300]}")
+            return list(_data(made))
+        finally:
+            os.close(made)
+
+    def _unnamed(self, size_bytes: int) -> int:
+        made = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        os.ftruncate(made, size_bytes)
+        return made
+
+
+def missing_requirement(directory: str) -> str:
+    """Why no disk can be created on this machine; empty if a test disk was created."""
+    if os.geteuid() != 0:
+        return "only root can use loop devices"
+    if not _mkfs():
+        return "there is no mkfs.ext4"
+    if not os.path.exists(_CONTROL):
+        return f"there is no {_CONTROL}"
+    disks = Disks(directory)
+    try:
+        disk = disks.create(LEAST_BYTES, 0)
+        os.close(disk.tree)
+        discard(disk.root, disk.file)
+        return ""
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+
+
+def _attach(blank: int, owner: int) -> Disk:
+    """Mount *blank* and give its existing files to *owner*. Waits for the device. Raises OSError."""
+    device = _loop(blank)
+    try:
+        tree = sys_.new_mount("ext4", f"/proc/self/fd/{device}", _OPTIONS, sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV)
+    finally:
+        os.close(device)
+    try:
+        root = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
+        try:
+            for path in (".", *rootfs.PREPARED):
+                os.chown(path, owner, owner, dir_fd=root)
+            return Disk(tree, root, identity(blank))
+        except BaseException:
+            os.close(root)
+            raise
+    except BaseException:
+        os.close(tree)
+        raise
+
+
+def identity(file: int) -> FileId:
+    """The identity of the open *file*: device and inode."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
+
+
+def discard(root: int, disk: FileId) -> None:
+    """Close the directory of *disk*, whose sandbox has ended. Unwritten data is dropped, because writing it could take minutes."""
+    try:
+        # The call would shut down any file system, so check first that this is the disk's own.
+        device, file = _backing(root)
+        if file == disk:
+            _silence(device)
+            fcntl.ioctl(root, _EXT4_SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
+    except OSError:
+        pass
+    finally:
+        os.close(root)
+
+
+def _silence(device: str) -> None:
+    """Suppress ext4's message about the shutdown on the machine's console, where a serial line takes half a millisecond for it."""
+    try:
+        with open(f"/sys/fs/ext4/{device}/msg_ratelimit_burst", "w", encoding="ascii") as file:
+            file.write("0")
+    except OSError:
+        pass
+
+
+def _backing(root: int) -> tuple[str, FileId | None]:
+    """The loop device that *root* is on, and the file behind it; no file if it is on another kind of device."""
+    device = os.fstat(root).st_dev
+    if os.major(device) != _LOOP_MAJOR:
+        return "", None
+    name = os.path.basename(os.readlink(f"/sys/dev/block/{_LOOP_MAJOR}:{os.minor(device)}"))
+    loop = os.open(f"/dev/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(loop).st_rdev != device:
+            return name, None
+        backing: FileId = struct.unpack_from("=QQ", fcntl.ioctl(loop, _STATUS, bytes(_STATUS_BYTES)))
+        return name, backing
+    finally:
+        os.close(loop)
+
+
+def _loop(disk: int) -> int:
+    config = struct.pack("II", disk, 4096) + struct.pack("5Q4I64s32s32s2Q", *[0] * 8, _AUTOCLEAR | _DIRECT_IO, b"", b"", b"", 0, 0)
+    control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for _ in range(_ATTEMPTS):
+            device = os.open(f"/dev/loop{fcntl.ioctl(control, _GET_FREE)}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.ioctl(device, _CONFIGURE, config + bytes(64))
+                return device
+            except OSError as error:
+                os.close(device)
+                # Another process has taken the same number first.
+                if error.errno != errno.EBUSY:
+                    raise
+    finally:
+        os.close(control)
+    raise OSError(errno.EBUSY, "no loop device is free")
+
+
+def _data(file: int) -> Iterator[tuple[int, bytes]]:
+    end = 0
+    while True:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, os.pread(file, end - start, start)
+
+
+def _mkfs() -> str | None:
+    return shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
