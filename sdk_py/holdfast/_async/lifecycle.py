@@ -8,26 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import Any, Never, Self
 from warnings import warn
 
 from holdfast._arguments import LIFETIME_MOST_S, seconds_up_to
-from holdfast._async.attachable import AsyncAttachable
+from holdfast._async.attachable import AsyncAttachable, AsyncOwner
 from holdfast._errors import SandboxLostError, UnsupportedError, from_map
 from holdfast._public import public
 from holdfast._requests import network_body
 from holdfast._results import SandboxInfo, ending
 from holdfast._session_token import SessionToken
 
-if TYPE_CHECKING:
-    from holdfast import AsyncSandboxClient  # by its public name: its module imports this one
-
 
 @public
 class AsyncLifecycle(AsyncAttachable):
     """The part of a sandbox object that handles the service's record and the end of the sandbox."""
 
-    def __init__(self, client: AsyncSandboxClient, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
+    def __init__(self, client: AsyncOwner, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
         super().__init__(client, sandbox_id, token)
         self._info = info
         self._deleted = False
@@ -35,11 +32,6 @@ class AsyncLifecycle(AsyncAttachable):
         self._owns_client = False
         self._request: dict[str, Any] | None = None
         """The request that created it, if this client did."""
-
-    @property
-    def client(self) -> AsyncSandboxClient:
-        """The client that this object was created with."""
-        return self._client
 
     @property
     def sandbox_id(self) -> str:

@@ -56,6 +56,12 @@ class AsyncSandbox(AsyncLifecycle):
         self.files = AsyncFiles(self)
         """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
 
+    @property
+    def client(self) -> AsyncSandboxClient:
+        """The client that this object was created with."""
+        client: AsyncSandboxClient = self._client  # type: ignore[assignment]  # the only class that is an ``AsyncOwner``
+        return client
+
     @classmethod
     @opening
     async def create(cls, image: str, *, url: str | None = None, api_key: str | None = None, **options: Any) -> AsyncSandbox:

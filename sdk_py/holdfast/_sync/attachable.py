@@ -10,20 +10,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._sync.shell import Shell
 from holdfast._errors import ClientClosedError, HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
+from holdfast._options import Options
 from holdfast._public import public
+from holdfast._results import SandboxInfo
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads.driver import SessionDriver
 from holdfast._transport.threads.events import Background, Event, Lock
 from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
-if TYPE_CHECKING:
-    from holdfast import SandboxClient  # by its public name: its module imports this one
+
+class Owner(Protocol):
+    """The client of a sandbox object, as the object uses it. The client's own module imports this one."""
+
+    _rest: Rest
+    _options: Options
+    _in_use: set[Any]
+    """What is closed together with the client."""
+
+    @property
+    def _closed(self) -> bool: ...
+
+    def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]: ...
+
+    def _forget(self, sandbox_id: str, key: str, status: str = "") -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Resources:
@@ -83,9 +100,9 @@ class Resources:
 class Attachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, client: SandboxClient, sandbox_id: str, token: SessionToken | None) -> None:
+    def __init__(self, client: Owner, sandbox_id: str, token: SessionToken | None) -> None:
         self.id = sandbox_id
-        self._client = client
+        self._client: Owner = client
         self._rest = client._rest
         self._options = client._options
         self._token = token

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import Any, Never, Self
 from warnings import warn
 
 from holdfast._arguments import LIFETIME_MOST_S, seconds_up_to
-from holdfast._sync.attachable import Attachable
+from holdfast._sync.attachable import Attachable, Owner
 from holdfast._errors import SandboxLostError, UnsupportedError, from_map
 from holdfast._public import public
 from holdfast._requests import network_body
 from holdfast._results import SandboxInfo, ending
 from holdfast._session_token import SessionToken
 
-if TYPE_CHECKING:
-    from holdfast import SandboxClient  # by its public name: its module imports this one
-
 
 @public
 class Lifecycle(Attachable):
     """The part of a sandbox object that handles the service's record and the end of the sandbox."""
 
-    def __init__(self, client: SandboxClient, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
+    def __init__(self, client: Owner, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
         super().__init__(client, sandbox_id, token)
         self._info = info
         self._deleted = False
@@ -36,11 +33,6 @@ class Lifecycle(Attachable):
         self._owns_client = False
         self._request: dict[str, Any] | None = None
         """The request that created it, if this client did."""
-
-    @property
-    def client(self) -> SandboxClient:
-        """The client that this object was created with."""
-        return self._client
 
     @property
     def sandbox_id(self) -> str:

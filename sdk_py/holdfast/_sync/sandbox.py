@@ -57,6 +57,12 @@ class Sandbox(Lifecycle):
         self.files = Files(self)
         """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
 
+    @property
+    def client(self) -> SandboxClient:
+        """The client that this object was created with."""
+        client: SandboxClient = self._client  # type: ignore[assignment]  # the only class that is an ``AsyncOwner``
+        return client
+
     @classmethod
     @opening
     def create(cls, image: str, *, url: str | None = None, api_key: str | None = None, **options: Any) -> Sandbox:
