@@ -14,17 +14,17 @@ HEAVY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("module", ["execute", "sandboxes", "running", "logs", "images", "copying"])
+@pytest.mark.parametrize("module", ["execute", "sandboxes", "run", "logs", "images", "cp"])
 def test_commands_do_not_import_heavy_libraries(module: str) -> None:
-    code = f"import sys, holdfast.cli.app, holdfast.cli.{module}; print(*sys.modules)"
+    code = f"import sys, holdfast.cli.app, holdfast.cli.subcommands.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    allowed = {"copying": {"tarfile"}, "images": {"dataclasses", "inspect"}}.get(module, set())
+    allowed = {"cp": {"tarfile"}, "images": {"dataclasses", "inspect"}}.get(module, set())
     assert HEAVY & set(done.stdout.split()) <= allowed
 
 
 @pytest.mark.parametrize("module", ["sandboxes", "images"])
 def test_a_command_that_only_asks_the_service_imports_no_session(module: str) -> None:
-    code = f"import sys, holdfast.cli.app, holdfast.cli.{module}; print(*sys.modules)"
+    code = f"import sys, holdfast.cli.app, holdfast.cli.subcommands.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = done.stdout.split()
     assert "holdfast._sync.client" in loaded

@@ -19,7 +19,7 @@ def test_wire_and_agent_may_import_only_what_is_allowed(tmp_path: Path) -> None:
     (agent / "zygote.py").write_text("import os, msgpack\nfrom holdfast_wire import frames\nfrom redis import Redis\n")
     assert import_rules.allow_list_breaches(tmp_path) == [
         "schemas/holdfast_wire/session.py:2: schemas/holdfast_wire may not import websockets",
-        "session_agent/node/zygote/forking.py:3: session_agent may not import redis",
+        "session_agent/node/zygote.py:3: session_agent may not import redis",
     ]
 
 

@@ -142,7 +142,7 @@ def test_a_signal_to_make_alone_ends_the_stack(tmp_path: Path, number: signal.Si
     finally:
         make.kill()
         run.wait_nothing_left()
-    assert "everything has ended" in run.text()
+    assert "all processes have ended" in run.text()
     assert "killed" not in run.text()
 
 

@@ -9,7 +9,7 @@ from session_agent.node.zygote import immortal
 
 _COUNTS = """
 import sys
-from session_agent.node import immortal
+from session_agent.node.zygote import immortal
 
 class Node:
     def __init__(self):
@@ -26,7 +26,7 @@ print(makes > 1000, [count_of(it) for it in (node, node.items, node.items[0], No
 """
 _SHARED = """
 import gc, os, sys
-from session_agent.node import immortal
+from session_agent.node.zygote import immortal
 
 texts = [f"text {number:0200}" for number in range(40_000)]
 if sys.argv[1] == "yes":

@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 SCRIPT = """
-from session_agent.node.zygote_main import leave_out
+from session_agent.node.zygote.__main__ import leave_out
 leave_out()
 import json, sys
-from session_agent.node import zygote
+from session_agent.node.zygote import forking as zygote
 zygote._preload()
 entry = zygote.load_entry("session_agent.agent.startup.server:serve_forked")
 zygote.load_warm_up("session_agent.agent.startup.server:serve_forked")()
@@ -22,10 +22,10 @@ print(json.dumps([modules, sorted(mapped), apply_mask(b"ab", b"\\1\\2\\3\\4").he
 """
 
 COMPILES = """
-from session_agent.node.zygote_main import leave_out
+from session_agent.node.zygote.__main__ import leave_out
 leave_out()
 import sys
-from session_agent.node import zygote
+from session_agent.node.zygote import forking as zygote
 zygote._preload()
 zygote.load_warm_up("session_agent.agent.startup.server:serve_forked")()
 from session_agent.agent.settings import AgentSettings
@@ -36,7 +36,7 @@ print(len(compiled))
 """
 
 FORKS = """
-from session_agent.node.zygote_main import leave_out
+from session_agent.node.zygote.__main__ import leave_out
 leave_out()
 import os, random, threading
 os.register_at_fork(after_in_child=lambda: os.write(1, b"hook "))
