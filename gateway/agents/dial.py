@@ -187,7 +187,7 @@ def _seconds(text: str) -> float | None:
 
 
 class _AnswerReader(asyncio.Protocol):
-    """Reads an answer, then stops reading."""
+    """Reads an answer, then stops reading. Its body needs a Content-Length: the end of the connection does not complete it."""
 
     def __init__(self, answer: asyncio.Future[_Answer]) -> None:
         self.answer = answer

@@ -84,7 +84,7 @@ def test_the_overhead_is_read_from_a_bench_file(cost: object, tmp_path: Path) ->
         (["--headroom", "0.5"], "--headroom must be at least 1"),
         (["--measured", "/nowhere/bench.json"], "cannot read /nowhere/bench.json"),
         (["--measured", "/dev/null"], "/dev/null is not a bench.json"),
-        (["--node-pods", "0"], "a node takes no pod"),
+        (["--node-pods", "0"], "--node-pods must be at least 1"),
         (["IMAGE"], "IMAGE"),
     ],
 )

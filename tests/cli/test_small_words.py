@@ -37,7 +37,7 @@ def test_a_group_of_commands_has_help(typed: str, capsys: pytest.CaptureFixture[
         ("create host --ready-timeout 0", "--ready-timeout must be a number of seconds above 0", "leave it out to wait for an hour"),
         ("create host --lifetime -5", "--lifetime SECONDS must be a number from 0 to 999999999, not '-5'", "usage: holdfast create"),
         ("logs sb -n abc", "-n LINES must be a number from 0", "usage: holdfast logs"),
-        ("create host --name=", "--name must be 1 to 128 printable characters", "correct the argument"),
+        ("create host --name=", "--id (--name) must be 1 to 128 printable characters", "correct the argument"),
         ("create host --disk 0", "--disk must be a size in bytes", "write it as '512Mi', '4Gi' or a number of bytes"),
         ("create host --lifetime 0", "--lifetime must be a number of seconds above 0", "leave it out for the service's default"),
         ("run --timeout 0 host true", "timeout must be a number of seconds above 0", "leave it out for no limit"),

@@ -412,6 +412,17 @@ def test_the_answer_of_a_requested_ping_is_reported_once() -> None:
     assert client.deadline() == 11.0
 
 
+def test_a_probe_behind_a_requested_ping_does_not_hide_its_answer() -> None:
+    pair = Pair()
+    client = pair.client
+    client.events()
+    number = client.ping(6.0)
+    client.tick(client.deadline() or 0.0)
+    pair.up()
+    pair.down()
+    assert client.events() == [Ponged(number)], "the agent answered the probe alone"
+
+
 def test_a_ping_is_not_sent_on_the_next_connection() -> None:
     pair = Pair()
     pair.cut()

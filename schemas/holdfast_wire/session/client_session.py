@@ -83,9 +83,10 @@ class ClientSession(Session):
         return self._pings
 
     def _receive_pong(self, number: int) -> None:
-        if self._answered_ping < number <= self._requested_ping:
-            self._answered_ping = number
-            self._events.append(Ponged(number))
+        answered = min(number, self._requested_ping)  # the agent answers the newest Ping alone, which may be a later probe
+        if number <= self._pings and answered > self._answered_ping:
+            self._answered_ping = answered
+            self._events.append(Ponged(answered))
 
     def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
         if type(item) not in IMPERATIVES.get(channel.kind, UNKNOWN_KIND):

@@ -173,7 +173,7 @@ class Engine:
             self.fail(verdict.why)
             return None
         spent = now - self._down_since
-        definite = verdict.not_holdfast and not self.attached_once and verdict.why.hint != ""
+        definite = verdict.not_holdfast and verdict.answered and not self.attached_once
         if definite or spent >= limit_s:
             self.not_holdfast = verdict.not_holdfast and not self.attached_once
             self.blocked = definite

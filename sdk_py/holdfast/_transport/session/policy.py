@@ -27,12 +27,17 @@ RETRY_AFTER_MAX_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``fatal`` ends the session; without it, try again, not before ``retry_after_s``. ``not_holdfast``: no Holdfast service answered."""
+    """What follows from the end of a connection.
+
+    ``fatal`` ends the session; without it, try again, not before ``retry_after_s``. ``not_holdfast``: no Holdfast service answered.
+    ``answered``: there was an answer, so another attempt would probably get the same.
+    """
 
     why: HoldfastError
     fatal: bool
     retry_after_s: float = 0.0
     not_holdfast: bool = False
+    answered: bool = True
 
 
 def problem(headers: Mapping[str, str], body: bytes) -> HoldfastError | None:
@@ -74,8 +79,9 @@ def judge_refusal(refusal: Refusal, *, attached_before: bool) -> Verdict:
             known = error("sandbox_gone", "the sandbox is gone and its record has expired", reason="unknown")
         return Verdict(known, fatal=not known.retryable, retry_after_s=retry_after(refusal.headers))
     if refusal.status == 0:
-        why = error("agent_unreachable", "the connection ended before the WebSocket handshake was answered", hint="")
-        return Verdict(why, fatal=False, not_holdfast=True)
+        hint = "check the URL, and that the service runs; if a proxy blocks WebSockets, transport='rest' works without them"
+        why = error("agent_unreachable", "the connection ended before the WebSocket handshake was answered", hint=hint)
+        return Verdict(why, fatal=False, not_holdfast=True, answered=False)
     why = error(
         "agent_unreachable",
         f"the service answered HTTP {refusal.status} to the WebSocket handshake",

@@ -88,7 +88,7 @@ def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) 
     bound = min(fits, key=lambda name: fits[name])
     per_node = fits[bound]
     if per_node < 1:
-        raise ValueError(f"no sandbox fits on a node: the node has too little {bound}" if bound != "pods" else "a node takes no pod")
+        raise ValueError(f"no sandbox fits on a node: the node has too little {bound}")
     # at most half of a core: the rest is kept for bursts
     busy = max(fleet.sandboxes * fleet.rate * overhead.command_s / 0.5, fleet.sandboxes * overhead.session_bytes / _GIB)
     gateways = max(_GATEWAYS_AT_LEAST, math.ceil(busy))
@@ -111,6 +111,8 @@ def cost(arguments: Arguments) -> int:
     sandboxes = int(arguments.sandboxes)
     if sandboxes < 1 or sandboxes != arguments.sandboxes:
         raise UsageError("--sandboxes must be a whole number of at least 1", "for example --sandboxes 128")
+    if arguments.node_pods < 1:
+        raise UsageError("--node-pods must be at least 1", "110 is what a kubelet takes by default")
     node_memory = parse_bytes(arguments.node_memory, "--node-memory")
     node = Node(parse_cpu(arguments.node_cpu, "--node-cpu"), node_memory, int(arguments.node_pods), arguments.node_price)
     service_price = node.price if arguments.service_price is None else arguments.service_price

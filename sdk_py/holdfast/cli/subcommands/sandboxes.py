@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _DOCKER_UNITS = {"k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
 _OPTIONS = {
-    "sandbox_id": "--name", "cpu": "--cpu", "memory": "--memory", "disk": "--disk", "shm_size": "--shm-size", "lifetime_s": "--lifetime",
-    "idle_timeout_s": "--idle-timeout", "ready_timeout_s": "--ready-timeout",
+    "sandbox_id": "--id (--name)", "cpu": "--cpu", "memory": "--memory", "disk": "--disk", "shm_size": "--shm-size",
+    "lifetime_s": "--lifetime", "idle_timeout_s": "--idle-timeout", "ready_timeout_s": "--ready-timeout",
 }  # fmt: skip
 """The option that sets each argument of ``create_sandbox``: error messages name the option that was typed."""
 _FILTERS = ("label", "status", "ancestor", "id", "name")
