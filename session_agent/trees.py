@@ -13,6 +13,10 @@ import stat
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+_LISTINGS = 3
+"""How often a directory is listed at most. Entries that are removed during a listing may hide others from it; a process that creates files
+without end must not keep the removal busy."""
+
 Identity = tuple[int, int]
 
 
@@ -98,11 +102,14 @@ def remove_tree(path: str, *, unlock: bool = False) -> None:
 
 
 def _clear(directory: int) -> list[str]:
-    """Remove everything but directories that are not empty; returns their names. There may be millions of files."""
-    is_changed = True
-    while is_changed:  # entries that are removed during a listing may hide others from it
+    """Remove everything but directories that are not empty; returns their names. There may be millions of files.
+
+    Raises ``OSError`` (EBUSY) for a mount point: what is mounted is not emptied.
+    """
+    found: list[str] = []
+    for _ in range(_LISTINGS):
         is_changed = False
-        found: list[str] = []
+        found.clear()
         with os.scandir(directory) as entries:
             for entry in entries:
                 try:
@@ -111,8 +118,10 @@ def _clear(directory: int) -> list[str]:
                     else:
                         os.unlink(entry.name, dir_fd=directory)
                     is_changed = True
-                except OSError:
-                    if not entry.is_dir(follow_symlinks=False):
+                except OSError as error:
+                    if error.errno == errno.EBUSY or not entry.is_dir(follow_symlinks=False):
                         raise
                     found.append(entry.name)
+        if not is_changed:
+            break
     return found

@@ -30,15 +30,15 @@ _REMOVED = ".removed"
 
 
 def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> None:
-    """Remove the remains of an earlier node with this data directory."""
-    for directory in {settings.run_dir, settings.sandboxes_dir}:
-        for name in os.listdir(directory):
-            if name != _DATA_LINK:
-                _try(functools.partial(trees.remove, unlock=os.geteuid() != 0), os.path.join(directory, name))
+    """Remove the remains of an earlier node with this data directory: its processes first, which may still write."""
     for hierarchy in hierarchies.limiting:
         for name in os.listdir(hierarchy.base):
             if os.path.isdir(os.path.join(hierarchy.base, name)):
                 _try(remove, os.path.join(hierarchy.base, name))
+    for directory in {settings.run_dir, settings.sandboxes_dir}:
+        for name in os.listdir(directory):
+            if name != _DATA_LINK:
+                _try(functools.partial(trees.remove, unlock=os.geteuid() != 0), os.path.join(directory, name))
 
 
 def make_directories(settings: NodeSettings) -> None:

@@ -12,6 +12,7 @@ import resource
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -205,6 +206,19 @@ async def test_one_node_per_socket(node: Node, tmp_path: Path) -> None:
     lost = Node(tmp_path / "third", {"HOLDFAST_AGENT_ENTRY": ENTRY, "HOLDFAST_NODE_SOCKET": str(tmp_path / "none/node.sock")})
     with pytest.raises(AssertionError, match=r"none/node\.sock cannot be used: No such file or directory"):
         lost.start()
+
+
+def test_processes_of_an_earlier_node_end_before_its_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = NodeSettings(str(tmp_path / "data"), "")
+    recovery.make_directories(config)
+    Path(config.sandboxes_dir, "box").mkdir()
+    (tmp_path / "groups/box").mkdir(parents=True)
+    removed: list[str] = []
+    monkeypatch.setattr(recovery, "remove", lambda path: removed.append("processes"))
+    monkeypatch.setattr("session_agent.trees.remove", lambda path, *, unlock: removed.append("files"))
+    groups: Any = SimpleNamespace(limiting=[SimpleNamespace(base=str(tmp_path / "groups"))])
+    recovery.sweep(config, groups)
+    assert removed == ["processes", "files"]
 
 
 @requires("root", "memory file system")

@@ -188,6 +188,39 @@ def test_a_directory_moved_out_of_a_tree_during_its_removal_keeps_its_neighbours
     assert sorted(path.name for path in (tmp_path / "outside").iterdir()) == ["a", "keep"]
 
 
+def test_a_process_that_keeps_creating_files_does_not_keep_a_removal_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/0").touch()
+    unlink, removed = os.unlink, []
+
+    def unlink_then_create(name: str, *, dir_fd: int | None = None) -> None:
+        unlink(name, dir_fd=dir_fd)
+        removed.append(name)
+        if len(removed) < 100:
+            (tmp_path / f"tree/{len(removed)}").touch()
+
+    monkeypatch.setattr(os, "unlink", unlink_then_create)
+    with pytest.raises(OSError, match="not empty"):
+        trees.remove_tree(str(tmp_path / "tree"))
+    assert len(removed) < 100
+
+
+def test_what_is_mounted_in_a_tree_is_not_removed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tree/mounted").mkdir(parents=True)
+    (tmp_path / "tree/mounted/keep").touch()
+    rmdir = os.rmdir
+
+    def busy(name: str, *, dir_fd: int | None = None) -> None:
+        if name == "mounted":  # as the kernel answers for a mount point, before it looks whether it is empty
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
+        rmdir(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    with pytest.raises(OSError, match="busy"):
+        trees.remove_tree(str(tmp_path / "tree"))
+    assert (tmp_path / "tree/mounted/keep").exists()
+
+
 def test_a_move_that_runs_out_of_space_names_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "from").write_text("x")
 

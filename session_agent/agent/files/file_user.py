@@ -122,7 +122,7 @@ def _may_switch() -> bool:
 
 
 def _file_ids() -> tuple[int, int]:
-    """The calling thread's file system ids, which may differ from its effective ids (``node.namespaces``)."""
+    """The calling thread's file system ids, which may differ from its effective ids (``node.kernel.namespaces``)."""
     return _call("setfsuid", _NONE), _call("setfsgid", _NONE)
 
 

@@ -20,6 +20,7 @@ from .spool import Spool
 CHUNK_BYTES = 64 * 1024
 _WIDE_PIPE_BYTES = 256 * 1024
 _MERGE_BYTES = 16 * 1024
+LAST_BYTES = 1024
 _DISCARD_PAUSE_S = 0.01
 """Pause after a full chunk was discarded: limits the reading of discarded output to about 6 MB/s."""
 
@@ -27,7 +28,7 @@ _DISCARD_PAUSE_S = 0.01
 class PipeReader:
     """Reads one stream of a process into its spool: as it arrives once ``watch`` was called, else all at once by ``drain``.
 
-    Without a spool it discards what it reads. At end of file it closes the pipe and calls ``ended``; without ``ended`` it stops reading.
+    Without a spool it discards what it reads. At end of file a watched pipe is closed and ``ended`` called; without it reading stops.
     """
 
     __slots__ = ("_arrived", "_ended", "_loop", "_paused", "_stream", "_watched", "_wide", "descriptor", "last", "open", "spool")
@@ -45,7 +46,7 @@ class PipeReader:
         self.open = True
         self.spool = spool
         self.last = b""
-        """The bytes that were read last."""
+        """The end of what was read last."""
         self._stream = stream
         self._arrived = arrived
         self._ended = ended
@@ -87,7 +88,7 @@ class PipeReader:
         except OSError:  # a terminal that no process has open any more
             return b""
         if data:
-            self.last = data
+            self.last = data[-LAST_BYTES:]
         return data
 
     def _readable(self) -> None:

@@ -1,9 +1,9 @@
 """The privileges of commands: their user namespace, and docker's default capabilities in it.
 
-On one machine the node gives commands a user namespace of their own below the agent's (``node.workload``). The agent's user id does not
-exist in it, so no command can signal, trace or limit the agent; the agent owns the namespace and so has every capability over it.
-Owns the system calls with which a child enters the namespace and switches to its user. Used by ``fork``. Facts from
-user_namespaces(7), capabilities(7) and docker's documented default capability set.
+On one machine the node gives commands a user namespace of their own below the agent's (``node.kernel.workload``). The agent's user id does
+not exist in it, so no command can signal, trace or limit the agent; the agent owns the namespace and so has every capability over it. Owns
+the system calls with which a child enters the namespace and switches to its user. Used by ``fork``. Facts from user_namespaces(7),
+capabilities(7) and docker's documented default capability set.
 """
 
 from __future__ import annotations

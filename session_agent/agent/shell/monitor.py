@@ -1,8 +1,8 @@
 """The timers of a living shell: when a run's start is reported, its time limit, and a check once a second that the shell is not stuck.
 
 Owns when each of these is due, with one timer for a run, and how often a stuck shell is checked before it is replaced. A shell is stuck if
-it waits for a control line while it should run a command or open new pipes; a command can cause that by redefining the shell's builtins or
-closing its descriptors. Starting, aborting and replacing are done by ``shell``, which calls this.
+it waits for a control line while it should run a command; a command can cause that by redefining the shell's builtins or closing its
+descriptors. Starting, aborting and replacing are done by ``shell``, which calls this. Waiting between runs is limited by ``retry``.
 """
 
 from __future__ import annotations

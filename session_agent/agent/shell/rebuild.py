@@ -1,7 +1,7 @@
 """Starting the processes of a living shell: the first one, and a new one that loads the state of a process that was lost.
 
-Owns how often that is tried, how long the new process may take to load the state, and whether the next result reports the rebuild.
-``shell`` decides when a process is lost, and finishes the run that was in it.
+Owns how often that is tried, and whether the next result reports the rebuild. ``shell`` decides when a process is lost, and finishes the
+run that was in it; ``retry`` limits how long the new process may take to load the state.
 """
 
 from __future__ import annotations

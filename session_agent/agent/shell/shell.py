@@ -261,7 +261,8 @@ class Shell:
         self._retry = interrupt_until_report(self.process, run.number, self._children_of(run), patience_s)
 
     def _kill_processes(self, run: Run) -> None:
-        exclude = run.before | {self.process.pid}
+        own = {self.process.pid} if self.process.status is None else set()  # of a shell that has ended, another process may have the pid
+        exclude = run.before | own
         TreeKill(self._processes.match(run), lambda: self._processes_killed(run), exclude=exclude)
 
     def _processes_killed(self, run: Run) -> None:
