@@ -35,6 +35,15 @@ AgentSettings.from_config({"sandbox_id": "one", "token": "00"})
 print(len(compiled))
 """
 
+WAITS = """
+import socket
+from session_agent.node.zygote.forking import _receive
+node, spare = socket.socketpair()
+spare.sendall(b"prepared")
+node.close()
+_receive(spare)
+"""
+
 FORKS = """
 from session_agent.node.zygote.__main__ import leave_out
 leave_out()
@@ -71,3 +80,9 @@ def test_each_agent_has_its_own_random_numbers_and_runs_no_other_fork_hook() -> 
     first, second, thread = done.stdout.split()
     assert first != second
     assert thread == "thread"
+
+
+def test_a_spare_ends_silently_with_its_node() -> None:
+    """The node may end before it has read what a new spare has sent: then the spare's connection is reset."""
+    done = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (72, "")

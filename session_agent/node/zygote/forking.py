@@ -238,9 +238,12 @@ def _receive(channel: socket.socket) -> dict[str, Any]:
 
     A spare waits for the second.
     """
-    head, passed, _, _ = socket.recv_fds(channel, 4, 64, _WHOLE)
-    length = int.from_bytes(head, "big")
-    body = channel.recv(length, socket.MSG_WAITALL) if len(head) == 4 else b""
+    try:
+        head, passed, _, _ = socket.recv_fds(channel, 4, 64, _WHOLE)
+        length = int.from_bytes(head, "big")
+        body = channel.recv(length, socket.MSG_WAITALL) if len(head) == 4 else b""
+    except ConnectionResetError:  # the node ended before it read what this process had sent
+        os._exit(72)
     if not body or len(body) != length:
         os._exit(72)
     message: dict[str, Any] = marshal.loads(body)  # noqa: S302  the node wrote it, and reading JSON copies more shared memory
