@@ -203,7 +203,7 @@ class AgentConnection:
 
     def ping(self) -> int:
         """Send a Ping; its number is passed to ``ponged``."""
-        self.flush()  # what the Pong comes after
+        self.flush()  # the Pong then follows the answers to what was queued
         number = self._session.ping(self._clock())
         self.flush()
         return number

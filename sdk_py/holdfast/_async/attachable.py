@@ -24,8 +24,8 @@ from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
 
-class AsyncOwner(Protocol):
-    """The client of a sandbox object, as the object uses it. The client's own module imports this one."""
+class AsyncClientParts(Protocol):
+    """What a sandbox object uses of its client, whose own module imports this one."""
 
     _rest: AsyncRest
     _options: Options
@@ -99,9 +99,9 @@ class AsyncResources:
 class AsyncAttachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, client: AsyncOwner, sandbox_id: str, token: SessionToken | None) -> None:
+    def __init__(self, client: AsyncClientParts, sandbox_id: str, token: SessionToken | None) -> None:
         self.id = sandbox_id
-        self._client: AsyncOwner = client
+        self._client: AsyncClientParts = client
         self._rest = client._rest
         self._options = client._options
         self._token = token

@@ -59,7 +59,7 @@ class AsyncSandbox(AsyncLifecycle):
     @property
     def client(self) -> AsyncSandboxClient:
         """The client that this object was created with."""
-        client: AsyncSandboxClient = self._client  # type: ignore[assignment]  # the only class that is an ``AsyncOwner``
+        client: AsyncSandboxClient = self._client  # type: ignore[assignment]  # the only class that is an ``AsyncClientParts``
         return client
 
     @classmethod

@@ -25,8 +25,8 @@ from holdfast._transport.session.engine import wrong_process_error
 from holdfast._transport.session.failures import GONE
 
 
-class Owner(Protocol):
-    """The client of a sandbox object, as the object uses it. The client's own module imports this one."""
+class ClientParts(Protocol):
+    """What a sandbox object uses of its client, whose own module imports this one."""
 
     _rest: Rest
     _options: Options
@@ -100,9 +100,9 @@ class Resources:
 class Attachable:
     """The part of a sandbox that is its session."""
 
-    def __init__(self, client: Owner, sandbox_id: str, token: SessionToken | None) -> None:
+    def __init__(self, client: ClientParts, sandbox_id: str, token: SessionToken | None) -> None:
         self.id = sandbox_id
-        self._client: Owner = client
+        self._client: ClientParts = client
         self._rest = client._rest
         self._options = client._options
         self._token = token

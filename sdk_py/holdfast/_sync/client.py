@@ -40,14 +40,16 @@ Results = list[R]
 class SandboxClient:
     """The client of a Holdfast service.
 
-    ``url`` and ``api_key`` default to ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY``. Times are seconds. ``transport`` is ``auto`` (sessions, or
-    REST if WebSockets are blocked), ``session`` or ``rest``. ``connect_timeout_s``: how long each connection may take, and the first attach
-    while the service cannot be reached; a service that answers but is busy gets three times as long. ``resume_timeout_s``: how long to try
-    to resume after a lost connection before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take.
-    ``command_timeout_s``: the ``timeout`` of commands that set none (``float("inf")`` as a command's ``timeout`` means no limit).
-    ``max_output_bytes``: how much of each output stream is kept. Raises ``ConfigurationError`` if no address or key is configured. After
-    ``close``, the client and its sandboxes, groups and images raise ``ClientClosedError`` for everything that needs a connection, except
-    for deletions.
+    ``url`` and ``api_key`` default to ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY``. ``transport`` is ``auto`` (sessions, or REST if WebSockets
+    are blocked), ``session`` or ``rest``. ``max_output_bytes``: how much of each output stream is kept.
+
+    Times are seconds. ``connect_timeout_s``: how long each connection may take, and the first attach while the service cannot be reached;
+    a service that answers but is busy gets three times as long. ``resume_timeout_s``: how long to try to resume after a lost connection
+    before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``: the ``timeout`` of
+    commands that set none (``float("inf")`` as a command's ``timeout`` means no limit).
+
+    Raises ``ConfigurationError`` if no address or key is configured. After ``close``, the client and its sandboxes, groups and images raise
+    ``ClientClosedError`` for everything that needs a connection, except for deletions.
     """
 
     def __init__(
@@ -115,23 +117,29 @@ class SandboxClient:
     ) -> Sandbox:
         """Create a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
 
-        ``cpu`` is a number of cores (``2``, ``"500m"``), ``memory`` and ``disk`` are sizes in bytes (``"4Gi"``). The sandbox is deleted
-        after ``lifetime_s`` (``info`` shows the service's default; ``extend`` and ``set_lifetime`` change it), or when it was idle for
-        ``idle_timeout_s``, which means that no command ran, detached commands included, and no request came (an attached client alone does
-        not count as use). With ``heartbeat_timeout_s`` it is also deleted when this process stops sending heartbeats, which are sent
-        automatically. ``network`` is more exact than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …,
-        "ports": […]}], "domains": […], "dns": True}``. ``ClusterOptions`` lists the further options of a cluster, from ``gpu`` to
-        ``volumes``. ``group``: the group that the sandbox belongs to and ends with, given by its name or as the result of ``client.group``.
-        If the service or the quota is full, this method waits. ``entrypoint``: start the image's own entrypoint (``True``, on one machine)
-        or this list of words; ``sandbox.follow("entrypoint")`` attaches to it, and the sandbox continues when it ends. ``ulimits`` hold for
-        every process, as in ``{"nofile": (1024, 4096), "core": 0}``, with -1 for no limit. ``shm_size`` is how large /dev/shm may grow, in
-        bytes (``"1g"``), by default 64 MiB on one machine. ``sandbox_id`` is the id of the new sandbox. If you already have a sandbox of
-        that id, ``ConflictError`` is raised; with ``exist_ok`` that sandbox is returned instead, if it was created with the same arguments,
-        and the first client to leave its ``with`` block deletes it. The call may be repeated: requests carry an idempotency key. Raises
-        ``ConflictError``, ``ImageNotFoundError``, ``ImagePullError``, ``QuotaError``, ``SandboxNotReadyError``,
-        ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``. ``image`` is a name in the service's store or in a
-        registry, ``env`` are variables of every process, ``labels`` are what ``list_sandboxes`` filters by; ``cluster`` stands for the
-        fields of ``ClusterOptions``.
+        ``image`` is a name in the service's store or in a registry. ``cpu`` is a number of cores (``2``, ``"500m"``), ``memory`` and
+        ``disk`` are sizes in bytes (``"4Gi"``), ``shm_size`` is how large /dev/shm may grow (``"1g"``; on one machine 64 MiB by default).
+        ``env`` are variables of every process, ``labels`` are what ``list_sandboxes`` filters by. ``ulimits`` hold for every process, as
+        in ``{"nofile": (1024, 4096), "core": 0}``, with -1 for no limit.
+
+        The sandbox is deleted after ``lifetime_s`` (``info`` shows the service's default; ``extend`` and ``set_lifetime`` change it), or
+        when it was idle for ``idle_timeout_s``: no command ran, detached commands included, and no request came (an attached client alone
+        does not count as use). With ``heartbeat_timeout_s`` it is also deleted when this process stops sending heartbeats, which are sent
+        automatically. ``group``: the group that the sandbox belongs to and ends with, by its name or as the result of ``client.group``.
+
+        ``network`` is more exact than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
+        "domains": […], "dns": True}``. ``cluster`` stands for the fields of ``ClusterOptions``, from ``gpu`` to ``volumes``.
+
+        ``entrypoint``: start the image's own entrypoint (``True``, on one machine) or this list of words;
+        ``sandbox.follow("entrypoint")`` attaches to it, and the sandbox continues when it ends.
+
+        ``sandbox_id`` is the id of the new sandbox. If you already have a sandbox of that id, ``ConflictError`` is raised; with
+        ``exist_ok`` that sandbox is returned instead, if it was created with the same arguments, and the first client to leave its
+        ``with`` block deletes it. The call may be repeated: requests carry an idempotency key. If the service or the quota is full, this
+        method waits.
+
+        Raises ``ConflictError``, ``ImageNotFoundError``, ``ImagePullError``, ``QuotaError``, ``SandboxNotReadyError``,
+        ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         """
         from holdfast._requests import create_body
 

@@ -13,7 +13,7 @@ from typing import Any, Never, Self
 from warnings import warn
 
 from holdfast._arguments import LIFETIME_MOST_S, seconds_up_to
-from holdfast._sync.attachable import Attachable, Owner
+from holdfast._sync.attachable import Attachable, ClientParts
 from holdfast._errors import SandboxLostError, UnsupportedError, from_map
 from holdfast._public import public
 from holdfast._requests import network_body
@@ -25,7 +25,7 @@ from holdfast._session_token import SessionToken
 class Lifecycle(Attachable):
     """The part of a sandbox object that handles the service's record and the end of the sandbox."""
 
-    def __init__(self, client: Owner, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
+    def __init__(self, client: ClientParts, sandbox_id: str, info: SandboxInfo | None, token: SessionToken | None) -> None:
         super().__init__(client, sandbox_id, token)
         self._info = info
         self._deleted = False

@@ -60,7 +60,7 @@ class Sandbox(Lifecycle):
     @property
     def client(self) -> SandboxClient:
         """The client that this object was created with."""
-        client: SandboxClient = self._client  # type: ignore[assignment]  # the only class that is an ``AsyncOwner``
+        client: SandboxClient = self._client  # type: ignore[assignment]  # the only class that is an ``AsyncClientParts``
         return client
 
     @classmethod

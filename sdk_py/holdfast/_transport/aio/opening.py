@@ -1,6 +1,7 @@
-"""Lets a coroutine function that creates an object be called as ``await make()`` or, without a second ``await``, ``async with make() as
-it``. Owns the decorator and the object that such a call returns. ``threads.opening`` has the same name and does nothing: there the call
-returns the created object.
+"""Creating an object by ``await make()`` or, without a second ``await``, by ``async with make() as it``.
+
+Owns the decorator of such methods and the object that a call returns. ``threads.opening`` has the same name and does nothing: there the
+call returns the created object.
 """
 
 from __future__ import annotations
