@@ -2,7 +2,7 @@
 
 Owns the life of each process: its group, its output pipe, its pid file, the back-off before it is started again (0.1 s doubling to 5 s,
 forgotten after 10 s of life) and the order of shutdown (SIGTERM, a bounded wait, SIGKILL, one process after the other). The variable
-HOLDFAST_FAILED_STARTS tells a process how often in a row it has exited soon after its start. Does not know what the processes do, except
+HOLDFAST_FAILED_STARTS holds how many times in a row a process has exited soon after its start. Does not know what the processes do, except
 for an optional URL whose status 200 means that the stack is ready, and exit status 78 (settings that cannot be used), which ends all
 processes if the stack was not ready yet.
 """

@@ -218,7 +218,7 @@ class Shell:
             self._start_next()
 
     def _settle(self) -> None:
-        """The shell has reported, and runs nothing."""
+        """No run is in progress: the next one may begin, at once or when the shell has opened new pipes."""
         if self.process.opening_pipes:
             self._enter(State.SETTLING)
             self._retry = limit_opening(self.process, self.replace_process)
@@ -226,7 +226,7 @@ class Shell:
             self._enter(State.IDLE)
 
     def _complete(self, run: Run) -> None:
-        """The shell has reported the run, and lives on."""
+        """The shell has reported the run and can run the next one."""
         self.process.collect()
         self._finish(run)
         self.process.renew()
