@@ -16,7 +16,7 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-lowest test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-learn clean
+.PHONY: help setup up demo test test-lowest test-all soak test-cluster test-docker check format generate wheels bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -62,6 +62,9 @@ format: .venv/.stamp ## Format and fix what can be fixed
 
 generate: .venv/.stamp ## Write the synchronous SDK again from the asynchronous one
 	@exec $(PY) infra/scripts/generate_sync.py
+
+wheels: .venv/.stamp ## Build the wheels of holdfast and of its recipes (dist)
+	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./sdk_py/holdfast_recipes && ls dist
 
 bundle: .venv/.stamp ## Build the folder that is injected into images, and an image of it (build/bundle, build/bundle.tar)
 	@exec $(PY) -m session_agent.bundle --output build/bundle --oci build/bundle.tar $(ARGS)
