@@ -12,7 +12,7 @@ from holdfast.cli.command_line import UsageError
 from holdfast.cli.subcommands.logs import last_lines
 from holdfast.cli.suggestions import COMMANDS, OPTIONS
 
-from tests.sdk.test_rest import Service
+from tests.sdk.rest.test_rest import Service
 
 
 def refusal(typed: str) -> UsageError:

@@ -7,7 +7,7 @@ import json
 import pytest
 from holdfast.cli.app import run
 
-from tests.sdk.test_rest import Service
+from tests.sdk.rest.test_rest import Service
 
 RECORD = {"namespace": "", "block_network": True, "cpu": "1", "memory": "1Gi", "timeout": 60}
 

@@ -1,7 +1,7 @@
 """How a living shell behaves, as data: commands and their expected results.
 
 Owns `CASES`. Each case runs its `before` commands and then its `script` in one fresh shell, and after it `after`, which shows that the
-shell still works. Used against the agent's handler (`tests/session_agent/test_shell_cases.py`) and through the whole chain.
+shell still works. Used against the agent's handler (`tests/session_agent/shell/test_shell_cases.py`) and through the whole chain.
 """
 
 from __future__ import annotations

@@ -49,11 +49,11 @@ SLOW = (
     "recipes/swe/test_factory",
     "recipes/swe/test_job",
     "regressions/",
-    "sdk/test_e2e_watch",
-    "session_agent/test_commands_trees",
-    "session_agent/test_shell::test_two_hundred_time_outs",
-    "session_agent/test_shell_cases",
-    "session_agent/test_shutdown",
+    "sdk/stack/test_e2e_watch",
+    "session_agent/commands/test_commands_trees",
+    "session_agent/shell/test_shell::test_two_hundred_time_outs",
+    "session_agent/shell/test_shell_cases",
+    "session_agent/startup/test_shutdown",
     "wire/test_simulation",
 )
 """Tests of seconds each: the machine's own services, faults, images, clusters. The core, the contracts, the whole chain and the shell suite
@@ -61,7 +61,7 @@ through it are quick; the agent's own run of the same cases is slow."""
 QUICK = (
     "faults/test_cut_connections",
     "faults/test_history",
-    "kubernetes/test_manifest",
+    "kubernetes/pods/test_manifest",
     "kubernetes/test_conformance",
     "node/test_chain",
     "node/test_isolation",

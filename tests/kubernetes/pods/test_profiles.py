@@ -27,7 +27,7 @@ from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import Profile, read
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
-from tests.kubernetes.test_manifest import PLAIN
+from tests.kubernetes.pods.test_manifest import PLAIN
 from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.objects import RefusedError
 from tests.support.kube.probe_pods import NODES_USERS, OWN_USERS, ProbePods

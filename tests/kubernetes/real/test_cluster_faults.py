@@ -20,7 +20,7 @@ import yaml
 from holdfast import AsyncSandbox, AsyncSandboxClient, HoldfastError, SandboxLostError
 
 from gateway.runtimes.kubernetes.api.client import Api
-from tests.kubernetes.cluster import IMAGE, kubeconfig, namespace
+from tests.kubernetes.real.cluster import IMAGE, kubeconfig, namespace
 from tests.kubernetes.stack import ClusterStack, cluster_stack
 from tests.support.requires import requires
 from tests.support.until import until_async

@@ -14,7 +14,7 @@ import pytest
 from session_agent import trees
 from session_agent.agent.files.trees import copy as copying
 from session_agent.agent.files.trees import moves as tree_operations
-from tests.session_agent.test_files_ops import entries, fs
+from tests.session_agent.files.test_files_ops import entries, fs
 from tests.support.requires import requires
 
 DEPTH = 1010

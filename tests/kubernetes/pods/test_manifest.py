@@ -27,7 +27,7 @@ from tests.conformance.runtimes import order
 from tests.support.kube.objects import RefusedError
 from tests.support.kube.rules import check_pod
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 PLAIN = KubernetesSettings(bundle_image="registry.example/holdfast/bundle:1")
 RICH = replace(
     PLAIN,

@@ -14,7 +14,7 @@ from holdfast_server.embed import free_port
 from tests.support.requires import requires
 from tests.support.until import until
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
 LOOK = "cat /proc/$0/environ; head -c1 /proc/$0/mem >&0; readlink /proc/$0/fd/2; readlink /proc/$0/cwd; ls /proc/$0/map_files"
 AGENT = """

@@ -18,7 +18,7 @@ from tests.support.front import sdk_on
 from tests.support.requires import requires
 from tests.support.until import until_async
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 AGENT = """
 import encodings.ascii, encodings.idna, os, sys
 import session_agent.agent.startup.handlers, session_agent.agent.startup.server

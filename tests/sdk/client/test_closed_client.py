@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from holdfast import ClientClosedError, HoldfastError, Sandbox
 
+from tests.sdk.rest.test_rest import Service
 from tests.sdk.support.fake_agent import FakeAgent
-from tests.sdk.test_rest import Service
 from tests.support.until import until
 
 RECORD = {

@@ -25,7 +25,7 @@ from holdfast import (
 )
 
 from tests.e2e.test_shell_suite import test_case as shell_case
-from tests.kubernetes.cluster import DEBIAN, IMAGE, OUTSIDE, namespace
+from tests.kubernetes.real.cluster import DEBIAN, IMAGE, OUTSIDE, namespace
 from tests.kubernetes.stack import ClusterStack, cluster_stack
 from tests.support.requires import requires
 from tests.support.shell_cases import CASES, Case

@@ -26,7 +26,7 @@ UID = "4be0643f-1d98-573b-97cd-ca98a65347dd"
 OLD = agent_token("deployment", "pool-1", "1")
 NEW = agent_token("deployment", "sb-1", "2")
 IDENTITY: dict[str, Any] = {"sandbox_id": "sb-1", "incarnation": "2", "env": {"GIVEN": "yes"}, "labels": {"run": "7"}}
-VECTORS = Path(__file__).resolve().parents[2] / "schemas/vectors/proof.json"
+VECTORS = Path(__file__).resolve().parents[3] / "schemas/vectors/proof.json"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import Profile
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import settings_for
-from tests.kubernetes.test_manifest import GOLDEN, PLAIN, RICH
+from tests.kubernetes.pods.test_manifest import GOLDEN, PLAIN, RICH
 from tests.support.kube.daemons import Daemons
 from tests.support.kube.objects import RefusedError
 from tests.support.kube.rules import check_pod

@@ -15,7 +15,7 @@ from holdfast import Sandbox, SandboxClient
 from gateway.runtimes.kubernetes.cluster import node_probes
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import Profile
-from tests.kubernetes.cluster import DEBIAN, namespace
+from tests.kubernetes.real.cluster import DEBIAN, namespace
 from tests.kubernetes.stack import cluster_stack
 from tests.support.requires import requires
 

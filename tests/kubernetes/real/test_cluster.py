@@ -24,7 +24,7 @@ from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
-from tests.kubernetes.cluster import IMAGE, namespace
+from tests.kubernetes.real.cluster import IMAGE, namespace
 from tests.support.requires import requires
 from tests.support.until import until_async
 

@@ -14,9 +14,9 @@ import pytest
 import pytest_asyncio
 from holdfast import AsyncSandboxClient, AsyncShell
 
-from tests.kubernetes.cluster import DEBIAN
+from tests.kubernetes.real.cluster import DEBIAN
+from tests.kubernetes.real.test_cluster_sessions import stack as cluster
 from tests.kubernetes.stack import ClusterStack
-from tests.kubernetes.test_cluster_sessions import stack as cluster
 from tests.support.requires import requires
 from tests.support.stack import Stack
 

@@ -21,7 +21,7 @@ from gateway.runtimes.kubernetes.cluster.images import ClusterImages
 from gateway.runtimes.kubernetes.names import PREPULL_SELECTOR
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
-from tests.kubernetes.cluster import DEBIAN, IMAGE, namespace
+from tests.kubernetes.real.cluster import DEBIAN, IMAGE, namespace
 from tests.kubernetes.stack import cluster_stack
 from tests.support.requires import requires
 from tests.support.until import until_async

@@ -24,7 +24,7 @@ from tests.support.until import until_async
 pytestmark = requires("bash")
 
 TOKEN = agent_token("a deployment's secret", "sb-1", "1")
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 Running = tuple[AsyncSandbox, Front, asyncio.subprocess.Process]
 
 

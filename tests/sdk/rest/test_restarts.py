@@ -8,7 +8,7 @@ import pytest
 from holdfast import SandboxClient, ServiceUnavailableError
 from holdfast._transport.rest.retry import ATTEMPTS
 
-from tests.sdk.test_rest import Answer, Service
+from tests.sdk.rest.test_rest import Answer, Service
 
 NO_ANSWER: Answer = None
 LIST: Answer = (200, {"sandboxes": []})
