@@ -22,7 +22,8 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.images.spec import ImageSpec
-from session_agent.node.kernel import rootfs
+from session_agent.node.images.upper import Copied, copy_upper
+from session_agent.node.kernel import freezer, rootfs
 from session_agent.node.kernel.cgroups import SandboxCgroup
 from session_agent.node.kernel.disks import LEAST_BYTES, Disks, FileId, discard
 from session_agent.node.kernel.hierarchies import Hierarchies
@@ -64,6 +65,15 @@ class Container:
         if self.ready >= 0:
             os.close(self.ready)
             self.ready = -1
+
+    def open_upper(self) -> int:
+        """A descriptor of the directory with everything that the container's processes have written. Raises HoldfastError(unsupported)."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open("upper", flags, dir_fd=self.disk) if self.disk >= 0 else os.open(f"{self.folder}/upper", flags)
+        except FileNotFoundError:
+            hint = f"create it without a limit of its disk, or with at least {LEAST_BYTES >> 20}Mi"
+            raise HoldfastError("unsupported", "the files of this sandbox are in memory and cannot be copied", hint=hint) from None
 
     async def was_killed(self) -> bool:
         """Whether the process, which has ended or is about to end, died by a signal."""
@@ -136,6 +146,32 @@ class ContainerFactory:
         finally:
             if container.pidfd < 0:
                 self._slots.append(container.slot)
+
+    async def freeze(self, container: Container) -> None:
+        """Stop all processes of the container. Raises HoldfastError(unsupported, runtime_unavailable)."""
+        await _to_its_end(lambda: freezer.freeze(container.cgroup))
+
+    def thaw(self, container: Container) -> None:
+        """Continue them."""
+        freezer.thaw(container.cgroup)
+
+    async def copy_written(self, container: Container, target: str, pool: str) -> Copied:
+        """Copy what the processes of a frozen container have written to the empty directory *target*.
+
+        Raises HoldfastError(unsupported) where its files are in memory, and OSError.
+        """
+        ids = container.ids if self._privileged and self._launcher.id_mapping else None
+        copied: list[Copied] = []
+
+        def copy() -> None:
+            upper = container.open_upper()
+            try:
+                copied.append(copy_upper(upper, target, pool, ids))
+            finally:
+                os.close(upper)
+
+        await _to_its_end(copy)
+        return copied[0]
 
     async def _until_gone(self, container: Container) -> None:
         try:

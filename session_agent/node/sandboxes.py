@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from session_agent.node.containers import Container, ContainerFactory, send_to_c
 from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
+from session_agent.node.images.upper import Copied
 from session_agent.node.kernel import cgroups, hierarchies, network
 from session_agent.node.kernel.disks import Disks, missing_requirement
 from session_agent.node.kernel.namespaces import IdMap
@@ -45,6 +47,7 @@ class Sandbox:
     created_at: float
     container: Container | None = None
     state: str = "creating"
+    paused: bool = False
     reason: str = ""
     fault: str = ""
     message: str = ""
@@ -64,6 +67,7 @@ class Sandbox:
             "network": request.network,
             "created_at": self.created_at,
             "state": self.state,
+            "paused": self.paused,
             "reason": self.reason,
             "fault": self.fault,
             "message": self.message,
@@ -189,6 +193,50 @@ class Sandboxes:
         box.reason, box.fault, box.message = "deleted", "caller", "the sandbox was deleted"
         self._publish("gone", box)
         return True
+
+    async def snapshot(self, sandbox_id: str, incarnation: str | None, name: str | None) -> dict[str, Any]:
+        """Store what the sandbox has written, as it is at one instant, as an image. Its processes are stopped for the copy.
+
+        Raises HoldfastError(sandbox_not_found, unsupported) and what ``ImageStore.commit`` raises.
+        """
+        async with self._running(sandbox_id, incarnation) as (box, container):
+
+            async def copy(target: str, pool: str) -> Copied:
+                async with self._stopped(box, container):
+                    return await self._containers.copy_written(container, target, pool)
+
+            return await self._images.commit(box.image, name, copy)
+
+    @contextlib.asynccontextmanager
+    async def _stopped(self, box: Sandbox, container: Container) -> AsyncIterator[None]:
+        """Within the block no process of the sandbox runs."""
+        if not box.paused:
+            await self._containers.freeze(container)
+        try:
+            yield
+        finally:
+            if not box.paused:
+                self._containers.thaw(container)
+
+    async def pause(self, sandbox_id: str, incarnation: str | None, *, paused: bool) -> None:
+        """Stop all processes of the sandbox until it is resumed, or continue them. Raises HoldfastError(sandbox_not_found, unsupported)."""
+        async with self._running(sandbox_id, incarnation) as (box, container):
+            if paused and not box.paused:
+                await self._containers.freeze(container)
+            elif not paused:
+                self._containers.thaw(container)
+            box.paused = paused
+
+    @contextlib.asynccontextmanager
+    async def _running(self, sandbox_id: str, incarnation: str | None) -> AsyncIterator[tuple[Sandbox, Container]]:
+        """The ready sandbox, which is not removed within the block. Raises HoldfastError(sandbox_not_found)."""
+        box = self._live.get(sandbox_id)
+        if box is not None:
+            async with box.lock:
+                if box.state == "ready" and box.container and incarnation in (None, box.request.incarnation):
+                    yield box, box.container
+                    return
+        raise HoldfastError("sandbox_not_found", f"there is no running sandbox {sandbox_id}")
 
     def _forget(self, sandbox_id: str, incarnation: str | None) -> bool:
         failed = self._failed.get(sandbox_id)

@@ -149,8 +149,13 @@ class NodeServer:
             case "create":
                 return await sandboxes.create(parse_create(body, self._settings.default_pids))
             case "delete":
-                incarnation = None if body.get("incarnation") is None else _text(body, "incarnation")
-                return {"existed": await sandboxes.delete(sandbox_id(body), incarnation)}
+                return {"existed": await sandboxes.delete(sandbox_id(body), _incarnation(body))}
+            case "snapshot":
+                name = None if body.get("name") is None else _text(body, "name")
+                return {"image": await sandboxes.snapshot(sandbox_id(body), _incarnation(body), name)}
+            case "pause" | "resume":
+                await sandboxes.pause(sandbox_id(body), _incarnation(body), paused=operation == "pause")
+                return {"paused": operation == "pause"}
             case "get":
                 return {"sandboxes": sandboxes.get(sandbox_id(body))}
             case "list":
@@ -161,6 +166,8 @@ class NodeServer:
                 return {"image": await images.import_path(_text(body, "path"), _text(body, "name"))}
             case "image_pull":
                 return {"image": await images.pull(_text(body, "name"))}
+            case "image_tag":
+                return {"image": await images.tag(_text(body, "name"), _text(body, "other"))}
             case "image_remove":
                 await images.remove(_text(body, "name"))
                 return {}
@@ -195,6 +202,10 @@ def _text(body: dict[str, Any], key: str) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise HoldfastError("invalid_argument", f"{key} must be a non-empty string")
     return value
+
+
+def _incarnation(body: dict[str, Any]) -> str | None:
+    return None if body.get("incarnation") is None else _text(body, "incarnation")
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -17,6 +18,7 @@ import shutil
 import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -24,10 +26,12 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node.images import formats, host, links, names, pull, skeleton
 from session_agent.node.images.layers import NOBODY, LayerLimits
 from session_agent.node.images.spec import ImageSpec
+from session_agent.node.images.upper import Copied, content_digest
 from session_agent.node.kernel.namespaces import IdMap
 from session_agent.node.kernel.rootfs import MAX_LAYERS
 
 log = logging.getLogger(__name__)
+Digests = list[str]
 _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
 
 
@@ -44,6 +48,15 @@ class ImageRecord:
     workdir: str = ""
     user: str = ""
     entrypoint: list[str] = field(default_factory=list)
+    base: str = ""
+    """``host`` where the layers lie above this machine's own image."""
+    parent: str = ""
+    """The digest of the image that the sandbox of this snapshot was created from; empty for an image that is no snapshot."""
+
+    def content_digest(self) -> str:
+        """The digest of a snapshot: the same layers and configuration are the same image."""
+        content = (self.base, self.layers, sorted(self.env.items()), self.workdir, self.user, self.entrypoint)
+        return f"sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}"
 
     def to_map(self) -> dict[str, Any]:
         return {
@@ -51,6 +64,7 @@ class ImageRecord:
             "digest": self.digest,
             "size_bytes": self.size_bytes,
             "created": self.created,
+            "parent": self.parent,
         }
 
 
@@ -114,9 +128,13 @@ class ImageStore:
             raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
         # a layer may occur twice (often an empty one); only the topmost occurrence has an effect, and overlay accepts a layer only once
         layers = dict.fromkeys(self._layer(digest) for digest in reversed(record.layers))
+        machine = host.spec(self._path(host.NAME)) if record.base == host.NAME else None
+        below = machine.layers if machine else (self._path(skeleton.BASE),)
         return ImageSpec(
             digest=record.digest,
-            layers=(self._path(skeleton.TOP), *layers, self._path(skeleton.BASE)),
+            layers=(self._path(skeleton.TOP), *layers, *below),
+            trees=machine.trees if machine else (),
+            hidden=machine.hidden if machine else (),
             env=record.env,
             workdir=record.workdir,
             user=record.user,
@@ -141,16 +159,80 @@ class ImageStore:
                 await asyncio.to_thread(shutil.rmtree, target, True)
 
     async def _keep(self, path: str, name: str) -> dict[str, Any]:
-        record = await asyncio.to_thread(self._import, path, name)
-        replaced = self._records.get(name)
-        self._records[name] = record
+        return await self._add(await asyncio.to_thread(self._import, path, name))
+
+    async def _add(self, record: ImageRecord) -> dict[str, Any]:
+        """Write the record of an image whose layers are complete; it replaces the image of the same name."""
+        await asyncio.to_thread(self._write, record)
+        replaced = self._records.get(record.name)
+        self._records[record.name] = record
         if replaced and replaced.digest != record.digest and self.before_remove:
             await self.before_remove(replaced.digest)
         await asyncio.to_thread(self._collect_layers)
         return record.to_map()
 
+    async def commit(self, image: ImageSpec, name: str | None, copy: Callable[[str, str], Awaitable[Copied]]) -> dict[str, Any]:
+        """Store what a sandbox of *image* has written as an image of its own: a layer above those of *image*.
+
+        *copy* fills an empty directory, and may use a second one on the same file system. Without *name* the image is named by its digest.
+        Raises HoldfastError and OSError, and then leaves nothing behind.
+        """
+        wanted = None if name is None else self._importable_name(name)
+        below, base = self._layers_of(image)
+        if len(below) >= _MOST_LAYERS:
+            raise HoldfastError("image_invalid", f"a snapshot of this sandbox would have more than {_MOST_LAYERS} layers")
+        draft, pool = self._fresh(), self._fresh()
+        try:
+            copied = await copy(draft, pool)
+            layer = await asyncio.to_thread(content_digest, draft)
+            async with self._changing:
+                if os.path.isdir(self._layer(layer)):  # the same content, from a sandbox of the same image or of another one
+                    await asyncio.to_thread(shutil.rmtree, draft)
+                else:
+                    os.rename(draft, self._layer(layer))
+                record = ImageRecord(
+                    name=wanted or "",
+                    digest="",
+                    layers=[*below, layer],
+                    size_bytes=copied.size_bytes,
+                    created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+                    env=image.env,
+                    workdir=image.workdir,
+                    user=image.user,
+                    entrypoint=[*image.entrypoint],
+                    base=base,
+                    parent=image.digest,
+                )
+                digest = record.content_digest()
+                record = dataclasses.replace(record, digest=digest, name=wanted or names.normalise(digest))
+                return await self._add(record)
+        finally:
+            for path in (draft, pool):
+                await asyncio.to_thread(shutil.rmtree, path, True)
+
+    def _layers_of(self, image: ImageSpec) -> tuple[Digests, str]:
+        """The digests of an image's own layers, lowest first, and ``host`` where they lie above the machine's image."""
+        suffix = len(self._layer("")) - len(self._path("layers", ""))
+        folder = self._path("layers", "")
+        own = [path.removeprefix(folder) for path in reversed(image.layers) if path.startswith(folder)]
+        return [f"sha256:{name[: len(name) - suffix]}" for name in own], host.NAME if image.trees else ""
+
+    async def tag(self, name: str, other: str) -> dict[str, Any]:
+        """Give an image a second name, which costs nothing. Raises HoldfastError(image_not_found)."""
+        if _is_host(name):
+            raise HoldfastError("invalid_argument", "the host image is this machine's and cannot have another name")
+        wanted = self._importable_name(other)
+        async with self._changing:
+            record = self._records.get(names.normalise(name)) or self._by_digest(name)
+            if record is None:
+                raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
+            return await self._add(dataclasses.replace(record, name=wanted))
+
     async def remove(self, name: str) -> None:
-        """Remove an image. Raises HoldfastError(image_not_found, image_in_use)."""
+        """Remove an image. Raises HoldfastError(image_not_found, image_in_use).
+
+        A snapshot may be removed while sandboxes use it: its layers stay until the last of them has ended.
+        """
         if _is_host(name):
             raise HoldfastError("invalid_argument", "the host image is this machine's and cannot be removed")
         wanted = names.normalise(name)
@@ -158,7 +240,8 @@ class ImageStore:
             record = self._records.get(wanted)
             if record is None:
                 raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
-            if self.in_use(record.digest):
+            others = any(other.digest == record.digest for other in self._records.values() if other is not record)
+            if not record.parent and not others and self.in_use(record.digest):
                 raise HoldfastError("image_in_use", f"sandboxes are using {name}")
             # From here on no create finds the image, and creates that found it are counted as users.
             del self._records[wanted]
@@ -194,13 +277,15 @@ class ImageStore:
                 )
         finally:
             shutil.rmtree(workspace, ignore_errors=True)
+        return record
+
+    def _write(self, record: ImageRecord) -> None:
         draft = self._path("tmp", f"{os.urandom(8).hex()}.json")
         with open(draft, "w", encoding="utf-8") as file:
             json.dump(asdict(record), file)
             file.flush()
             os.fsync(file.fileno())
-        os.rename(draft, self._index_file(name))
-        return record
+        os.rename(draft, self._index_file(record.name))
 
     def _unpack(self, layer: formats.Layer) -> None:
         if os.path.isdir(self._layer(layer.digest)):
@@ -221,7 +306,7 @@ class ImageStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _by_digest(self, name: str) -> ImageRecord | None:
-        digest = name.partition("@")[2]
+        digest = name if name.startswith("sha256:") else name.partition("@")[2]
         return next((record for record in self._records.values() if digest and record.digest == digest), None)
 
     @staticmethod
