@@ -27,7 +27,7 @@ class PlacementSettings:
     """Numbers of the placement store."""
 
     redis_url: str = "redis://127.0.0.1:6379/0"
-    """``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+cluster://`` or ``rediss+cluster://``."""
+    """``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+cluster://``, ``redis+sentinel://``: see ``placement.redis_address``."""
     step_timeout_s: float = 0.6
     """HOLDFAST_REDIS_TIMEOUT_MS: time limit of one step; then the store counts as down."""
     connect_timeout_s: float = 0.4

@@ -24,8 +24,7 @@ from .metrics_server import serve_metrics
 from .pool_refill import PoolRefill, Prepull
 
 
-async def serve(settings: Settings, secrets: tuple[str, ...]) -> None:
-    store = PlacementStore(settings.placement)
+async def serve(settings: Settings, secrets: tuple[str, ...], store: PlacementStore) -> None:
     runtime = runtime_of(settings)
     holder = f"{settings.replica}-{token_hex(4)}"
     metrics = Metrics()
@@ -66,10 +65,11 @@ def main() -> int:
     try:
         settings = from_environment()
         secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
+        store = PlacementStore(settings.placement)
     except (OSError, ValueError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 78
-    asyncio.run(serve(settings, secrets))
+    asyncio.run(serve(settings, secrets, store))
     return 0
 
 

@@ -1,7 +1,8 @@
-"""The only module that connects to Redis: connections, time limits, scripts, and the classification of its errors.
+"""The only module that talks to Redis: connections, time limits, scripts, and the classification of its errors.
 
-Owns the client, the rule that every step ends within its time limit, and the pause after a failed connection, which keeps an outage
-from becoming a retry storm. Does not know what the steps mean. Called by ``redis_steps``.
+Owns the rule that every step ends within its time limit; that a connection to a former primary is made again; and the pause after a
+failed connection, which keeps an outage from becoming a retry storm. Does not know what the steps mean, nor the forms of a URL
+(``redis_address``). Called by ``redis_steps``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,6 @@ from types import TracebackType
 from typing import Any
 
 from hiredis import pack_command
-from redis import asyncio as redis_asyncio
-from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
     ClusterDownError,
@@ -38,6 +35,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 from gateway.settings import PlacementSettings
 
 from .errors import FencedError, PlacementUnavailableError, UnreadableError
+from .redis_address import RedisAddress
 
 Argument = str | bytes | int | float
 
@@ -52,6 +50,8 @@ _REFUSALS: tuple[tuple[type[ResponseError], str], ...] = (
 """Refusals of a Redis that answers but does not carry a step out, as Redis 7 reports them from scripts. The client strips the codes."""
 _REFUSED = re.compile(r"\b(OOM|READONLY|NOREPLICAS|MISCONF|MASTERDOWN|CLUSTERDOWN|LOADING|BUSY|TRYAGAIN|NOPERM)\b")
 """The same in the text of other errors: before 7.0 a refusal inside a script is a plain error of the script."""
+_NOT_PRIMARY = ("READONLY", "MASTERDOWN", "NOREPLICAS")
+"""Refusals of a server that was the primary before a failover, or that its replicas have left: the address may lead elsewhere by now."""
 _QUEUE_S = 5.0
 """How long a step waits for a connection that others use."""
 _PIPELINE = 500
@@ -85,9 +85,12 @@ class RedisConnection:
 
     def __init__(self, settings: PlacementSettings) -> None:
         self._settings = settings
-        self._cluster, self._pool = _client(settings)
+        self._address = RedisAddress(settings.redis_url, settings.connect_timeout_s)
+        self._cluster = self._address.cluster
         self._retry_at = 0.0
-        self._idle: list[Any] = []
+        self._idle: list[_Kept] = []
+        self._era = 0
+        """Rises when the address may lead to another server than before: connections of an earlier era are made again before their use."""
         self._free = asyncio.Semaphore(settings.connections)
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
@@ -120,10 +123,9 @@ class RedisConnection:
         return answers
 
     async def aclose(self) -> None:
-        for connection in self._idle:
-            await connection.disconnect(nowait=True)
-        if self._cluster is not None:
-            await self._cluster.aclose()
+        for kept in self._idle:
+            await kept.connection.disconnect(nowait=True)
+        await self._address.aclose()
 
     async def _answers(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """The answers to commands that are sent at once, within the time limit of a step once a connection is free.
@@ -141,12 +143,12 @@ class RedisConnection:
             try:
                 if clock() < self._retry_at:  # the step that used the connection before has found that the store is down
                     raise PlacementUnavailableError
-                connection = self._idle.pop() if self._idle else self._pool.make_connection()
+                kept = self._idle.pop() if self._idle else _Kept(self._address.make_connection())
                 try:
                     async with TurnLimit(self._settings.step_timeout_s):
-                        return await _exchange(connection, b"".join([pack_command(parts) for parts in commands]), len(commands))  # type: ignore[arg-type]
+                        return await self._exchange(kept, b"".join([pack_command(parts) for parts in commands]), len(commands))  # type: ignore[arg-type]
                 finally:
-                    self._idle.append(connection)
+                    self._idle.append(kept)
             finally:
                 self._free.release()
         except NoScriptError:
@@ -162,6 +164,7 @@ class RedisConnection:
                     raise  # a wrong script is our bug, not an outage
                 raise PlacementUnavailableError(f"the placement store refuses to be written to: {refusal}") from error
             self._retry_at = clock() + self._settings.rest_after_failure_s
+            self._era += 1  # a server that vanished breaks no connection: each of them would use up a time limit
             raise PlacementUnavailableError from error
 
     async def _wait_for_connection(self) -> None:
@@ -175,31 +178,59 @@ class RedisConnection:
         except TimeoutError:
             raise PlacementUnavailableError(f"the placement store is too slow: no connection was free for {_QUEUE_S:g} s") from None
 
+    async def _exchange(self, kept: _Kept, packed: bytes, count: int) -> list[Any]:
+        """Send packed commands and read their answers.
 
-async def _exchange(connection: Any, packed: bytes, count: int) -> list[Any]:
-    """Send packed commands and read their answers.
+        A connection that broke since its last use, or whose server is no primary any more, is made again and the commands are repeated:
+        all of them may be (``errors``). A server that was connected to just now is not tried again.
+        """
+        connection = kept.connection
+        if kept.era != self._era:
+            await connection.disconnect(nowait=True)
+        while True:
+            was_open = connection.is_connected
+            try:
+                if not was_open:
+                    kept.era = self._era
+                    await connection.connect()  # sending would connect, but not ask the Sentinels
+                answers, refused = await _answers_of(connection, packed, count)
+            except BaseException as error:
+                await connection.disconnect(nowait=True)  # an answer may still arrive on it
+                if not was_open or not isinstance(error, BrokenConnectionError | OSError):
+                    raise
+                continue
+            if refused is None:
+                return answers
+            if _refusal(refused) not in _NOT_PRIMARY:
+                raise refused
+            if kept.era == self._era:
+                self._era += 1
+            await connection.disconnect(nowait=True)
+            if not was_open:
+                raise refused
 
-    A connection that broke since its last use is made again and the commands are repeated: all of them may be (``errors``).
-    """
-    while True:
-        may_be_stale = connection.is_connected
-        answers: list[Any] = []
-        failed: ResponseError | None = None
+
+class _Kept:
+    """A connection, and the era in which it was opened."""
+
+    __slots__ = ("connection", "era")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.era = 0
+
+
+async def _answers_of(connection: Any, packed: bytes, count: int) -> tuple[list[Any], ResponseError | None]:
+    """The answers to packed commands, and the first error among them."""
+    answers: list[Any] = []
+    failed: ResponseError | None = None
+    await connection.send_packed_command(packed, check_health=False)
+    for _ in range(count):
         try:
-            await connection.send_packed_command(packed, check_health=False)
-            for _ in range(count):
-                try:
-                    answers.append(await connection.read_response())
-                except ResponseError as error:
-                    failed = failed or error
-        except BaseException as error:
-            await connection.disconnect(nowait=True)  # an answer may still arrive on it
-            if not may_be_stale or not isinstance(error, BrokenConnectionError | OSError):
-                raise
-        else:
-            if failed is not None:
-                raise failed
-            return answers
+            answers.append(await connection.read_response())
+        except ResponseError as error:
+            failed = failed or error
+    return answers, failed
 
 
 def _refusal(error: ResponseError) -> str | None:
@@ -208,27 +239,6 @@ def _refusal(error: ResponseError) -> str | None:
             return code
     found = _REFUSED.search(str(error))
     return found[1] if found else None
-
-
-def _client(settings: PlacementSettings) -> tuple[Any, Any]:
-    """The client of a cluster, or what makes connections to one server."""
-    # No time limit of the client's own per command: it would use asyncio.wait_for, which on Python 3.11 can swallow a cancellation
-    # that comes in the moment the inner call ends (python/cpython#86296). `_answers` limits the whole step instead.
-    options: dict[str, Any] = {
-        "socket_timeout": None,
-        "retry": Retry(NoBackoff(), 0),
-        "decode_responses": True,
-        "encoding_errors": "replace",
-        "protocol": 2,
-    }
-    scheme, clustered, rest = settings.redis_url.partition("+cluster://")
-    if clustered:
-        # the limit of one connection: another server of the cluster may still answer within that of the step
-        cluster = RedisCluster.from_url(f"{scheme}://{rest}", socket_connect_timeout=settings.connect_timeout_s, **options)
-        for command in ("HGETALL", "ZSCAN", "ZPOPMIN"):
-            cluster.set_response_callback(command, lambda answer, **_: answer)  # type: ignore[arg-type]  # as one server
-        return cluster, None
-    return None, redis_asyncio.ConnectionPool.from_url(settings.redis_url, **options)
 
 
 class TurnLimit:

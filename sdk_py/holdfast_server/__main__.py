@@ -26,7 +26,10 @@ from holdfast_server.redis import find_redis_server
 from holdfast_server.supervisor import Plan, Supervisor
 
 _HOST = "127.0.0.1"
-_REDIS_SCHEMES = ("redis://", "rediss://", "redis+cluster://", "rediss+cluster://", "unix://")
+_REDIS_SCHEMES = (
+    *("redis://", "rediss://", "unix://"),
+    *("redis+cluster://", "rediss+cluster://", "redis+sentinel://", "rediss+sentinel://"),
+)
 """As in ``gateway.settings``."""
 
 
