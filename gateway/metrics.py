@@ -36,6 +36,10 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "creates_running": ("Creates that this replica's runtime is carrying out.", ()),
     "creates_waiting": ("Creates in this replica's queue.", ()),
     "leading": ("1 if this controller is the leader, else 0.", ()),
+    "node_disk_bytes": (
+        "Bytes of one machine's data folder: free, promised (used by sandboxes, not stored yet) and left for new data.",
+        ("state",),
+    ),
     "node_spares": ("Spares of the node of one machine, by state: ready, wanted (by recent creates) and most (the limit).", ("state",)),
     "pool_making": ("Spares that are being created.", ("pool",)),
     "pool_spares": ("Spares that are ready for adoption.", ("pool",)),

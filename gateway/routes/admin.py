@@ -86,6 +86,8 @@ async def metrics(request: Request) -> Response:
     with contextlib.suppress(HoldfastError):  # the other metrics are reported even if the runtime does not answer
         for state, count in (await gateway.runtime.spares()).items():
             gateway.metrics.gauge("node_spares", count, state=state)
+        for state, size in (await gateway.runtime.room()).items():
+            gateway.metrics.gauge("node_disk_bytes", size, state=state)
     return PlainTextResponse(gateway.metrics.render(), media_type="text/plain; version=0.0.4")
 
 

@@ -202,6 +202,10 @@ class Runtime(Protocol):
         """The spares of this runtime: how many are ``ready``, how many are ``wanted``, and the limit ``most``."""
         ...
 
+    async def room(self) -> dict[str, int]:
+        """Bytes of the data folder of one machine: ``free``, ``promised`` to sandboxes, and ``left`` for new data; empty in a cluster."""
+        ...
+
     async def largest(self) -> tuple[float, int] | None:
         """Cores and bytes of memory of the largest machine that a sandbox can be placed on; None if that is not known."""
         ...

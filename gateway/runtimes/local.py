@@ -39,6 +39,7 @@ _RECONNECT_S = 0.1
 _REFUSED_S = 1.0
 """Pause after an answer that is no event."""
 _SPARES = {"ready": "spares", "wanted": "spares_wanted", "most": "spares_most"}
+_ROOM = {"free": "disk_free", "promised": "disk_promised", "left": "disk_left"}
 _PLAIN = "ask for image, cpu, memory, disk, env, labels, entrypoint, ulimits and shm_size only, or use a cluster"
 
 
@@ -152,8 +153,10 @@ class LocalRuntime:
         return {**await self._node.call("stats"), "cpu_total": cores, "memory_total": memory}
 
     async def spares(self) -> dict[str, int]:
-        counts = await self._node.call("spares", timeout_s=_CONNECT_S)
-        return {state: int(counts[name]) for state, name in _SPARES.items() if isinstance(counts.get(name), int)}
+        return _counts(await self._node.call("spares", timeout_s=_CONNECT_S), _SPARES)
+
+    async def room(self) -> dict[str, int]:
+        return _counts(await self._node.call("spares", timeout_s=_CONNECT_S), _ROOM)
 
     async def largest(self) -> tuple[float, int] | None:
         return self._size
@@ -346,6 +349,10 @@ async def _in_time(connecting: Awaitable[_T]) -> _T:
             return await connecting
     except (OSError, TimeoutError) as error:
         raise RuntimeUnavailableError("the node is not running", made_nothing=True) from error
+
+
+def _counts(body: dict[str, Any], names: dict[str, str]) -> dict[str, int]:
+    return {ours: int(body[name]) for ours, name in names.items() if isinstance(body.get(name), int)}
 
 
 def _result(body: dict[str, Any]) -> dict[str, Any]:

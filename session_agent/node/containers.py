@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import marshal
 import os
@@ -21,11 +22,12 @@ from dataclasses import dataclass, field
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.agentlog import AgentLog
+from session_agent.node.disk_space import DiskSpace
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.images.upper import Copied, copy_upper
 from session_agent.node.kernel import freezer, rootfs
 from session_agent.node.kernel.cgroups import SandboxCgroup
-from session_agent.node.kernel.disks import LEAST_BYTES, Disks, FileId, discard
+from session_agent.node.kernel.disks import LEAST_BYTES, Disk, Disks, discard
 from session_agent.node.kernel.hierarchies import Hierarchies
 from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS, IdMap
 from session_agent.node.kernel.network import NetworkHelper
@@ -52,11 +54,12 @@ class Container:
     agent_log: AgentLog
     pid: int = 0
     pidfd: int = -1
-    disk: int = -1
-    disk_file: FileId = (0, 0)
+    disk: Disk | None = None
     network_helper: NetworkHelper | None = None
     death: str = ""
     killed: bool = False
+    end_cause: tuple[str, str, str] | None = None
+    """Reason, fault and message, if the node itself ends the process."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     on_end: Callable[[], None] | None = None
 
@@ -70,7 +73,7 @@ class Container:
         """A descriptor of the directory with everything that the container's processes have written. Raises HoldfastError(unsupported)."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            return os.open("upper", flags, dir_fd=self.disk) if self.disk >= 0 else os.open(f"{self.folder}/upper", flags)
+            return os.open("upper", flags, dir_fd=self.disk.root) if self.disk is not None else os.open(f"{self.folder}/upper", flags)
         except FileNotFoundError:
             hint = f"create it without a limit of its disk, or with at least {LEAST_BYTES >> 20}Mi"
             raise HoldfastError("unsupported", "the files of this sandbox are in memory and cannot be copied", hint=hint) from None
@@ -95,6 +98,7 @@ class ContainerFactory:
         self._privileged = privileged
         self.disks: Disks | None = None
         """The disks; None if sandboxes cannot have their own."""
+        self.space: DiskSpace | None = None
         self._slots = list(range(settings.id_slots - 1, -1, -1))
 
     async def create(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Container:
@@ -120,6 +124,8 @@ class ContainerFactory:
         try:
             try:
                 await _to_its_end(lambda: self._make_files(container, disk_bytes, fds))
+                if container.disk is not None and self.space is not None:
+                    self.space.add(container.disk)
                 await self._fork(container, disk_bytes, ahead, fds)
             finally:
                 for tree in fds[3:]:
@@ -142,6 +148,8 @@ class ContainerFactory:
                     signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
                 await self._until_gone(container)
             container.agent_log.close()
+            if container.disk is not None and self.space is not None:
+                self.space.forget(container.disk)
             await asyncio.to_thread(self._release, container)
         finally:
             if container.pidfd < 0:
@@ -225,9 +233,11 @@ class ContainerFactory:
         size_bytes = disk_bytes or self._settings.default_disk
         owner = container.ids.base
         if self.disks is not None and size_bytes is not None and size_bytes >= LEAST_BYTES:
-            disk = self.disks.create(size_bytes, owner)
-            container.disk, container.disk_file = disk.root, disk.file
-            fds.append(disk.tree)
+            try:
+                container.disk = self.disks.create(size_bytes, owner, reserved=disk_bytes is not None)
+            except OSError as error:
+                raise _refused(error) from error
+            fds.append(container.disk.tree)
         elif disk_bytes is None:
             os.mkdir(container.folder, 0o755)
             rootfs.prepare_folder(container.folder)
@@ -253,9 +263,9 @@ class ContainerFactory:
         if container.network_helper:
             helper, container.network_helper = container.network_helper, None
             helper.stop()
-        if container.disk >= 0:
-            disk, container.disk = container.disk, -1
-            discard(disk, container.disk_file)
+        if container.disk is not None:
+            disk, container.disk = container.disk, None
+            discard(disk)
         steps: list[tuple[str, Callable[[], None]]] = [
             ("files", lambda: remove(container.folder, unlock=not self._privileged)),
             ("control groups", container.cgroup.remove),
@@ -267,6 +277,17 @@ class ContainerFactory:
                 pass
             except OSError as error:
                 log.error("%s: its %s could not be removed: %s", container.agent_log.name, what, error)
+
+
+def _refused(error: OSError) -> HoldfastError | OSError:
+    """The typed error for a disk that cannot be made."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "ask for a smaller disk, delete sandboxes or images, or set HOLDFAST_DATA to a larger disk"
+        return HoldfastError("no_capacity", f"the data folder has no room for the disk: {error.strerror}", hint=hint)
+    if error.errno == errno.EOPNOTSUPP:
+        hint = "leave disk out for the default, which is not reserved, or set HOLDFAST_DATA to a folder on ext4, xfs or btrfs"
+        return HoldfastError("unsupported", f"the data folder cannot reserve room: {error.strerror}", hint=hint)
+    return error
 
 
 async def _to_its_end(step: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -21,12 +22,13 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.agent.process.ulimits import raise_ulimits
 from session_agent.node import recovery
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
+from session_agent.node.disk_space import DiskSpace, Room
 from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
 from session_agent.node.images.upper import Copied
 from session_agent.node.kernel import cgroups, hierarchies, network
-from session_agent.node.kernel.disks import Disks, missing_requirement
+from session_agent.node.kernel.disks import Disk, Disks, missing_requirement
 from session_agent.node.kernel.namespaces import IdMap
 from session_agent.node.readiness import prepared, wait_ready
 from session_agent.node.request import CreateRequest
@@ -85,6 +87,7 @@ class Sandboxes:
         self._launcher = Launcher(settings, self._hierarchies, privileged=privileged)
         self._containers = ContainerFactory(settings, self._launcher, self._hierarchies, privileged=privileged)
         self.spares = Spares(self._containers, settings.spares)
+        self._space = self._containers.space = DiskSpace(settings.sandboxes_dir, self._end_without_room)
         self._live: dict[str, Sandbox] = {}
         self._failed: dict[str, dict[str, Any]] = {}
         self._gate = asyncio.Semaphore(settings.concurrent_creates)
@@ -109,6 +112,7 @@ class Sandboxes:
                 self._containers.disks = Disks(settings.sandboxes_dir)
         self.events.began_at = time.time()
         await self._launcher.start()
+        self._space.start()
         self.spares.start()
 
     @property
@@ -146,7 +150,11 @@ class Sandboxes:
             "memory_requested": sum(limits.memory_bytes for limits in requested),
             "limits": sorted(self._hierarchies.controllers),
             "usage": boxes,
+            **self.room().to_map(),
         }
+
+    def room(self) -> Room:
+        return self._space.measure()
 
     async def create(self, request: CreateRequest) -> dict[str, Any]:
         """Create a sandbox; returns when its agent listens. Raises HoldfastError and then leaves nothing behind."""
@@ -155,6 +163,7 @@ class Sandboxes:
         if request.sandbox_id in self._live or request.sandbox_id in self._failed:
             raise HoldfastError("sandbox_exists", f"sandbox {request.sandbox_id} already exists")
         image = self._images.resolve(request.image)
+        self._space.check(request.disk)
         if request.entrypoint is True and not image.entrypoint:
             message = f"image {request.image} has neither ENTRYPOINT nor CMD"
             raise HoldfastError(
@@ -251,6 +260,7 @@ class Sandboxes:
         await self.spares.stop()
         await asyncio.gather(*(self.delete(name) for name in list(self._live)), return_exceptions=True)
         await asyncio.gather(*self._cleanups, return_exceptions=True)
+        await self._space.stop()
         self._launcher.stop()
         for base in self._hierarchies.bases:
             with contextlib.suppress(OSError):
@@ -340,7 +350,9 @@ class Sandboxes:
         """Handle a sandbox whose first process has ended by itself."""
         if box.state != "ready" or box.container is None:
             return
-        if box.container.killed and box.container.cgroup.out_of_memory():
+        if box.container.end_cause is not None:
+            box.reason, box.fault, box.message = box.container.end_cause
+        elif box.container.killed and box.container.cgroup.out_of_memory():
             box.reason, box.fault, box.message = "oom", "workload", "the kernel killed the agent because memory ran out"
         else:
             box.reason, box.fault = "exited", "infrastructure"
@@ -351,6 +363,15 @@ class Sandboxes:
         cleanup = asyncio.get_running_loop().create_task(self._clean_up(box), name=f"clean up {box.request.sandbox_id}")
         self._cleanups.add(cleanup)
         cleanup.add_done_callback(self._cleanups.discard)
+
+    def _end_without_room(self, disk: Disk) -> None:
+        """End the sandbox of *disk*: the machine cannot store what it has written."""
+        for box in self._live.values():
+            if box.container is not None and box.container.disk is disk and box.container.pidfd >= 0:
+                message = "the machine's data folder is full, and it could not store what this sandbox had written"
+                box.container.end_cause = ("disk-full", "infrastructure", message)
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(box.container.pidfd, signal.SIGKILL)
 
     async def _clean_up(self, box: Sandbox) -> None:
         async with box.lock:

@@ -174,7 +174,7 @@ class NodeServer:
             case "doctor":
                 return {"checks": await self._doctor()}
             case "spares":
-                return dict(sandboxes.spares.stats())
+                return {**sandboxes.spares.stats(), **sandboxes.room().to_map()}
             case "stats":
                 return sandboxes.stats()
         raise HoldfastError("invalid_argument", f"no such operation: {operation!r}")
@@ -189,7 +189,16 @@ class NodeServer:
         output, _ = await process.communicate()
         detail = "{spares} of {spares_wanted} wanted by recent creates are ready; at most {spares_most}"
         spares = Check("spares", True, detail.format(**self._sandboxes.spares.stats()), required=False)
-        return [*json.loads(output), asdict(spares)]
+        return [*json.loads(output), asdict(spares), asdict(self._room())]
+
+    def _room(self) -> Check:
+        room = self._sandboxes.room()
+        free, promised, left = (f"{size / (1 << 30):.1f} GiB" for size in (room.free, room.promised, max(0, room.left)))
+        detail = f"{free} of the data folder are free, {promised} of these are promised to sandboxes, {left} are left for new data"
+        if room.refuses:
+            detail += "; creates are refused, and writes get ENOSPC when nothing is left"
+        fix = "delete sandboxes or images, or set HOLDFAST_DATA to a larger disk"
+        return Check("disk room", not room.refuses, detail, fix, required=False)
 
 
 async def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:

@@ -149,6 +149,9 @@ class MemoryRuntime:
     async def spares(self) -> dict[str, int]:
         return {"ready": 2, "wanted": 4}
 
+    async def room(self) -> dict[str, int]:
+        return {"free": 3 << 30, "promised": 1 << 30, "left": 1 << 30}
+
     async def largest(self) -> tuple[float, int] | None:
         return None
 

@@ -187,6 +187,7 @@ async def test_a_thousand_creates_at_once_keep_the_runtime_limit_and_starve_no_o
         metrics = (await ada.get("/metrics")).text
         assert "holdfast_creates_waiting 0" in metrics
         assert 'holdfast_node_spares{state="ready"} 2.0' in metrics
+        assert 'holdfast_node_disk_bytes{state="left"} 1.073741824e+09' in metrics
 
 
 async def test_creates_beyond_the_queue_are_refused_and_leave_no_record(redis_url: str, tmp_path: Path) -> None:

@@ -171,6 +171,9 @@ class KubernetesRuntime:
     async def spares(self) -> dict[str, int]:
         return {}
 
+    async def room(self) -> dict[str, int]:
+        return {}
+
     async def largest(self) -> tuple[float, int] | None:
         return None if self.settings.nodes_grow else await self._capacity.largest()
 

@@ -1,9 +1,10 @@
-"""The disk of one sandbox: an ext4 file system of a fixed size in an unnamed sparse file, through a loop device.
+"""The disk of one sandbox: an ext4 file system of a fixed size in an unnamed file, through a loop device.
 
-Owns blank disks (copies of a formatted template), mounting one, and discarding one without writing its unsaved pages. The kernel itself
-returns ENOSPC when the disk is full, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and mkfs.ext4;
-``missing_requirement`` returns what is missing. Quotas would be cheaper, but few kernels and mounts support them. Called by containers.py
-on threads: every step here waits for a device. Infra decision 0023.
+Owns blank disks (copies of a formatted template), mounting one, and discarding one without writing its unsaved pages. The file is sparse,
+unless the size is reserved. The kernel itself returns ENOSPC when the disk is full, whatever the sandbox does with links, holes or deleted
+files. Needs root, loop devices and mkfs.ext4; ``missing_requirement`` returns what is missing. Quotas would be cheaper, but few kernels and
+mounts support them. Called by containers.py on threads: every step here waits for a device. disk_space.py decides how much of a sparse
+disk may be used. Infra decisions 0023 and 0074.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from session_agent.node.kernel import rootfs
 from session_agent.node.kernel import syscalls as sys_
@@ -36,19 +37,58 @@ _FORMAT = (
     "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2", "-m", "0", "-b", "4096", "-i", "8192",
     "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0,packed_meta_blocks=1",
 )  # fmt: skip
-# No barriers and no journal, because a disk does not outlive its sandbox. ``discard`` returns freed blocks to the machine.
-_OPTIONS = ("nobarrier", "noinit_itable", "discard")
+# No barriers and no journal, because a disk does not outlive its sandbox.
+_OPTIONS = ("nobarrier", "noinit_itable")
+_RETURNS_BLOCKS = "discard"
+"""Returns freed blocks to the machine; a reserved disk keeps them."""
+BLOCK_BYTES = 4096
+_SETTINGS = "/sys/fs/ext4"
 _TEMPLATES = 8
 FileId = tuple[int, int]
 """Device and inode of a file."""
 
 
-class Disk(NamedTuple):
-    """A disk in use: a detached mount, an open directory that keeps it mounted, and the identity of the file behind it."""
+@dataclass(slots=True, eq=False)
+class Disk:
+    """A disk in use: a detached mount, an open directory that keeps it mounted, and the file behind it, open and by its identity."""
 
     tree: int
     root: int
     file: FileId
+    backing: int
+    device: str
+    """The name of the loop device."""
+    size_bytes: int
+    reserved: bool
+    usual_blocks: int = -1
+    """How many free blocks ext4 itself keeps for its tables; -1 before that was read."""
+    kept_blocks: int = -1
+    """How many free blocks are kept from the sandbox; -1 before that was changed."""
+
+    def free_bytes(self) -> int:
+        """What the sandbox has not used, whether or not it may use it. Raises OSError."""
+        status = os.fstatvfs(self.root)
+        return status.f_bfree * status.f_frsize
+
+    def promised_bytes(self) -> int:
+        """What the sandbox has written or allocated and the file behind the disk does not hold yet. Raises OSError."""
+        if self.reserved:
+            return 0
+        status = os.fstatvfs(self.root)
+        held = os.fstat(self.backing).st_blocks * 512
+        return max(0, (status.f_blocks - status.f_bfree) * status.f_frsize - held)
+
+    def allow(self, more_bytes: int) -> None:
+        """Let the sandbox use at most so much more; then the kernel answers ENOSPC to new writes. Raises OSError."""
+        setting = f"{_SETTINGS}/{self.device}/reserved_clusters"
+        if self.usual_blocks < 0:
+            with open(setting, encoding="ascii") as file:
+                self.usual_blocks = self.kept_blocks = int(file.read())
+        kept = max(self.usual_blocks, (self.free_bytes() - more_bytes) // BLOCK_BYTES)
+        kept = min(kept, self.size_bytes // BLOCK_BYTES - 1)
+        if kept != self.kept_blocks:
+            sys_.write_file(setting, str(kept))
+            self.kept_blocks = kept
 
 
 class Disks:
@@ -59,12 +99,12 @@ class Disks:
         self._templates: dict[int, list[tuple[int, bytes]]] = {}
         self._making = threading.Lock()
 
-    def create(self, size_bytes: int, owner: int) -> Disk:
-        """Create a disk for the sandbox whose root has the id *owner*.
+    def create(self, size_bytes: int, owner: int, *, reserved: bool = False) -> Disk:
+        """Create a disk for the sandbox whose root has the id *owner*. *reserved*: nothing else can take its room on the machine.
 
-        Blocks for milliseconds; threads do not wait for each other. Raises OSError.
+        Blocks for milliseconds; threads do not wait for each other. Raises OSError, ENOSPC where there is no room for a reserved disk.
         """
-        size_bytes = size_bytes // 4096 * 4096
+        size_bytes = size_bytes // BLOCK_BYTES * BLOCK_BYTES
         with self._making:
             template = self._templates.get(size_bytes)
             if template is None:
@@ -74,11 +114,14 @@ class Disks:
                 self._templates[size_bytes] = template
         made = self._unnamed(size_bytes)
         try:
+            if reserved:
+                _reserve(made, size_bytes)
             for offset, data in template:
                 os.pwrite(made, data, offset)
-            return _attach(made, owner)
-        finally:
+            return _attach(made, owner, size_bytes, reserved=reserved)
+        except BaseException:
             os.close(made)
+            raise
 
     def _format(self, size_bytes: int) -> list[tuple[int, bytes]]:
         """Format a disk; returns the non-empty ranges and their content."""
@@ -117,25 +160,36 @@ def missing_requirement(directory: str) -> str:
     try:
         disk = disks.create(LEAST_BYTES, 0)
         os.close(disk.tree)
-        discard(disk.root, disk.file)
+        discard(disk)
         return ""
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
 
 
-def _attach(blank: int, owner: int) -> Disk:
-    """Mount *blank* and give its existing files to *owner*. Waits for the device. Raises OSError."""
-    device = _loop(blank)
+def _reserve(file: int, size_bytes: int) -> None:
+    """Allocate all blocks of *file*. Raises OSError."""
     try:
-        tree = sys_.new_mount("ext4", f"/proc/self/fd/{device}", _OPTIONS, sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV)
+        sys_.allocate(file, size_bytes)
+    except OSError as error:
+        raise OSError(error.errno, f"{size_bytes >> 20} MiB cannot be reserved: {os.strerror(error.errno or 0)}") from None
+
+
+def _attach(blank: int, owner: int, size_bytes: int, *, reserved: bool) -> Disk:
+    """Mount *blank*, which the disk owns from then on, and give its existing files to *owner*. Waits for the device. Raises OSError."""
+    device, name = _loop(blank)
+    try:
+        options = _OPTIONS if reserved else (*_OPTIONS, _RETURNS_BLOCKS)
+        tree = sys_.new_mount("ext4", f"/proc/self/fd/{device}", options, sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV)
     finally:
         os.close(device)
     try:
+        if reserved:  # zeroing a small range through the loop device would free its blocks
+            sys_.write_file(f"{_SETTINGS}/{name}/extent_max_zeroout_kb", "0")
         root = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
         try:
             for path in (".", *rootfs.PREPARED):
                 os.chown(path, owner, owner, dir_fd=root)
-            return Disk(tree, root, identity(blank))
+            return Disk(tree, root, identity(blank), blank, name, size_bytes, reserved)
         except BaseException:
             os.close(root)
             raise
@@ -150,18 +204,19 @@ def identity(file: int) -> FileId:
     return status.st_dev, status.st_ino
 
 
-def discard(root: int, disk: FileId) -> None:
-    """Close the directory of *disk*, whose sandbox has ended. Unwritten data is dropped, because writing it could take minutes."""
+def discard(disk: Disk) -> None:
+    """Close *disk*, whose sandbox has ended, except for ``tree``. Unwritten data is dropped, because writing it could take minutes."""
     try:
         # The call would shut down any file system, so check first that this is the disk's own.
-        device, file = _backing(root)
-        if file == disk:
+        device, file = _backing(disk.root)
+        if file == disk.file:
             _silence(device)
-            fcntl.ioctl(root, _EXT4_SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
+            fcntl.ioctl(disk.root, _EXT4_SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
     except OSError:
         pass
     finally:
-        os.close(root)
+        os.close(disk.root)
+        os.close(disk.backing)
 
 
 def _silence(device: str) -> None:
@@ -189,15 +244,17 @@ def _backing(root: int) -> tuple[str, FileId | None]:
         os.close(loop)
 
 
-def _loop(disk: int) -> int:
+def _loop(disk: int) -> tuple[int, str]:
+    """A loop device for the open file *disk*: its descriptor and name. Raises OSError."""
     config = struct.pack("II", disk, 4096) + struct.pack("5Q4I64s32s32s2Q", *[0] * 8, _AUTOCLEAR | _DIRECT_IO, b"", b"", b"", 0, 0)
     control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:
         for _ in range(_ATTEMPTS):
-            device = os.open(f"/dev/loop{fcntl.ioctl(control, _GET_FREE)}", os.O_RDWR | os.O_CLOEXEC)
+            name = f"loop{fcntl.ioctl(control, _GET_FREE)}"
+            device = os.open(f"/dev/{name}", os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.ioctl(device, _CONFIGURE, config + bytes(64))
-                return device
+                return device, name
             except OSError as error:
                 os.close(device)
                 # Another process has taken the same number first.

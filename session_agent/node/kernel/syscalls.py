@@ -142,6 +142,12 @@ def sethostname(name: str) -> None:
         raise _fail("sethostname")
 
 
+def allocate(fd: int, size_bytes: int) -> None:
+    """Give a file all its blocks. Unlike posix_fallocate(3) this does not write them where the file system cannot do it."""
+    if _waiting.fallocate(fd, 0, ctypes.c_int64(0), ctypes.c_int64(size_bytes)) < 0:
+        raise _fail("fallocate")
+
+
 def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
     _syscall("close_range", _CLOSE_RANGE, first, last)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,14 +77,14 @@ async def test_a_killed_node_leaves_no_disk(tmp_path: Path) -> None:
 def test_a_disk_is_shut_down_only_if_its_identity_matches(tmp_path: Path) -> None:
     store = disks.Disks(str(tmp_path))
     mine, other = store.create(disks.LEAST_BYTES, 0), store.create(disks.LEAST_BYTES, 0)
-    disks.discard(os.dup(mine.root), other.file)
+    disks.discard(replace(mine, root=os.dup(mine.root), backing=os.dup(mine.backing), file=other.file))
     os.mkdir("still-there", dir_fd=mine.root)
-    disks.discard(os.dup(mine.root), mine.file)
+    disks.discard(replace(mine, root=os.dup(mine.root), backing=os.dup(mine.backing)))
     with pytest.raises(OSError, match=r"Input.output error|shutdown"):
         os.mkdir("gone", dir_fd=mine.root)
     for disk in (mine, other):
         os.close(disk.tree)
-        disks.discard(disk.root, disk.file)
+        disks.discard(disk)
     until(lambda: not disks_of(tmp_path), deadline_s=60, what="the disks to go")
 
 
@@ -102,7 +103,7 @@ def test_discarding_a_disk_writes_no_alert_to_the_console(tmp_path: Path, monkey
     assert int(Path(limit).read_text()) > 0
     monkeypatch.setattr("session_agent.node.kernel.disks.fcntl.ioctl", recorded)
     os.close(disk.tree)
-    disks.discard(disk.root, disk.file)
+    disks.discard(disk)
     assert limits_seen[-1] == "0"
     until(lambda: not disks_of(tmp_path), deadline_s=60, what="the disk to go")
 
@@ -127,7 +128,7 @@ def test_disks_created_in_parallel_are_separate_and_belong_to_their_sandbox(tmp_
     finally:
         for disk in made:
             os.close(disk.tree)
-            disks.discard(disk.root, disk.file)
+            disks.discard(disk)
     until(lambda: not disks_of(tmp_path), deadline_s=60, what="the disks to go")
     assert os.listdir(tmp_path) == []
 
@@ -136,7 +137,7 @@ def test_a_file_system_of_the_machine_is_not_shut_down(tmp_path: Path, monkeypat
     calls: list[int] = []
     monkeypatch.setattr("session_agent.node.kernel.disks.fcntl.ioctl", lambda fd, number, *rest: calls.append(number))
     root = os.open(tmp_path, os.O_RDONLY)
-    disks.discard(root, disks.identity(root))
+    disks.discard(disks.Disk(-1, root, disks.identity(root), os.dup(root), "loop0", disks.LEAST_BYTES, reserved=False))
     assert calls == []
 
 
