@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Generator
+from typing import NamedTuple
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -52,6 +54,51 @@ class Cursor:
     def close(self) -> None:
         """Close the descriptor. The cursor cannot be used afterwards."""
         os.close(self.here)
+
+
+class Entry(NamedTuple):
+    """An entry on a walk."""
+
+    path: list[str]
+    """The names on the way to it, its own last; empty for the directory that the walk began with. Changes with the walk."""
+    parent: int
+    """The open directory that holds it; of a directory, itself."""
+    state: os.stat_result
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.state.st_mode)
+
+
+def walk(top: int) -> Generator[Entry]:
+    """The open directory *top* and everything below it, directories before what is in them, in the order of their names.
+
+    *top* is closed at the end. Raises ``OSError``.
+    """
+    cursor, path = Cursor(top), list[str]()
+    try:
+        yield Entry(path, cursor.here, os.fstat(cursor.here))
+        waiting = [sorted(os.listdir(cursor.here), reverse=True)]
+        while True:
+            if not waiting[-1]:
+                waiting.pop()
+                if not waiting:
+                    return
+                cursor.leave()
+                path.pop()
+                continue
+            name = waiting[-1].pop()
+            state = os.lstat(name, dir_fd=cursor.here)
+            path.append(name)
+            if not stat.S_ISDIR(state.st_mode):
+                yield Entry(path, cursor.here, state)
+                path.pop()
+                continue
+            cursor.enter(os.open(name, DIRECTORY, dir_fd=cursor.here))
+            yield Entry(path, cursor.here, state)
+            waiting.append(sorted(os.listdir(cursor.here), reverse=True))
+    finally:
+        cursor.close()
 
 
 def remove(path: str, *, unlock: bool = False) -> None:

@@ -166,6 +166,9 @@ class NodeServer:
                 return {"image": await images.import_path(_text(body, "path"), _text(body, "name"))}
             case "image_pull":
                 return {"image": await images.pull(_text(body, "name"))}
+            case "image_export":
+                await images.export(_text(body, "name"), _text(body, "path"))
+                return {}
             case "image_tag":
                 return {"image": await images.tag(_text(body, "name"), _text(body, "other"))}
             case "image_remove":

@@ -37,6 +37,10 @@ def _answer(config: dict[str, Any], request: dict[str, Any]) -> Any:
     operation = request["op"]
     if operation == "run":
         return _run(config, request)
+    if operation == "python":
+        names: dict[str, Any] = {}
+        exec(request["script"], names)
+        return names.get("result")
     if operation == "config":
         return config
     if operation == "read":

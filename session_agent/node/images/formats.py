@@ -31,7 +31,7 @@ from session_agent.node.images.streams import decompressed
 _MAX_METADATA = 8 << 20
 _MAX_VOLUMES = 256
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _ANY_PROCESSOR = ("", "v1", "v8")
 """Variants that run on every processor of their architecture (amd64/v3, for example, does not). They are preferred, in any order."""
 
@@ -187,7 +187,7 @@ def _blob(directory: str, digest: str) -> dict[str, Any]:
 def _choose(manifests: object) -> str:
     """The manifest for this machine, or the only one if no platforms are named."""
     entries = [entry for entry in _list(manifests) if isinstance(entry, dict)]
-    wanted = _ARCHITECTURE.get(platform.machine(), platform.machine())
+    wanted = ARCHITECTURES.get(platform.machine(), platform.machine())
     fitting: list[tuple[bool, dict[str, Any]]] = []
     for entry in entries:
         its = entry.get("platform")

@@ -37,9 +37,9 @@ _MODE = 0o7777 if _ROOT else 0o1777
 _MAX_IDS = LOW_IDS + HIGH_IDS - 1
 NOBODY = 65534
 """The owner, in a sandbox, of files whose owner's id is higher than the sandbox's ids."""
-_WHITEOUT = ".wh."
+WHITEOUT = ".wh."
 _WHITEOUT_METADATA = ".wh..wh."
-_OPAQUE = ".wh..wh..opq"
+OPAQUE = ".wh..wh..opq"
 _LINKED = ".wh..wh.plnk"
 """The directory in which AUFS stores a file that has several names in a layer; these are hard links to it."""
 _LATEST_S = 4_000_000_000
@@ -181,7 +181,7 @@ def _open_parent_through_links(root: int, parts: list[str], *, create: bool) -> 
 
 def _extract(member: tarfile.TarInfo, content: IO[bytes] | None, root: int, late: dict[tuple[str, ...], int], *, whiteouts: bool) -> None:
     parts = parts_of(member.name)
-    if whiteouts and any(part.startswith(_WHITEOUT_METADATA) for part in parts) and parts[-1] != _OPAQUE:
+    if whiteouts and any(part.startswith(_WHITEOUT_METADATA) for part in parts) and parts[-1] != OPAQUE:
         if parts[0] != _LINKED:
             return  # metadata of AUFS, which is not part of the image
         whiteouts = False  # these names are not whiteouts; ``unpack`` removes them when the links to them exist
@@ -195,10 +195,10 @@ def _extract(member: tarfile.TarInfo, content: IO[bytes] | None, root: int, late
     parent, parts = _open_parent_through_links(root, parts, create=True)
     name = parts[-1]
     try:
-        if whiteouts and name == _OPAQUE:
+        if whiteouts and name == OPAQUE:
             os.setxattr(f"/proc/self/fd/{parent}", OPAQUE_XATTR, b"y")
-        elif whiteouts and name.startswith(_WHITEOUT):
-            _whiteout(name.removeprefix(_WHITEOUT), parent)
+        elif whiteouts and name.startswith(WHITEOUT):
+            _whiteout(name.removeprefix(WHITEOUT), parent)
         elif member.isdir():
             _directory(member, name, parent)
             late[tuple(parts)] = _time_ns(member)
@@ -367,7 +367,7 @@ def _own(member: tarfile.TarInfo, where: int, name: str | None = None) -> None:
         os.chown(name, uid, gid, dir_fd=where, follow_symlinks=False)
 
 
-def _image_attribute(name: str) -> bool:
+def image_attribute(name: str) -> bool:
     """Whether an image may set this extended attribute: attributes of users and, as root, file capabilities and access lists.
 
     Not those of overlay.
@@ -378,7 +378,7 @@ def _image_attribute(name: str) -> bool:
 def _attributes(member: tarfile.TarInfo, fd: int) -> None:
     for key, value in member.pax_headers.items():
         name = key.removeprefix(XATTR)
-        if name != key and _image_attribute(name):
+        if name != key and image_attribute(name):
             with contextlib.suppress(OSError):  # a file system that keeps none
                 os.setxattr(fd, name, value.encode("utf-8", "surrogateescape"))
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.images import formats, host, links, names, pull, skeleton
+from session_agent.node.images import export, formats, host, links, names, pull, skeleton
 from session_agent.node.images.layers import NOBODY, LayerLimits
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.images.upper import Copied, content_digest
@@ -78,6 +78,8 @@ class ImageStore:
         self._ids: IdMap | None = None
         self._records: dict[str, ImageRecord] = {}
         self._changing = asyncio.Lock()
+        self._reading = list[str]()
+        """Layers that are being exported."""
         self.before_remove: Callable[[str], Awaitable[None]] | None = None
         self.in_use: Callable[[str], bool] = lambda digest: False
         self.layer_in_use: Callable[[str], bool] = lambda path: False
@@ -228,6 +230,36 @@ class ImageStore:
                 raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
             return await self._add(dataclasses.replace(record, name=wanted))
 
+    async def export(self, name: str, path: str) -> None:
+        """Write an image as an OCI archive to the new file *path*. Raises HoldfastError(image_not_found, unsupported) and OSError."""
+        record = None if _is_host(name) else self._records.get(names.normalise(name)) or self._by_digest(name)
+        if record is None and not _is_host(name):
+            raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
+        if record is None or record.base:
+            hint = "export what it adds with `holdfast cp`, or begin with an image that was imported or pulled"
+            raise HoldfastError("unsupported", f"{name} lies above this machine's own files, which are not exported", hint=hint)
+        layers = [self._layer(digest) for digest in record.layers]
+        self._reading += layers
+        try:
+            await asyncio.to_thread(self._export, record, layers, path)
+        finally:
+            for layer in layers:
+                self._reading.remove(layer)
+
+    def _export(self, record: ImageRecord, layers: Sequence[str], path: str) -> None:
+        config = {
+            "Env": [f"{key}={value}" for key, value in record.env.items()],
+            "WorkingDir": record.workdir,
+            "User": record.user,
+            "Entrypoint": record.entrypoint,
+        }
+        with open(path, "xb") as file:
+            try:
+                export.write_archive(file, layers, config, record.name, record.created, self._ids)
+            except BaseException:
+                os.unlink(path)
+                raise
+
     async def remove(self, name: str) -> None:
         """Remove an image. Raises HoldfastError(image_not_found, image_in_use).
 
@@ -302,7 +334,9 @@ class ImageStore:
         wanted = {self._layer(digest) for record in self._records.values() for digest in record.layers}
         for name in os.listdir(self._path("layers")):
             path = self._path("layers", name)
-            if path not in wanted and not self.layer_in_use(path):  # a running sandbox may still use the layers of a replaced image
+            if (
+                path not in wanted and path not in self._reading and not self.layer_in_use(path)
+            ):  # a running sandbox may still use the layers of a replaced image
                 shutil.rmtree(path, ignore_errors=True)
 
     def _by_digest(self, name: str) -> ImageRecord | None:

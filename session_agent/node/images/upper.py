@@ -8,6 +8,7 @@ Called by store.py, off the event loop.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from session_agent.node.images.layers import NOBODY
 from session_agent.node.kernel.namespaces import IdMap
 from session_agent.node.kernel.rootfs import NAME_FILES
-from session_agent.trees import DIRECTORY, Cursor
+from session_agent.trees import DIRECTORY, Cursor, Entry, walk
 
 _FICLONE = 0x40049409
 _ORIGIN = "user.overlay.origin"
@@ -150,9 +151,8 @@ class _Copy:
             os.chown(target, self._inside(state.st_uid), self._inside(state.st_gid), dir_fd=parent, follow_symlinks=isinstance(target, int))
 
     def _inside(self, number: int) -> int:
-        if self.ids is None:
-            return number
-        return next((first + number - base for first, base, count in self.ids.extents if base <= number < base + count), NOBODY)
+        inside = number if self.ids is None else self.ids.inside(number)
+        return NOBODY if inside is None else inside
 
     def _converted(self, name: str, value: bytes) -> bytes:
         """The value of an extended attribute with the ids in it converted."""
@@ -224,46 +224,24 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
 def content_digest(directory: str) -> str:
     """``sha256:`` and a digest of everything in a layer's directory: names, kinds, modes, owners, times, attributes and contents."""
     digest = hashlib.sha256(b"layer\0")
-    place = Cursor(os.open(directory, DIRECTORY))
-    pending = [sorted(os.listdir(place.here), reverse=True)]
-    depth = 0
     linked: dict[int, int] = {}
-    try:
-        _add(digest, depth, "", os.fstat(place.here), place.here)
-        while pending:
-            if not pending[-1]:
-                pending.pop()
-                if pending:
-                    place.leave()
-                    depth -= 1
-                continue
-            name = pending[-1].pop()
-            state = os.lstat(name, dir_fd=place.here)
-            if state.st_nlink > 1 and not stat.S_ISDIR(state.st_mode):
-                first = linked.setdefault(state.st_ino, len(linked))
-                digest.update(b"link %d\0" % first)
-            if stat.S_ISDIR(state.st_mode):
-                place.enter(os.open(name, DIRECTORY, dir_fd=place.here))
-                depth += 1
-                _add(digest, depth, name, state, place.here)
-                pending.append(sorted(os.listdir(place.here), reverse=True))
-            elif stat.S_ISREG(state.st_mode):
-                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.here)
-                with os.fdopen(file, "rb", buffering=0) as content:
-                    _add(digest, depth, name, state, file)
-                    digest.update(hashlib.file_digest(content, "sha256").digest())
-            else:
-                _add(digest, depth, name, state)
-                if stat.S_ISLNK(state.st_mode):
-                    digest.update(os.fsencode(os.readlink(name, dir_fd=place.here)) + b"\0")
-    finally:
-        place.close()
+    with contextlib.closing(walk(os.open(directory, DIRECTORY))) as entries:
+        for entry in entries:
+            _add(digest, entry, linked)
     return f"sha256:{digest.hexdigest()}"
 
 
-def _add(digest: hashlib._Hash, depth: int, name: str, state: os.stat_result, opened: int | None = None) -> None:
-    size = state.st_size if stat.S_ISREG(state.st_mode) else 0
-    row = (depth, name, state.st_mode, state.st_uid, state.st_gid, size, state.st_mtime_ns)
-    attributes = sorted(os.listxattr(opened)) if opened is not None else []
-    values = [(key, os.getxattr(opened, key)) for key in attributes if opened is not None]
-    digest.update(repr((row, values)).encode("utf-8", "surrogateescape") + b"\0")
+def _add(digest: hashlib._Hash, entry: Entry, linked: dict[int, int]) -> None:
+    state, name = entry.state, entry.path[-1] if entry.path else ""
+    link, values, content = "", list[tuple[str, bytes]](), b""
+    if entry.is_directory:
+        values = [(key, os.getxattr(entry.parent, key)) for key in sorted(os.listxattr(entry.parent))]
+    elif stat.S_ISLNK(state.st_mode):
+        link = os.readlink(name, dir_fd=entry.parent)
+    elif stat.S_ISREG(state.st_mode):
+        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=entry.parent), "rb", buffering=0) as file:
+            values = [(key, os.getxattr(file.fileno(), key)) for key in sorted(os.listxattr(file.fileno()))]
+            content = hashlib.file_digest(file, "sha256").digest()
+    same = linked.setdefault(state.st_ino, len(linked)) if state.st_nlink > 1 and not entry.is_directory else None
+    row = (len(entry.path), name, state.st_mode, state.st_uid, state.st_gid, state.st_mtime_ns, same, link, values, content)
+    digest.update(repr(row).encode("utf-8", "surrogateescape") + b"\0")

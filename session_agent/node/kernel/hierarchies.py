@@ -34,9 +34,10 @@ class Hierarchy:
     def divided(self) -> bool:
         """Whether the agent has its own group beside that of the commands, instead of being in the outer group.
 
-        In v2 no process may be in a group that limits other groups; in v1 only CPU time is limited separately.
+        In v2 no process may be in a group that limits other groups, and the freezer reports a group as frozen before all of its processes
+        are, if some are in it and others in a group below. In v1 only CPU time is limited separately.
         """
-        return bool(self.controllers) if self.v2 else "cpu" in self.controllers
+        return self.v2 or "cpu" in self.controllers
 
 
 @dataclass(frozen=True, slots=True)

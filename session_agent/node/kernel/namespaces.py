@@ -84,6 +84,10 @@ class IdMap:
         """The id outside for the id *number* inside."""
         return next((base + number - first for first, base, count in self.extents if first <= number < first + count), None)
 
+    def inside(self, number: int) -> int | None:
+        """The id inside for the id *number* outside."""
+        return next((first + number - base for first, base, count in self.extents if base <= number < base + count), None)
+
 
 def write_id_maps(pid: int, extents: Sequence[tuple[int, int, int]], *, proc: str = "/proc") -> None:
     """Write the id maps of the new user namespace of *pid*. For a single id, setgroups must be denied first."""
