@@ -1,7 +1,8 @@
 """Stopping all processes of a sandbox at once, and continuing them, by the freezer of control groups v2.
 
-Owns the wait until every process is stopped; all of them are in the lowest groups, since the kernel counts no others. Frozen processes keep their memory, use no CPU time and do not notice it; a signal other than
-SIGKILL is delivered when they continue. Called by sandboxes.py for snapshots and pauses.
+Owns the wait until every process is stopped; all of them are in the lowest groups, because a group with groups below it is reported as
+frozen too early. Frozen processes keep their memory, use no CPU time and do not notice it; a signal other than SIGKILL is delivered when
+they continue. Called by sandboxes.py for snapshots and pauses.
 """
 
 from __future__ import annotations
