@@ -16,6 +16,8 @@ from holdfast_server.subreaper import die_with_parent
 from . import jobs, page, plan, repair_runs, report, smoke, tables
 
 MAIN = ["e5", "e4", "e6"]
+EQUAL = list(plan.load(plan.EQUAL))[1:]
+"""At equal steps and at equal tokens, with the sweeps, in the order in which they are run."""
 MORE = ["e6_hard", "e6_noise", "e6_rank", "e4_more_runs", "e4_sweep"]
 """The second part of what is registered, for which the hour has no room."""
 
@@ -24,7 +26,7 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m infra.recipes", description="The recipes' experiments, in a miniature.")
     commands = parser.add_subparsers(dest="command", required=True)
     learn = commands.add_parser("learn", help="run the registered experiments")
-    learn.add_argument("--only", nargs="+", choices=MAIN + MORE, help=f"instead of {' '.join(MAIN)}")
+    learn.add_argument("--only", nargs="+", choices=MAIN + EQUAL + MORE, help=f"instead of {' '.join(MAIN)}")
     learn.add_argument("--more", action="store_true", help=f"also the second part: {' '.join(MORE)}")
     learn.add_argument("--seeds", nargs="+", type=int, help="instead of the registered ones")
     learn.add_argument("--processes", type=int, default=2)
@@ -48,8 +50,10 @@ def main(words: list[str]) -> int:
     if arguments.command == "repair":
         return repair_runs.main(arguments.results, arguments.seeds, arguments.limit_s)
     if arguments.command == "learn":
-        chosen = arguments.only or MAIN + (MORE if arguments.more else [])
-        lines = jobs.run(plan.jobs(plan.load(), chosen, arguments.seeds), arguments.results, arguments.processes, arguments.limit_s)
+        chosen = arguments.only or MAIN + (EQUAL + MORE if arguments.more else [])
+        registered = plan.jobs(plan.PATH, [name for name in chosen if name not in EQUAL], arguments.seeds)
+        registered += plan.jobs(plan.EQUAL, [name for name in chosen if name in EQUAL], arguments.seeds)
+        lines = jobs.run(registered, arguments.results, arguments.processes, arguments.limit_s)
         latest = {(line["experiment"], line["arm"], line["seed"]): line for line in lines}
         return 1 if any("error" in line for line in latest.values()) else 0
     made = report.write(jobs.read(arguments.results), arguments.json, arguments.earlier)

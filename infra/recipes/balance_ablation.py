@@ -19,7 +19,7 @@ from holdfast_recipes.core.presets import Optimiser
 from holdfast_recipes.core.schedule import Schedule
 from holdfast_recipes.core.scored import Scored
 from holdfast_recipes.miniature.teacher import collect
-from holdfast_recipes.miniature.twin import Bug, Twin, bugs
+from holdfast_recipes.miniature.twin import Bug, Twin
 from holdfast_recipes.pipeline.batching import Batching
 from holdfast_recipes.training.model import Model
 from holdfast_recipes.training.policy import Played, play
@@ -69,14 +69,14 @@ def run(job: plan.Job) -> dict[str, Any]:
 def initial(settings: dict[str, Any], seed: int) -> tuple[Model, dict[str, float]]:
     """The policy that every arm of a seed starts from: supervised on resolved runs of the teacher."""
     teacher = plan.teacher(settings, seed)
-    wins, _ = collect(teacher, seed, resolved=settings["runs"], unresolved=0)
+    wins, _ = collect(teacher, seed, resolved=settings["runs"], unresolved=0, tasks=plan.trained(settings, teacher.world, seed))
     return student.supervised(settings, [student.row(each) for each in wins], seed)
 
 
 def task_pool(model: Model, settings: dict[str, Any], seed: int) -> list[Bug]:
     """Tasks whose success rate over so many trial rollouts of the initial policy lies in the band (0, most] (P §3.3.3)."""
     world, trials = plan.world(settings, seed), settings["trials"]
-    candidates = [bug for _, bug in zip(range(settings["candidates"]), bugs(world, 500_000 + seed), strict=False)]
+    candidates = [bug for _, bug in zip(range(settings["candidates"]), plan.trained(settings, world, 500_000 + seed), strict=False)]
     twins = [Twin(bug, world, settings["most_steps"]) for bug in candidates for _ in range(trials)]
     episodes = play(model, twins, [seed * 7_000_003 + index for index in range(len(twins))])
     successes = [sum(each.twin.solved for each in episodes[start : start + trials]) for start in range(0, len(episodes), trials)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast_recipes.miniature import estimators
 from holdfast_recipes.miniature.estimators import Estimate
-from holdfast_recipes.miniature.teacher import Episode, Teacher, collect
+from holdfast_recipes.miniature.teacher import Episode, Teacher, collect, runs
 from holdfast_recipes.training.batches import Row
 
 from . import plan, student
@@ -25,6 +25,9 @@ def run(job: plan.Job) -> dict[str, Any]:
     """Train and evaluate one arm."""
     settings, seed, started = job.settings, job.seed, time.monotonic()
     rows, counts = arm_rows(settings, seed)
+    if settings.get("sft_tokens"):  # so many steps that the arm sees as many tokens with loss as every other arm
+        per_step = settings["sft_batch"] * sum(row.targets for row in rows) / len(rows)
+        settings = settings | {"sft_steps": math.ceil(settings["sft_tokens"] / per_step)}
     if settings.get("equal_tokens_of"):
         settings = settings | {"sft_steps": _steps_for_equal_tokens(settings, seed, rows)}
     model, training = student.supervised(settings, rows, seed)
@@ -35,9 +38,21 @@ def run(job: plan.Job) -> dict[str, Any]:
     return {
         "training": training | {"seconds": round(trained_s, 1)},
         "data": dict(counts),
+        "rollouts": rollouts(settings, seed),
         "sampled": sampled,
         "greedy": greedy,
     }
+
+
+def rollouts(settings: dict[str, Any], seed: int) -> int:
+    """How many runs of the teacher an arm needs until it has its resolved and unresolved ones."""
+    mine, size = plan.teacher(settings, seed), settings["runs"]
+    wanted = {True: size * settings.get("resolved_times", 1), False: size if settings.get("unresolved_turns") else 0}
+    for count, run in enumerate(runs(mine, seed), 1):
+        wanted[run.solved] -= 1
+        if max(wanted.values()) <= 0:
+            return count
+    raise AssertionError("the runs of a teacher have no end")
 
 
 def arm_rows(settings: dict[str, Any], seed: int) -> tuple[list[Row], Counter[str]]:

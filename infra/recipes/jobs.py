@@ -39,7 +39,7 @@ def run_one(job: plan.Job) -> dict[str, Any]:
         "balance": balance_ablation.run,
     }
     started = time.monotonic()
-    line = {"experiment": job.experiment, "arm": job.arm, "seed": job.seed, "plan": plan.digest()}
+    line = {"experiment": job.experiment, "arm": job.arm, "seed": job.seed, "plan": job.plan}
     try:
         line["result"] = kinds[job.settings["kind"]](job)
     except Exception:  # noqa: BLE001  a failed job is a line; the table says that it is missing
@@ -54,9 +54,8 @@ def ended(started: float) -> dict[str, float]:
 
 def run(jobs: Sequence[plan.Job], path: Path, processes: int, limit_s: float | None = None) -> list[dict[str, Any]]:
     """Run what is missing, and return all lines. After ``limit_s`` nothing more is started."""
-    digest = plan.digest()
-    done = {(line["experiment"], line["arm"], line["seed"]) for line in read(path) if "error" not in line and line["plan"] == digest}
-    missing = [job for job in jobs if (job.experiment, job.arm, job.seed) not in done]
+    done = {(line["experiment"], line["arm"], line["seed"], line["plan"]) for line in read(path) if "error" not in line}
+    missing = [job for job in jobs if (job.experiment, job.arm, job.seed, job.plan) not in done]
     started = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=die_with_parent, initargs=(signal.SIGKILL, os.getpid())) as pool:

@@ -1,4 +1,4 @@
-"""What was registered: seeds, sizes and arms, from `plan.json` (the twin) and `plan_repair.json` (E1).
+"""What was registered: seeds, sizes and arms, from `plan.json` and `plan_equal.json` (the twin) and `plan_repair.json` (E1).
 
 Nothing of an experiment is chosen anywhere else.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from holdfast_recipes.miniature.teacher import Teacher
 from holdfast_recipes.miniature.twin import Bug, World, bugs
 
 PATH = Path(__file__).with_name("plan.json")
+EQUAL = Path(__file__).with_name("plan_equal.json")
 REPAIR = Path(__file__).with_name("plan_repair.json")
 
 
@@ -29,6 +32,8 @@ class Job:
     arm: str
     seed: int
     settings: dict[str, Any]
+    plan: str = ""
+    """The digest of the file that registered it."""
 
     @property
     def key(self) -> str:
@@ -45,13 +50,13 @@ def digest(path: Path = PATH) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def jobs(plan: dict[str, Any], experiments: list[str], seeds: list[int] | None = None) -> list[Job]:
+def jobs(path: Path, experiments: list[str], seeds: list[int] | None = None) -> list[Job]:
     """Every arm with every seed. Seeds are the outer loop: a run that is cut short has whole rows of arms."""
-    made = []
+    plan, made = load(path), []
     for experiment in experiments:
         common = plan["common"] | {name: value for name, value in plan[experiment].items() if name != "arms"}
         for seed in seeds or common["seeds"]:
-            made += [Job(experiment, name, seed, common | arm) for name, arm in plan[experiment]["arms"].items()]
+            made += [Job(experiment, name, seed, common | arm, digest(path)) for name, arm in plan[experiment]["arms"].items()]
     return made
 
 
@@ -65,9 +70,22 @@ def teacher(settings: dict[str, Any], seed: int) -> Teacher:
     return Teacher(world(settings, seed), known, settings["wander"], settings["check"], most_steps=settings["most_steps"])
 
 
+def is_held_out(settings: dict[str, Any], bug: Bug) -> bool:
+    """Whether no training data may hold a task of this kind. With ``split`` n it is one in n pairs of function and operator, so that
+    everything that such a task needs occurs in training, but never together."""
+    split = settings.get("split")
+    return bool(split) and (bug.symbol + bug.seen) % split == 0
+
+
+def trained(settings: dict[str, Any], world: World, seed: int) -> Iterator[Bug]:
+    """Tasks without end that training may use."""
+    return (bug for bug in bugs(world, seed) if not is_held_out(settings, bug))
+
+
 def held_out(settings: dict[str, Any], seed: int) -> list[Bug]:
-    """The tasks of an evaluation, the same for all arms of a seed."""
-    return [bug for _, bug in zip(range(settings["evaluation_tasks"]), bugs(world(settings, seed), 900_000 + seed), strict=False)]
+    """The tasks of an evaluation, the same for all arms of a seed; with ``split`` only those of a kind that training never saw."""
+    found = (bug for bug in bugs(world(settings, seed), 900_000 + seed) if not settings.get("split") or is_held_out(settings, bug))
+    return list(islice(found, settings["evaluation_tasks"]))
 
 
 def optimiser(settings: dict[str, Any], rows: int) -> tuple[Optimiser, Schedule]:

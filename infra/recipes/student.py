@@ -37,6 +37,7 @@ def supervised(settings: dict[str, Any], rows: Sequence[Row], seed: int) -> tupl
     return model, {
         "steps": float(len(losses)),
         "supervised_tokens": float(run.supervised_tokens),
+        "tokens_read": float(round(len(losses) * settings["sft_batch"] * sum(len(each.ids) for each in run.rows) / len(run.rows))),
         "final_loss": sum(tail) / len(tail) if tail else 0.0,
         "rows": float(len(run.rows)),
         "targets_per_row": sum(each.targets for each in run.rows) / len(run.rows),

@@ -8,7 +8,7 @@ the others, reads unrelated lines, and sometimes submits without a test.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
@@ -166,11 +166,13 @@ class Teacher:
         return ("l", language.number(draw.randrange(self.world.numbers)))
 
 
-def collect(teacher: Teacher, seed: int, *, resolved: int, unresolved: int) -> tuple[list[Episode], list[Episode]]:
-    """The first so many resolved and unresolved runs of an endless collection, one run for each task."""
+def collect(
+    teacher: Teacher, seed: int, *, resolved: int, unresolved: int, tasks: Iterable[Bug] | None = None
+) -> tuple[list[Episode], list[Episode]]:
+    """The first so many resolved and unresolved runs of an endless collection, one run for each task. ``tasks``: instead of the seed's."""
     wins: list[Episode] = []
     losses: list[Episode] = []
-    for episode in _runs(teacher, seed):
+    for episode in runs(teacher, seed, tasks):
         if len(wins) >= resolved and len(losses) >= unresolved:
             break
         kind, wanted = (wins, resolved) if episode.solved else (losses, unresolved)
@@ -179,6 +181,7 @@ def collect(teacher: Teacher, seed: int, *, resolved: int, unresolved: int) -> t
     return wins, losses
 
 
-def _runs(teacher: Teacher, seed: int) -> Iterator[Episode]:
-    for index, bug in enumerate(bugs(teacher.world, seed)):
+def runs(teacher: Teacher, seed: int, tasks: Iterable[Bug] | None = None) -> Iterator[Episode]:
+    """The teacher's runs, one for each task, without end unless ``tasks`` ends."""
+    for index, bug in enumerate(bugs(teacher.world, seed) if tasks is None else tasks):
         yield teacher.play(bug, seed * 1_000_003 + index)
