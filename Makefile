@@ -16,7 +16,7 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-lowest test-all soak test-cluster test-docker check format generate wheels bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-learn clean
+.PHONY: help setup up demo test test-lowest test-all soak test-cluster test-docker check format generate wheels bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -108,6 +108,9 @@ fuzz: .venv/.stamp ## Fresh examples for every property test (FUZZ_SECONDS; FUZZ
 
 recipes: .venv-train/.stamp ## What the recipes train, in minutes on a CPU: SFT and RL on a twin and in sandboxes, their tests
 	@exec nice $(TRAIN) -m infra.recipes smoke
+
+recipes-programs: .venv/.stamp ## Agents as they are published (npm, PyPI) in sandboxes on a scripted model; fetches their packages, minutes
+	@exec nice $(PY) -m pytest tests/recipes -m recipes_packages -s $(ARGS)
 
 recipes-learn: .venv-train/.stamp ## The registered learning runs, an hour on four cores; goes on where it was ended (ARGS=--more: their second part)
 	@TRAIN=$(TRAIN) exec infra/scripts/recipes_learn $(ARGS)

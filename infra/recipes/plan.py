@@ -73,8 +73,8 @@ def teacher(settings: dict[str, Any], seed: int) -> Teacher:
 def is_held_out(settings: dict[str, Any], bug: Bug) -> bool:
     """Whether no training data may hold a task of this kind. With ``split`` n it is one in n pairs of function and operator, so that
     everything that such a task needs occurs in training, but never together."""
-    split = settings.get("split")
-    return bool(split) and (bug.symbol + bug.seen) % split == 0
+    split: int | None = settings.get("split")
+    return split is not None and (bug.symbol + bug.seen) % split == 0
 
 
 def trained(settings: dict[str, Any], world: World, seed: int) -> Iterator[Bug]:

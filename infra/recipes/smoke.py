@@ -22,7 +22,7 @@ from holdfast_server.embed import EmbeddedStack, running_stack
 
 TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("HOLDFAST_DATA", ".holdfast")) / "recipes"
-ENGINES = {"trl": ["trl", "trl_async", "slime"], "verifiers": ["verifiers"], "verl": ["verl"]}
+ENGINES = {"trl": ["trl", "trl_async", "slime", "datasets"], "verifiers": ["verifiers"], "verl": ["verl"]}
 """Engines with their files of tests, each in an environment of its own (`infra/scripts/engine_venv`). slime has none: its records import
 torch, so they are tested beside TRL, the real ones where HOLDFAST_SLIME_PATH names a checkout."""
 SANDBOX_PART_S = 90.0
@@ -79,6 +79,10 @@ def sandboxes(stack: EmbeddedStack) -> str:
             generated = sum(each["generated"] for each in trained.steps)
             lost = sum(each.get("infrastructure", 0.0) for each in trained.steps)
             must(generated >= 3 * 16, f"48 rollouts, not {generated:.0f}")
+            injected = lab.faults.counts
+            for kind in ("creation", "sandbox"):
+                must(injected[kind] > 0, f"at least one injected fault of the kind {kind}; injected: {dict(injected)}")
+            must(0 < lost <= injected["sandbox"], f"what is lost was deleted on purpose: {lost:.0f} lost, injected: {dict(injected)}")
             return (
                 f"{len(tasks)} tasks, teacher {resolved} of {len(teacher)}, 3 RL steps on {generated:.0f} rollouts "
                 f"in {trained.seconds:.0f} s, {lost:.0f} lost; injected {lab.faults.counts}"

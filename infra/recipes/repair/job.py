@@ -111,7 +111,8 @@ class RepairJob:
         self._seconds = Counter() if seconds is None else seconds
 
     async def create(self, resources: Resources) -> Metered:
-        if self._faults and self._faults.draw("creation"):
+        if self._faults and self._faults.draw():
+            self._faults.counts["creation"] += 1
             raise self._faults.error()
         return await self._sandbox(resources)
 
@@ -127,8 +128,8 @@ class RepairJob:
         await tasks.unpack(sandbox, tasks.archive(self._library, self.task.source, self.task.index))
         env = {"PATH": f"{FOLDER}/bin:/usr/local/bin:/usr/bin:/bin"}
         toolset = ShellToolset(sandbox, FOLDER, env=env, describe=described, oom_ends=oom_ends)
-        if self._faults and self._faults.draw("sandbox"):
-            return _Dying(toolset, sandbox, self._faults.at_call())
+        if self._faults and self._faults.draw():
+            return _Dying(toolset, sandbox, self._faults)
         return cast(Toolset, toolset)
 
     async def collect(self, sandbox: Metered, episode: Episode) -> str:
@@ -197,10 +198,8 @@ class Faults:
         self._cuts_before = counted.get("connections cut", 0)
         self._draw = random.Random(f"faults-{self._seed}-{version}")
 
-    def draw(self, kind: str) -> bool:
-        hit = self._draw.random() < self.rate
-        self.counts[kind] += hit
-        return hit
+    def draw(self) -> bool:
+        return self._draw.random() < self.rate
 
     def at_call(self) -> int:
         """Before which call a sandbox is deleted."""
@@ -213,10 +212,10 @@ class Faults:
 class _Dying:
     """A toolset whose sandbox is deleted before one of its calls: what a lost node looks like to the loop."""
 
-    def __init__(self, toolset: ShellToolset, sandbox: Machine, at_call: int) -> None:
+    def __init__(self, toolset: ShellToolset, sandbox: Machine, faults: Faults) -> None:
         self.name, self.version, self.strict = toolset.name, toolset.version, toolset.strict
         self.tools: Sequence[Tool] = toolset.tools
-        self._toolset, self._sandbox, self._left = toolset, sandbox, at_call
+        self._toolset, self._sandbox, self._faults, self._left = toolset, sandbox, faults, faults.at_call()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -225,6 +224,7 @@ class _Dying:
     async def run(self, call: ToolCall, *, timeout_s: float) -> Result:
         self._left -= 1
         if self._left == 0:
+            self._faults.counts["sandbox"] += 1  # here, for a rollout may end before it comes to this call
             await self._sandbox.delete()
         return await self._toolset.run(call, timeout_s=timeout_s)
 

@@ -21,6 +21,9 @@ from .trajectory import Harness, Observation, PolicyName, SandboxNote, Tokens, T
 FORMAT = 1
 """The number in each record; a reader refuses a higher one."""
 
+MESSAGE_COLUMNS = ("role", "content", "reasoning_content", "tool_call_id", "tool_calls")
+"""The fields that a message has in a row; ``reasoning_content`` is the thought, which the template puts before the content."""
+
 _OURS = "holdfast"
 
 
@@ -152,6 +155,7 @@ def _message_row(message: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "role": message["role"],
         "content": content if content is None or isinstance(content, str) else json.dumps(_plain(content), ensure_ascii=False),
+        "reasoning_content": message.get("reasoning_content"),
         "tool_call_id": message.get("tool_call_id"),
         "tool_calls": calls or None,
     }

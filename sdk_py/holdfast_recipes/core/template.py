@@ -80,6 +80,13 @@ def text_of(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
+def observation(text: str) -> dict[str, str]:
+    """A harness's answer to a turn that made no call which a tool message could answer. It has the role of a user, since endpoints refuse a
+    tool message without its call, and the form of a tool's result: after a plain message of a user the template drops the thoughts of
+    all earlier turns, and the prompt no longer begins with what was sampled."""
+    return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
+
+
 def call_text(name: str, arguments: Any) -> str:
     """A tool call as the model is to write it. Arguments given as a string are taken as they are."""
     written = arguments if isinstance(arguments, str) else _json(arguments)

@@ -126,7 +126,7 @@ class ChatConversation:
     def answer(self, entry: ToolCall | CallError, text: str) -> None:
         listed = [call.get("id") for call in _last_assistant(self.messages).get("tool_calls") or () if isinstance(call, dict)]
         result = {"role": "tool", "tool_call_id": entry.id, "content": text}
-        self.messages.append(result if entry.id and entry.id in listed else {"role": "user", "content": text})
+        self.messages.append(result if entry.id and entry.id in listed else template.observation(text))
 
     def record(self) -> None:
         return None
@@ -186,7 +186,7 @@ class TokenConversation:
 
     def answer(self, entry: ToolCall | CallError, text: str) -> None:
         result = {"role": "tool", "content": text} | ({"tool_call_id": entry.id} if entry.id else {})
-        self.messages.append(result if isinstance(entry, ToolCall) or entry.source else {"role": "user", "content": text})
+        self.messages.append(result if isinstance(entry, ToolCall) or entry.source else template.observation(text))
 
     def record(self) -> Tokens:
         return Tokens(tuple(self._ids), tuple(self._mask), tuple(self._logprobs), tuple(self._spans), tuple(self._versions))

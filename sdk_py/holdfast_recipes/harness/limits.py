@@ -120,15 +120,6 @@ class Limits:
         if missing := set(Layer) - self.layers.keys():
             raise ValueError(f"no limit for {sorted(missing)}")
 
-    @property
-    def guard_s(self) -> float | None:
-        """A bound for everything around one rollout: creation, rollout, reward and shutdown with all their tries, and 180 s."""
-        if self.rollout.wall_s is None:
-            return None
-        around = [self.layers[layer] for layer in (Layer.CREATION, Layer.REWARD, Layer.SHUTDOWN)]
-        pauses = sum(sum(each.backoff_s[: each.tries - 1]) * (1 + each.spread) for each in around)
-        return self.rollout.wall_s + sum(each.timeout_s * each.tries for each in around) + pauses + 180
-
 
 def start_jitter_s(running: int, draw: random.Random) -> float:
     """Seconds to wait before a creation, uniform in [0, min(10, running / 50)]: many rollouts that start at once spread out."""

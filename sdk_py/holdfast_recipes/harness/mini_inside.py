@@ -66,9 +66,12 @@ def main() -> None:
     import yaml
     from minisweagent.agents.default import DefaultAgent  # type: ignore[import-not-found, unused-ignore]
     from minisweagent.exceptions import Submitted  # type: ignore[import-not-found, unused-ignore]
-    from minisweagent.models.litellm_model import LitellmModel  # type: ignore[import-not-found, unused-ignore]
+    from minisweagent.models.litellm_model import LitellmModel, LitellmModelConfig  # type: ignore[import-not-found, unused-ignore]
 
     config = yaml.safe_load((minisweagent.package_dir / "config" / "benchmarks" / "swebench.yaml").read_text())
+    # after a plain user message the template drops all earlier thoughts, and the proxy's record of the rollout forks
+    explanation = config["model"].get("format_error_template") or LitellmModelConfig.model_fields["format_error_template"].default
+    config["model"]["format_error_template"] = f"<tool_response>\n{explanation.strip()}\n</tool_response>"
     arguments = {"api_base": order["url"], "api_key": order["key"], "max_retries": 0, **config["model"].get("model_kwargs", {})}
     settings = {**config["model"], "model_name": f"openai/{order['model']}", "model_kwargs": arguments, "cost_tracking": "ignore_errors"}
     environment = {key: value for key, value in config["environment"].items() if key != "environment_class"}

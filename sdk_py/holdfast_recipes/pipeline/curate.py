@@ -23,7 +23,7 @@ from .errors import DataError, SettingError
 Unresolved = Literal["credit", "drop", "all"]
 UNRESOLVED: tuple[str, ...] = get_args(Unresolved)
 """The treatment of unresolved runs: those with rise segments are kept with loss on the credited turns (the paper), all are dropped, or all
-are kept with loss on every turn (a control)."""
+are kept with loss on every turn (a control; their ``credited`` names every turn, since an unresolved run without it has no loss)."""
 
 UNGRADED, DUPLICATE, UNANNOTATED, UNRESOLVED_DROPPED, NO_TURNS = "ungraded", "duplicate", "not_annotated", "unresolved", "no_turns"
 
@@ -73,8 +73,10 @@ class Curator:
         return made
 
     def _credited(self, run: Trajectory) -> Trajectory | str:
-        if run.resolved or self.settings.unresolved == "all":
+        if run.resolved:
             return replace(run, rises=None, credited=None)
+        if self.settings.unresolved == "all":
+            return replace(run, rises=None, credited=tuple(range(len(turns_with_results(run)))))
         if self.settings.unresolved == "drop":
             return UNRESOLVED_DROPPED
         if run.values is None:

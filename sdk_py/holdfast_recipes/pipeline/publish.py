@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, Literal
 
 from holdfast_recipes.core.credit import segment_lengths
-from holdfast_recipes.core.records import to_row
+from holdfast_recipes.core.records import MESSAGE_COLUMNS, to_row
 from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.core.values import is_inverted_u
 
@@ -215,36 +215,39 @@ def _sound(value: Any) -> Any:
     return [_sound(item) for item in value] if isinstance(value, list) else value
 
 
+_CALL = {"id": "string", "type": "string", "function": {"name": "string", "arguments": "string"}}
+_TYPES: dict[str, Any] = {
+    "tools": "string",
+    "messages": [{name: [_CALL] if name == "tool_calls" else "string" for name in MESSAGE_COLUMNS}],
+    "metadata": "string",
+    **dict.fromkeys(("instance_id", "repo", "teacher", "harness"), "string"),
+    **dict.fromkeys(("resolved",), "bool"),
+    "value_curve": ["float64"],
+    "value_of": "string",
+    "rise_segments": [["int64"]],
+    "credited_turns": ["int64"],
+    "cause": "string",
+    "holdfast_run": "string",
+}
+"""Types of the columns, those of the published set and then ours: a name, [element] of a list, or {field: type} of a structure."""
+COLUMNS = tuple(_TYPES)
+
+
 def arrow_schema() -> Any:
-    """Types of the columns: those of the published set, then ours."""
+    """The types of the columns as pyarrow has them."""
     pyarrow_parquet()
     import pyarrow as pa
 
-    function = pa.struct([("name", pa.string()), ("arguments", pa.string())])
-    call = pa.struct([("id", pa.string()), ("type", pa.string()), ("function", function)])
-    message = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_call_id", pa.string()), ("tool_calls", pa.list_(call))])
-    texts = ("instance_id", "repo", "teacher", "harness")
-    return pa.schema(
-        [
-            ("tools", pa.string()),
-            ("messages", pa.list_(message)),
-            ("metadata", pa.string()),
-            *((name, pa.string()) for name in texts),
-            ("resolved", pa.bool_()),
-            ("value_curve", pa.list_(pa.float64())),
-            ("value_of", pa.string()),
-            ("rise_segments", pa.list_(pa.list_(pa.int64()))),
-            ("credited_turns", pa.list_(pa.int64())),
-            ("cause", pa.string()),
-            ("holdfast_run", pa.string()),
-        ]
-    )
+    plain = {"string": pa.string(), "bool": pa.bool_(), "float64": pa.float64(), "int64": pa.int64()}
 
+    def made(kind: Any) -> Any:
+        if isinstance(kind, str):
+            return plain[kind]
+        if isinstance(kind, list):
+            return pa.list_(made(kind[0]))
+        return pa.struct([(name, made(each)) for name, each in kind.items()])
 
-COLUMNS = (
-    *("tools", "messages", "metadata", "instance_id", "repo", "teacher", "harness", "resolved", "value_curve", "value_of"),
-    *("rise_segments", "credited_turns", "cause", "holdfast_run"),
-)
+    return pa.schema([(name, made(kind)) for name, kind in _TYPES.items()])
 
 
 def card(manifest: Mapping[str, Any], description: str = "") -> str:
@@ -256,8 +259,14 @@ def card(manifest: Mapping[str, Any], description: str = "") -> str:
         f"pretty_name: {manifest['name']}",
         "configs:",
         "- config_name: default",
+        "  data_files:",
+        "  - split: train",
+        f"    path: data/*.{extension}",
+        "dataset_info:",
+        "  features:",
+        *_features(_TYPES, "  "),
+        "---",
     ]
-    front += ["  data_files:", "  - split: train", f"    path: data/*.{extension}", "---"]
     by_source = [[*(row[key] or "–" for key in ("source", "teacher", "harness")), *_numbers(row)] for row in manifest["by_source"]]
     whole = ["**all**", "", "", *_numbers(manifest)]
     facts = [
@@ -290,9 +299,29 @@ def card(manifest: Mapping[str, Any], description: str = "") -> str:
 
 
 _COLUMNS_TEXT = """`tools` (JSON), `messages` (role, content, tool_call_id, tool_calls) and `metadata` (JSON with `verify_status` and, under
-`holdfast`, the whole record) are those of the published set. `value_curve` holds one value per turn (`value_of` after), or of each state
-with the final one last (before). `credited_turns` are the turns that get loss; where it is null, all do. `rise_segments` index
-`value_curve`."""
+`holdfast`, the whole record) are those of the published set; a message also has `reasoning_content`, the thought of the turn.
+`value_curve` holds one value per turn (`value_of` after), or of each state with the final one last (before). `credited_turns` are the
+turns that get loss: null for a resolved run, which gets it on all. `rise_segments` index `value_curve`."""
+
+
+def _features(types: Mapping[str, Any], indent: str) -> list[str]:
+    """The types of the columns as the package ``datasets`` reads them from a card. Without them it takes the type of a column from the
+    first rows, and a file of JSON lines that begins with resolved runs, whose credit columns are null, cannot be loaded."""
+    lines = []
+    for name, kind in types.items():
+        lines += [f"{indent}- name: {name}", *_feature(kind, f"{indent}  ")]
+    return lines
+
+
+def _feature(kind: Any, indent: str) -> list[str]:
+    if isinstance(kind, str):
+        return [f"{indent}dtype: {kind}"]
+    if isinstance(kind, Mapping):
+        return [f"{indent}struct:", *_features(kind, indent)]
+    (item,) = kind
+    if isinstance(item, str):
+        return [f"{indent}list: {item}"]
+    return [f"{indent}list:", *(_features(item, indent) if isinstance(item, Mapping) else _feature(item, f"{indent}  "))]
 
 
 def _median(counts: Mapping[str, int]) -> float | None:

@@ -146,4 +146,19 @@ def _columns(row: Mapping[str, Any], run: Trajectory) -> Iterator[str]:
         "rise_segments": None if run.rises is None else [list(each) for each in run.rises],
     }
     same["resolved"] = run.resolved
+    lost = {
+        (name, index)
+        for index, (column, message) in enumerate(zip(row["messages"], run.messages, strict=False))
+        for name, value in message.items()
+        if value not in (None, "", [], ()) and column.get(name) in (None, "", [])
+    }
+    for name in sorted({name for name, _ in lost}):
+        places = sorted(index for each, index in lost if each == name)
+        what = "the thoughts" if name == "reasoning_content" else f"the field {name}"
+        yield (
+            f"column messages lacks {what} of {len(places)} messages (the first is {places[0]}), which the record has: "
+            "whoever trains on the column trains without them"
+        )
+    if len(row["messages"]) != len(run.messages):
+        yield f"column messages has {len(row['messages'])} messages, the record {len(run.messages)}"
     yield from (f"column {name} is {row[name]!r}, the record has {value!r}" for name, value in same.items() if row[name] != value)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -41,6 +43,8 @@ from .rl import Learner, Lockstep, Objective, endless, train
 from .sft import Sft
 
 _STEPS_PER_EPISODE = 8
+UNCREDITED, TOO_LONG = "unresolved without credited turns", "with no turn to learn from that fits"
+_HINT = "Give a larger --context for rows that are too long; curate gives unresolved runs their turns (--unresolved credit or all)."
 
 
 def sft(words: Sequence[str]) -> int:
@@ -59,10 +63,11 @@ def sft(words: Sequence[str]) -> int:
     arguments = parser.parse_args(words)
     torch.set_num_threads(arguments.threads)
     rows, dropped = data_rows(arguments.data, arguments.context)
+    why = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "it has none"
     if not rows:
-        raise DataError(
-            f"{arguments.data}: no row has a turn to learn from within {arguments.context} tokens", hint="give a larger --context"
-        )
+        raise DataError(f"{arguments.data}: no row has a turn to learn from within {arguments.context} tokens ({why})", hint=_HINT)
+    if dropped:
+        print(f"sft: {sum(dropped.values())} rows are left out: {why}. {_HINT}", file=sys.stderr)
     model = Model(Shape(ByteTokenizer().size, arguments.width, arguments.layers, context=arguments.context), arguments.seed)
     steps = arguments.epochs * steps_per_epoch(len(rows), arguments.batch)
     schedule = Schedule(arguments.rate, steps, arguments.rate / 10)
@@ -80,7 +85,8 @@ def sft(words: Sequence[str]) -> int:
     run.run(report=lambda step, numbers: losses.append(numbers["loss"]))
     record = {
         "rows": len(rows),
-        "dropped": dropped,
+        "dropped": sum(dropped.values()),
+        "dropped_for": dict(dropped),
         "steps": run.optimisation.step,
         "parameters": model.parameter_count(),
         "supervised_tokens": run.supervised_tokens,
@@ -152,9 +158,9 @@ def rl(words: Sequence[str]) -> int:
     return 0
 
 
-def data_rows(path: Path, context: int) -> tuple[list[Row], int]:
-    """Rows of a data set in bytes, and how many were dropped because they do not fit or have nothing to learn from."""
-    tokenizer, made, dropped = ByteTokenizer(), [], 0
+def data_rows(path: Path, context: int) -> tuple[list[Row], Counter[str]]:
+    """Rows of a data set in bytes, and by reason how many were dropped: no turn fits, or an unresolved run names no turn to learn from."""
+    tokenizer, made, dropped = ByteTokenizer(), [], Counter[str]()
     for number, record in files.rows(path):
         try:
             run = from_row(record) if isinstance(record.get("metadata"), str) else from_json(record)
@@ -163,8 +169,10 @@ def data_rows(path: Path, context: int) -> tuple[list[Row], int]:
                 f"{path}:{number}: not a row of a data set: {error}", hint="run holdfast recipes validate for details"
             ) from error
         row = _row(run, tokenizer, context)
-        if row is None or not row.targets:
-            dropped += 1
+        if not run.resolved and not run.credited:
+            dropped[UNCREDITED] += 1
+        elif row is None or not row.targets:
+            dropped[TOO_LONG] += 1
         else:
             made.append(row)
     return made, dropped

@@ -9,7 +9,9 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
-_NOT_SUCCESS = re.compile(r"\bNOT[\s_-]+SUCCESS\b")
+_NEGATION = r"(?:not|no|never|non|nor|hardly|without|fail[a-z]*|cannot|[a-z]+n['’]t)"
+_NOT_SUCCESS = re.compile(rf"(?<![a-z]){_NEGATION}(?:[\s_*-]+[a-z'’]+){{0,3}}?[\s_*-]+SUCCESS(?![a-z])", re.IGNORECASE)
+_FAILURE = re.compile(r"\bFAIL(?:URE|ED)?\b")
 _SUCCESS = re.compile(r"\bSUCCESS\b")
 
 
@@ -24,10 +26,11 @@ class Verdict(StrEnum):
 
 
 def read_verdict(answer: str | None) -> Verdict:
-    """The verdict in a judge's answer, None for no answer. NOT SUCCESS is searched first, because it contains SUCCESS."""
+    """The verdict in a judge's answer, None for no answer. A negated SUCCESS, with up to three words between, is searched first ("NOT A
+    SUCCESS", "isn't yet a SUCCESS", "FAILURE, not SUCCESS"): an answer that also holds a negated one is no success."""
     if answer is None:
         return Verdict.UNREACHABLE
-    if _NOT_SUCCESS.search(answer):
+    if _NOT_SUCCESS.search(answer) or _FAILURE.search(answer):
         return Verdict.FAILURE
     return Verdict.SUCCESS if _SUCCESS.search(answer) else Verdict.MISSING
 

@@ -97,7 +97,7 @@ def test_columns_that_cannot_hold_a_message_lose_nothing() -> None:
     row = to_row(odd)
     assert from_row(json.loads(json.dumps(row))) == odd
     for message in row["messages"]:
-        assert message.keys() == {"role", "content", "tool_call_id", "tool_calls"}
+        assert message.keys() == {"role", "content", "reasoning_content", "tool_call_id", "tool_calls"}
         assert message["content"] is None or isinstance(message["content"], str)
     assert isinstance(row["messages"][1]["tool_calls"][0]["function"]["arguments"], str)
 

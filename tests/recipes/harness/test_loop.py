@@ -246,7 +246,8 @@ def test_the_token_limit_counts_what_a_tool_answered(room: int) -> None:
 
 
 def test_held_ids_grow_only_also_after_a_turn_without_a_call() -> None:
-    """A user message makes the template drop earlier thoughts; what was shown to the policy stays as it was."""
+    """What was shown to the policy stays as it was, and the messages, rendered again, give the same text: after a message of a user the
+    template would drop the thoughts of earlier turns."""
     done, tokenizer = tokens_of("<think>\nHm.\n</think>\n\nWell.", written("bash", thought="Now.", command="submit"))
     tokens = done.tokens
     assert tokens is not None
@@ -254,6 +255,14 @@ def test_held_ids_grow_only_also_after_a_turn_without_a_call() -> None:
     assert "Hm." in text
     assert text.count("<|im_start|>assistant") == 2
     assert text.index("calls no tool") > text.index("Well.<|im_end|>")
+    assert text_of(render(done.messages[:-1], done.tools)).removesuffix("\n") == text
+
+
+def test_an_endpoint_is_shown_the_thoughts_before_a_format_error() -> None:
+    first = {"role": "assistant", "content": "Well.", "reasoning_content": "Hm."}
+    done = episode(FakeChat(first, call("bash", command="submit")), FakeToolset({"submit": SUBMIT}))
+    assert "<think>\nHm.\n</think>" in text_of(render(done.messages[:3], done.tools, generation_prompt=True))
+    assert done.messages[2]["role"] == "user"
 
 
 def test_a_turn_that_had_no_room_gets_an_end_without_loss() -> None:

@@ -1,7 +1,7 @@
 """codex, opencode, claude-code and mini-swe-agent as they are published, in sandboxes without a network, on a scripted policy.
 
 Each does one small task, alone and with a sub-agent where it has any, and comes to the limit of its steps. Their packages take minutes to
-fetch: ``pytest tests/recipes -m recipes_packages -s``, which ``make recipes`` runs.
+fetch: ``make recipes-programs`` runs them, continuous integration does not.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import tarfile
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -205,18 +206,16 @@ def test_the_teacher_goes_on_from_what_it_saw() -> None:
 
 
 def test_faults_are_seeded_and_counted() -> None:
-    drawn = [[faults.draw("sandbox") for _ in range(400)] for faults in (job.Faults(0.05, 1), job.Faults(0.05, 1), job.Faults(0.05, 2))]
+    drawn = [[faults.draw() for _ in range(400)] for faults in (job.Faults(0.05, 1), job.Faults(0.05, 1), job.Faults(0.05, 2))]
     assert drawn[0] == drawn[1] != drawn[2]
     assert 5 < sum(drawn[0]) < 40
     none = job.Faults(0.0, 1)
-    assert not any(none.draw("creation") for _ in range(50))
+    assert not any(none.draw() for _ in range(50))
     assert none.counts == {"creation": 0, "sandbox": 0}
 
 
 def test_what_was_registered_can_be_run() -> None:
-    registered = plan.load()
-    experiments = [name for name in registered if name != "common"]
-    made = plan.jobs(registered, experiments)
+    made = [job for path in (plan.PATH, plan.EQUAL) for job in plan.jobs(path, [name for name in plan.load(path) if name != "common"])]
     assert len({each.key for each in made}) == len(made)
     assert {each.settings["kind"] for each in made} == {"credit", "estimators", "balance"}
     for each in made:
@@ -225,4 +224,18 @@ def test_what_was_registered_can_be_run() -> None:
             each.settings | {"evaluation_tasks": 3}, each.seed
         )
     assert [each.seed for each in made if each.key.startswith("e4/")][:10] == [11] * 10
+    equal = [each for each in made if each.plan == plan.digest(plan.EQUAL)]
+    assert all(len({each.seed for each in equal if each.experiment == name}) >= 5 for name in {each.experiment for each in equal})
+    arms = [each for each in equal if each.settings["kind"] == "credit"]
+    assert {(each.settings.get("sft_steps"), each.settings.get("sft_tokens")) for each in arms} == {(600, None), (None, 376_000)}
     assert plan.load(plan.REPAIR)["fault_rates"] == [0.0, 0.05]
+
+
+def test_what_is_held_out_never_occurs_in_training_and_its_words_do() -> None:
+    settings = plan.load(plan.EQUAL)["common"] | plan.load(plan.EQUAL)["transfer"]
+    trained = list(islice(plan.trained(settings, plan.world(settings, 11), 3), 2000))
+    held = plan.held_out(settings, 11)
+    assert len(held) == settings["evaluation_tasks"]
+    assert not {(bug.symbol, bug.seen) for bug in trained} & {(bug.symbol, bug.seen) for bug in held}
+    for word in ("symbol", "seen", "line"):
+        assert {getattr(bug, word) for bug in held} <= {getattr(bug, word) for bug in trained}

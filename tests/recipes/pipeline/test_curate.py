@@ -90,7 +90,7 @@ def test_the_settings_of_credit() -> None:
     assert curate([run], rules=CreditRules(eps=0.06))[0][0].credited == (3,)
     assert curate([run], rules=CreditRules(eps=0.07))[1]["no_rise"] == 1
     assert curate([run], unresolved="drop")[1]["unresolved"] == 1
-    assert curate([run], unresolved="all")[0][0].credited is None
+    assert curate([run], unresolved="all")[0][0].credited == (0, 1, 2, 3, 4)
     assert curate([annotated("up", [0.6, 0.9])], rules=CreditRules(check=False))[0][0].credited == (1,)
     with pytest.raises(SettingError, match="some"):
         Curation(unresolved="some")  # type: ignore[arg-type]

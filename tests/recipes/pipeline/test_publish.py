@@ -48,6 +48,28 @@ def test_what_is_published_comes_back(form: Form, tmp_path: Path) -> None:
     assert not [each for each in tmp_path.iterdir() if each.name != "set"]
 
 
+def test_columns_have_the_thoughts_and_the_validator_says_where_they_are_lost(tmp_path: Path) -> None:
+    row = to_row(made("a", resolved=True))
+    assert [message["reasoning_content"] for message in row["messages"] if message["role"] == "assistant"] == [
+        f"thought {n}" for n in range(3)
+    ]
+    folder = tmp_path / "set"
+    publish([made("a", resolved=True)], folder, About("set"), form="jsonl")
+    data = folder / "data" / "train-00000.jsonl"
+    row = json.loads(data.read_text())
+    row["metadata"] = json.dumps(json.loads(row["metadata"]) | {"messages": made().messages})
+    for message in row["messages"]:
+        del message["reasoning_content"]  # as data sets were before the column was there
+    data.write_text(json.dumps(row) + "\n")
+    assert any("column messages lacks the thoughts of 3 messages (the first is 2)" in each for each in validate(folder))
+
+
+def test_a_field_that_the_columns_cannot_hold_is_named(tmp_path: Path) -> None:
+    messages = ({"role": "user", "content": "x", "name": "reviewer"}, *made().messages[2:])
+    publish([made("a", resolved=True, messages=messages)], tmp_path / "set", About("set"))
+    assert [each for each in validate(tmp_path / "set") if "lacks the field name" in each]
+
+
 def test_the_columns_of_the_published_set_and_ours(tmp_path: Path) -> None:
     publish(runs(), tmp_path / "set", About("set"))
     table = pyarrow.parquet.read_table(tmp_path / "set" / "data" / "train-00000.parquet")

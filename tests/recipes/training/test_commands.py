@@ -9,8 +9,9 @@ import pytest
 from holdfast_recipes import cli
 from holdfast_recipes.core.records import to_json, to_row
 from holdfast_recipes.core.trajectory import Harness, PolicyName, Trajectory
+from holdfast_recipes.pipeline.curate import Curation, Curator, curated
 from holdfast_recipes.policy.tokenizer import ByteTokenizer
-from holdfast_recipes.training.commands import data_rows
+from holdfast_recipes.training.commands import TOO_LONG, UNCREDITED, data_rows
 
 EMPTY = "<think>\n\n</think>\n\n"
 """What the template writes before the last turn of a model that thinks."""
@@ -38,8 +39,40 @@ def test_all_turns_of_resolved_runs_and_credited_turns_of_others_are_trained_on(
     runs = [run(0, solved=True), run(1, solved=False, credited=(0,)), run(2, solved=False), run(3, solved=True, text="x" * 400)]
     path.write_text("".join(json.dumps(form(each)) + "\n" for each in runs))  # type: ignore[operator]
     assert learned(path)[:2] == [f"first ls<|im_end|>{EMPTY}second<|im_end|>", "first ls<|im_end|>"]
-    assert data_rows(path, 200)[1] == 1
+    assert data_rows(path, 500)[1] == {UNCREDITED: 1}
+    assert data_rows(path, 10)[1] == {UNCREDITED: 1, TOO_LONG: 3}
     assert learned(path, 200)[-1].endswith("second<|im_end|>")
+
+
+def test_unresolved_runs_that_are_kept_with_all_turns_are_trained_on(tmp_path: Path) -> None:
+    curator = Curator(lambda run: 1, Curation(unresolved="all"))
+    path = tmp_path / "set.jsonl"
+    path.write_text("".join(json.dumps(to_row(each)) + "\n" for each in curated([run(0, solved=False), run(1, solved=True)], curator)))
+    assert learned(path) == [f"first ls<|im_end|>{EMPTY}second<|im_end|>"] * 2
+
+
+def test_sft_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text("".join(json.dumps(to_row(each)) + "\n" for each in [run(0, solved=True), run(1, solved=False)]))
+    words = [
+        "sft",
+        str(path),
+        "--out",
+        str(tmp_path / "model.pt"),
+        "--epochs",
+        "1",
+        "--batch",
+        "4",
+        "--width",
+        "16",
+        "--context",
+        "128",
+        "--json",
+    ]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["dropped_for"] == {UNCREDITED: 1}
+    assert "1 unresolved without credited turns" in shown.err
 
 
 def test_sft_trains_resumes_and_reports_its_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +95,7 @@ def test_sft_trains_resumes_and_reports_its_results(tmp_path: Path, capsys: pyte
     ]
     assert cli.main(words) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert (summary["rows"], summary["dropped"], summary["steps"]) == (4, 0, 6)
+    assert (summary["rows"], summary["dropped"], summary["dropped_for"], summary["steps"]) == (4, 0, {}, 6)
     assert summary["last_loss"] < summary["first_loss"]
     assert cli.main(words) == 0
     again = json.loads(capsys.readouterr().out)

@@ -36,6 +36,28 @@ def test_other_viewports_and_plain_pixels() -> None:
             to_pixels(point)
 
 
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("SUCCESS", Verdict.SUCCESS),
+        ("The flight was not found at first, but then it was. SUCCESS", Verdict.SUCCESS),
+        ("NOT A SUCCESS", Verdict.FAILURE),
+        ("This is NOT YET A SUCCESS.", Verdict.FAILURE),
+        ("It isn't a SUCCESS", Verdict.FAILURE),
+        ("It isn’t really a SUCCESS", Verdict.FAILURE),
+        ("NO SUCCESS", Verdict.FAILURE),
+        ("never a SUCCESS", Verdict.FAILURE),
+        ("NOT_SUCCESS", Verdict.FAILURE),
+        ("**NOT** a **SUCCESS**", Verdict.FAILURE),
+        ("SUCCESS? No: NOT SUCCESS", Verdict.FAILURE),
+        ("FAILURE rather than SUCCESS", Verdict.FAILURE),
+        ("UNSUCCESSFUL", Verdict.MISSING),
+    ],
+)
+def test_a_negated_success_is_none(answer: str, verdict: Verdict) -> None:
+    assert read_verdict(answer) is verdict
+
+
 def turns(count: int) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for turn in range(count):
