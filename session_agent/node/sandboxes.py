@@ -385,6 +385,7 @@ class Sandboxes:
             await self._release(box)
         finally:
             self._live.pop(box.request.sandbox_id, None)
+        await self._images.release(box.image)
 
     async def _release(self, box: Sandbox) -> None:
         if box.container:

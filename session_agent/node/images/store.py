@@ -330,6 +330,12 @@ class ImageStore:
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
 
+    async def release(self, image: ImageSpec) -> None:
+        """A sandbox of *image* has ended: if it was the last of an image that was removed, its layers are removed too."""
+        if image.digest != host.NAME and not any(record.digest == image.digest for record in self._records.values()):
+            async with self._changing:
+                await asyncio.to_thread(self._collect_layers)
+
     def _collect_layers(self) -> None:
         wanted = {self._layer(digest) for record in self._records.values() for digest in record.layers}
         for name in os.listdir(self._path("layers")):
