@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from holdfast_wire.errors import HoldfastError
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
@@ -28,7 +28,7 @@ from gateway.lifecycle import creation
 from gateway.memory_reservation import RequestReservation
 from gateway.routes import admin, changes, commands, files, groups, sandboxes
 from gateway.routes.attach import attach
-from gateway.service import Gateway
+from gateway.service import Gateway, for_reader
 
 log = logging.getLogger("gateway")
 
@@ -133,7 +133,7 @@ class Application:
                 raise _refusal(matching, method, scope["path"])
             response = await ROUTES[template][wanted](Request(scope, receive))
         except HoldfastError as error:
-            response = problem_response(error)
+            response = problem_response(for_reader(error, HTTPConnection(scope)))
             if error.code == "method_not_allowed":
                 response.headers["Allow"] = _allowed(matching)
         except Exception:

@@ -18,7 +18,7 @@ from gateway.admission import Admission, Quotas
 from gateway.agents.dial import Dialled, dial
 from gateway.agents.dial_queue import DialQueue
 from gateway.background import BackgroundTasks, Removals
-from gateway.model.records import Entry, Record, Tombstone
+from gateway.model.records import Cause, Entry, Record, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
@@ -30,6 +30,9 @@ from .auth import Keys, key_of
 from .memory_reservation import MemoryReservations, reserve_for
 from .metrics import Metrics
 from .settings import Settings
+
+PROGRAM_HEADER = "X-Holdfast-Program"
+_PROGRAM_CHARACTERS = 64
 
 
 class AgentCalls(Protocol):
@@ -131,12 +134,40 @@ async def ready_sandbox(connection: HTTPConnection) -> tuple[Gateway, Record]:
     return gateway, await gateway.ready(owner, sandbox_id)
 
 
+def program_of(connection: HTTPConnection) -> str:
+    """The random id by which a program names itself in its requests; "" if it does not."""
+    return connection.headers.get(PROGRAM_HEADER, "")[:_PROGRAM_CHARACTERS]
+
+
 def live(entry: Record | Tombstone) -> Record:
     if isinstance(entry, Tombstone):
-        cause = entry.cause
-        message = f"sandbox {entry.sandbox_id!r} has ended: {cause.message or cause.reason}"
-        raise HoldfastError("sandbox_gone", message, fault=cause.fault, reason=cause.reason)
+        raise _ended("sandbox_gone", f"sandbox {entry.sandbox_id!r} has ended", entry.cause)
     return entry
+
+
+def _ended(code: str, message: str, cause: Cause) -> HoldfastError:
+    error = EndedError(code, f"{message}: {cause.message or cause.reason}", fault=cause.fault, reason=cause.reason)
+    error.by = cause.by
+    return error
+
+
+class EndedError(HoldfastError):
+    """The sandbox has ended. ``by``: the program that deleted it."""
+
+    by = ""
+
+
+def for_reader(error: HoldfastError, connection: HTTPConnection) -> HoldfastError:
+    """``error`` as the program that reads it has to take it: a deletion is the caller's own doing only in the program that deleted the
+    sandbox. For any other program, which did not expect it, it is a fault of the infrastructure. Clients that do not name their program
+    get the error as it is."""
+    reader = program_of(connection)
+    if isinstance(error, EndedError) and error.reason == "deleted" and error.fault == "caller" and reader and error.by != reader:
+        message = f"{error.message} (another client or an operator, not this program)"
+        return HoldfastError(
+            error.code, message, hint="create a new sandbox", fault="infrastructure", reason="deleted", detail=error.detail
+        )
+    return error
 
 
 def reachable(record: Record) -> Record:
@@ -146,6 +177,5 @@ def reachable(record: Record) -> Record:
         cause = record.cause
         assert cause is not None
         code = "sandbox_failed" if record.ready_at is None else "sandbox_gone"
-        message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
-        raise HoldfastError(code, message, fault=cause.fault, reason=cause.reason)
+        raise _ended(code, f"sandbox {record.sandbox_id!r} has failed", cause)
     return record

@@ -140,7 +140,8 @@ class AgentConnection:
                 handle.cancel()
         self._timer = self._soon = None
         if self.error is None:
-            self._ended(AgentCallError("agent_unreachable", "the gateway closed the connection to the sandbox's agent"))
+            closed = "the gateway closed the connection to the sandbox's agent"
+            self._ended(AgentCallError("agent_unreachable", closed, fault="infrastructure"))
 
     # What requests do -----------------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from holdfast_wire.errors import HoldfastError
+from holdfast_wire.errors import Fault, HoldfastError
 from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, PONG, TOO_LARGE, MessageReader, client_frame, control_breach
 
 from .dial import Dialled
@@ -30,7 +30,13 @@ _LINGER_S: Final = 5.0
 
 
 class AgentCallError(HoldfastError):
-    """See the module. ``code`` is ``agent_unreachable`` or, for what may have run, ``outcome_unknown``."""
+    """See the module. ``code`` is ``agent_unreachable`` or, for what may have run, ``outcome_unknown``.
+
+    The fault is of the workload, which may control the agent: the infrastructure's failures are in the sandbox's record.
+    """
+
+    def __init__(self, code: str, message: str | None = None, *, fault: Fault = "workload", **more: Any) -> None:
+        super().__init__(code, message, fault=fault, **more)
 
 
 class ConnectionLostError(AgentCallError):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import httptools
-from holdfast_wire.errors import HoldfastError
+from holdfast_wire.errors import Fault, HoldfastError
 from holdfast_wire.proof import (
     BODY_HEADER,
     DIAL_HEADER,
@@ -93,8 +93,9 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
         return Dialled(transport, early, _seconds(headers.get(IDLE_HEADER.lower(), "")))
     transport.abort()
     if status in (101, 403):
-        raise DialError("agent_identity", "the agent at the sandbox's address is not the sandbox's own")
-    raise DialError("agent_unreachable", f"the sandbox's agent refused the connection with status {status}")
+        raise DialError("agent_identity", "the agent at the sandbox's address is not the sandbox's own", fault="workload")
+    message = f"the sandbox's agent refused the connection with status {status}"
+    raise DialError("agent_unreachable", message, fault="workload")
 
 
 async def idle_time(secrets_: tuple[str, ...], record: Record) -> float | None:
@@ -169,7 +170,10 @@ async def _ask(endpoint: str, request: bytes, timeout_s: float) -> tuple[asyncio
         if transport is not None:
             transport.abort()
         if isinstance(error, OSError | TimeoutError | ValueError):
-            raise DialError("agent_unreachable", "the sandbox's agent does not answer") from error
+            # An agent that its workload controls can close its socket or not answer: only a failing network is the infrastructure's fault.
+            closed = transport is not None or isinstance(error, ConnectionError | FileNotFoundError | BlockingIOError)
+            fault: Fault = "workload" if closed else "infrastructure"
+            raise DialError("agent_unreachable", "the sandbox's agent does not answer", fault=fault) from error
         raise
 
 

@@ -23,7 +23,7 @@ from gateway.placement.errors import PlacementUnavailableError, RebuildingError
 from gateway.placement.redis_spares import COLD_START
 from gateway.pools import key_of
 from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError
-from gateway.service import Gateway, live
+from gateway.service import EndedError, Gateway, live
 
 log = logging.getLogger("gateway")
 
@@ -118,7 +118,7 @@ async def wait_until_settled(
         else:
             if incarnation not in ("", record.incarnation):
                 message = f"sandbox {sandbox_id!r} was deleted during its creation"
-                raise HoldfastError("sandbox_gone", message, fault="caller", reason="deleted")
+                raise EndedError("sandbox_gone", message, fault="caller", reason="deleted")
             if record.status != "pending":
                 return record
         left = end - clock()

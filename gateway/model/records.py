@@ -24,6 +24,8 @@ class Cause:
     """deleted, ttl, idle, heartbeat, ready-timeout, oom, exited, node-lost, image-pull, …"""
     fault: Fault
     message: str = ""
+    by: str = ""
+    """Of reason ``deleted``: the program that deleted it, as its requests name it; "" if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.service import Gateway
 
-from .validation import fact_error, is_truncated, moment
+from .validation import ReportedEndError, fact_error, is_truncated, moment
 
 _CALL_S = 30.0
 """Time limit of a request that is not a command."""
@@ -81,7 +81,27 @@ async def run(gateway: Gateway, record: Record, params: dict[str, Any], wait_s: 
         if not opened:
             raise
         raise await _lost(gateway, record, outcome, error) from error
+    except ReportedEndError as error:
+        raise await _confirmed(gateway, record, error) from None
     return outcome
+
+
+async def _confirmed(gateway: Gateway, record: Record, error: ReportedEndError) -> HoldfastError:
+    """The recorded or announced end of a sandbox whose agent reports its end; ``error`` if there is none."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + _REASON_S
+    while True:
+        try:
+            found = await gateway.ready(record.owner, record.sandbox_id)
+        except HoldfastError as gone:
+            return gone
+        if found.leaving is not None:
+            cause = found.leaving.cause
+            message = f"sandbox {record.sandbox_id!r} will end soon: {cause.message or cause.reason}"
+            return HoldfastError("sandbox_gone", message, fault=cause.fault, reason=cause.reason, detail=error.detail)
+        if clock() > end:
+            return error
+        await asyncio.sleep(_REASON_POLL_S)
 
 
 async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: AgentCallError) -> HoldfastError:
@@ -96,11 +116,12 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
         except PlacementUnavailableError:
             break  # unchanged, this error would mean that the command did not run
         except HoldfastError as gone:
-            return HoldfastError(gone.code, gone.message, fault=gone.fault, reason=gone.reason, detail={**gone.detail, **known})
+            gone.detail |= known
+            return gone
         if clock() > end or await _answers(gateway, record):
             break
         await asyncio.sleep(_REASON_POLL_S)
-    return HoldfastError("outcome_unknown", f"the command may have run: {error.message}", detail=known)
+    return HoldfastError("outcome_unknown", f"the command may have run: {error.message}", fault=error.fault, detail=known)
 
 
 async def _answers(gateway: Gateway, record: Record) -> bool:
@@ -119,28 +140,31 @@ async def peek(gateway: Gateway, record: Record, command_id: str, wait_s: float 
     While it runs only its state is reported. With ``wait_s``, wait for its end for that long.
     """
     outcome, whole = Outcome("running"), Outcome("running")
-    with in_use(gateway, record):
-        async with gateway.agents.call(record) as call:
-            call.open("follow", {"id": command_id, "output": False, "from": {STDOUT: _END_OF_ALL, STDERR: _END_OF_ALL}})
-            if wait_s is None:
+    try:
+        with in_use(gateway, record):
+            async with gateway.agents.call(record) as call:
+                call.open("follow", {"id": command_id, "output": False, "from": {STDOUT: _END_OF_ALL, STDERR: _END_OF_ALL}})
+                if wait_s is None:
+                    async with _limit(_CALL_S):
+                        settled = await call.settled()
+                    for fact in settled:
+                        _note(gateway, outcome, fact)
+                else:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s):
+                            async for fact in call.facts():
+                                _note(gateway, outcome, fact)
+                call.detach()
+            if outcome.status != "ended":
+                return outcome
+            async with gateway.agents.call(record) as call:
+                call.open("follow", {"id": command_id, "keep": True})
                 async with _limit(_CALL_S):
-                    settled = await call.settled()
-                for fact in settled:
-                    _note(gateway, outcome, fact)
-            else:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        async for fact in call.facts():
-                            _note(gateway, outcome, fact)
-            call.detach()
-        if outcome.status != "ended":
-            return outcome
-        async with gateway.agents.call(record) as call:
-            call.open("follow", {"id": command_id, "keep": True})
-            async with _limit(_CALL_S):
-                async for fact in call.facts():
-                    _note(gateway, whole, fact)
-    return whole
+                    async for fact in call.facts():
+                        _note(gateway, whole, fact)
+        return whole
+    except ReportedEndError as error:
+        raise await _confirmed(gateway, record, error) from None
 
 
 async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int, user: str | int | None = None) -> bytearray:
@@ -215,20 +239,23 @@ async def _request(
     timeout_s: float = _CALL_S,
 ) -> dict[str, Any]:
     """One channel from Open to Closed; its result. Raises what the agent answers, and ``wait_timeout``."""
-    with in_use(gateway, record):
-        async with gateway.agents.call(record) as call, _limit(timeout_s):
-            call.open(kind, params)
-            if data is not None:
-                await call.write(data, eof=True)
-            async for fact in call.facts():
-                if isinstance(fact, Failed):
-                    raise fact_error(fact)
-                if isinstance(fact, Output) and take is not None:
-                    take(fact.data)
-                if isinstance(fact, Closed):
-                    call.acknowledge()
-                    result: dict[str, Any] = fact.result
-                    return result
+    try:
+        with in_use(gateway, record):
+            async with gateway.agents.call(record) as call, _limit(timeout_s):
+                call.open(kind, params)
+                if data is not None:
+                    await call.write(data, eof=True)
+                async for fact in call.facts():
+                    if isinstance(fact, Failed):
+                        raise fact_error(fact)
+                    if isinstance(fact, Output) and take is not None:
+                        take(fact.data)
+                    if isinstance(fact, Closed):
+                        call.acknowledge()
+                        result: dict[str, Any] = fact.result
+                        return result
+    except ReportedEndError as error:
+        raise await _confirmed(gateway, record, error) from None
     raise AgentCallError("agent_unreachable", "the sandbox's agent did not answer")
 
 

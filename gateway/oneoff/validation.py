@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, cast
 
+from holdfast_wire.agent_errors import reported_end, reported_error
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed
 
@@ -21,28 +22,25 @@ _MOST_BYTES: Final = 2**53
 """Larger integers are not exact in every JSON reader."""
 _DETAILS: Final = 16
 """Details of an agent's error that are forwarded."""
-_SERVICE_CODES: Final = frozenset((
-    "key_missing", "key_invalid", "origin_refused", "method_not_allowed", "sandbox_not_found", "sandbox_exists", "sandbox_not_ready",
-    "sandbox_failed", "image_not_found", "image_in_use", "image_invalid", "image_pull_failed", "quota_exceeded", "overloaded",
-    "group_not_found", "group_lapsed", "group_freeing", "no_capacity", "idempotency_conflict", "create_timeout", "wait_timeout",
-    "placement_unavailable", "runtime_unavailable", "service_unreachable", "agent_identity", "client_closed", "in_use",
-))  # fmt: skip
-"""Codes of the table that only the service may use."""
+
+
+class ReportedEndError(HoldfastError):
+    """The agent reports that its sandbox has ended, which the record has to confirm. Unconfirmed, it is this error, of the workload."""
 
 
 def fact_error(fact: Failed | Exited) -> HoldfastError:
     """The error of a Failed, or of an Exited whose result is unknown (PROTOCOL §7.4), restricted to what an agent may claim.
 
-    It cannot use the service's own codes (keys, quotas, other sandboxes), blame the infrastructure for the workload's errors, set a
-    Retry-After, or return values that JSON cannot represent.
+    It cannot use the service's own codes (keys, quotas, other sandboxes), blame the infrastructure, set a Retry-After, or return values
+    that JSON cannot represent. The end of the sandbox is a ``ReportedEndError``.
     """
-    reported = HoldfastError.from_map(cast(object, fact.error if isinstance(fact, Failed) else fact.result.get("error")))
-    code = "internal" if reported.code in _SERVICE_CODES else reported.code
-    return HoldfastError(
-        code,
+    body = cast(object, fact.error if isinstance(fact, Failed) else fact.result.get("error"))
+    reported = reported_error(body)
+    return (ReportedEndError if reported_end(body) else HoldfastError)(
+        reported.code,
         reported.message[:_TEXT_CHARACTERS],
-        hint=reported.hint[:_TEXT_CHARACTERS] if code == reported.code else None,
-        fault=None if reported.fault == "infrastructure" else reported.fault,
+        hint=reported.hint[:_TEXT_CHARACTERS],
+        fault=reported.fault,
         reason=reported.reason[:_WORD_CHARACTERS] if reported.reason else None,
         retryable=reported.retryable,
         detail=_plain(reported.detail),

@@ -59,7 +59,7 @@ class RedisGroups(RedisSteps):
 
     async def _end(self, key: str, cause: Cause, term: int | None) -> Group | None:
         outcome, fields, members, count = await self._run(
-            "group_end", _keys(key), [key, cause.reason, cause.message, self._remembered_ms, term]
+            "group_end", _keys(key), [key, cause.reason, cause.message, self._remembered_ms, term, cause.by]
         )
         return _group(key, fields, members, count) if outcome == "ended" else None
 
@@ -124,7 +124,7 @@ def _group(key: str, answer: Any, members: Any, count: int) -> Group:
     fields = as_fields(answer)
     cause = None
     if fields["state"] == "ended":
-        cause = Cause(fields["reason"], "caller", fields["message"])
+        cause = Cause(fields["reason"], "caller", fields["message"], fields.get("by", ""))
     return Group(
         key=key,
         owner=fields["owner"],

@@ -96,7 +96,7 @@ def _record(fields: dict[str, str]) -> Record:
 def as_tombstone(sandbox_id: str, answer: list[str]) -> Tombstone:
     fields = as_fields(answer)
     try:
-        cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
+        cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"], fields.get("by", ""))
         return Tombstone(sandbox_id, fields["owner"], fields["inc"], cause, as_moment(fields["ended"]) or 0.0)
     except (KeyError, ValueError) as error:
         raise UnreadableError from error

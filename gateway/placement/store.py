@@ -195,6 +195,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
             [
                 *(sandbox_id, owner, incarnation, *why, self._tombstone_ms, int(forget), term),
                 None if cancelled_key is None else _request_id(cancelled_key),
+                cause.by,
             ],
         )
         if outcome == "record":

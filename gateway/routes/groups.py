@@ -16,12 +16,11 @@ from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.model.records import Cause, Group, GroupStatus, Record
 from gateway.placement.errors import RebuildingError
-from gateway.service import Gateway, authenticated
+from gateway.service import Gateway, authenticated, program_of
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 24 * 3600.0
 _LEASE_CHARACTERS = 64
-_DELETED = Cause("deleted", "caller", "the sandbox's group was deleted")
 
 
 async def heartbeat(request: Request) -> Response:
@@ -57,7 +56,8 @@ async def read(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """``DELETE /groups/{name}``: its sandboxes are deleted within moments; may be repeated."""
     gateway, owner = authenticated(request)
-    group = await gateway.store.group_end(owner, group_name(request.path_params["name"]), _DELETED)
+    cause = Cause("deleted", "caller", "the sandbox's group was deleted", program_of(request))
+    group = await gateway.store.group_end(owner, group_name(request.path_params["name"]), cause)
     if group is None:
         raise await _not_found(gateway, request.path_params["name"])
     return json_response({"status": "deleted", "name": group.name, "count": group.count})

@@ -11,7 +11,7 @@ import hashlib
 import math
 import secrets
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -25,10 +25,10 @@ from gateway.http.responses import json_response
 from gateway.lifecycle.creation import create as create_sandbox
 from gateway.lifecycle.creation import failure, wait_until_settled
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_options
-from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
+from gateway.model.records import Cause, PlannedEnd, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import derived_id
-from gateway.service import Gateway, authenticated, live, reachable, sandbox_request
+from gateway.service import Gateway, authenticated, live, program_of, reachable, sandbox_request
 
 from .groups import group_name, raise_if_refused
 
@@ -189,7 +189,10 @@ async def delete(request: Request) -> Response:
     refused if it arrives later.
     """
     gateway, owner, sandbox_id = sandbox_request(request)
-    cause, key = Cause("deleted", "caller", "a client deleted the sandbox"), _key(request, "X-Holdfast-Cancelled-Create")
+    cause, key = (
+        Cause("deleted", "caller", "a client deleted the sandbox", program_of(request)),
+        _key(request, "X-Holdfast-Cancelled-Create"),
+    )
     entry = await gateway.store.delete(sandbox_id, cause, owner=owner, cancelled_key=key)
     entry = await gateway.owned(entry, owner, sandbox_id)
     if isinstance(entry, Record):
@@ -231,8 +234,13 @@ def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
         reason=cause.reason if cause else None,
         fault=cause.fault if cause else None,
         group=spec.group or None,
-        leaving={**asdict(leaving.cause), "deadline": leaving.deadline} if leaving else None,
+        leaving=_leaving(leaving) if leaving else None,
     ).to_map()
+
+
+def _leaving(planned: PlannedEnd) -> dict[str, Any]:
+    cause = planned.cause
+    return {"reason": cause.reason, "fault": cause.fault, "message": cause.message, "deadline": planned.deadline}
 
 
 def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tuple[SandboxSpec, dict[str, str]]:

@@ -41,6 +41,7 @@ import errno
 from typing import Any, ClassVar
 
 from holdfast_wire import errors as wire
+from holdfast_wire.agent_errors import reported_error
 from holdfast_wire.errors import TABLE
 
 HoldfastError = wire.HoldfastError
@@ -307,5 +308,10 @@ def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:
 
 
 def from_map(body: Any, **detail: Any) -> HoldfastError:
-    """The exception for a peer's error map (``Failed``, a problem document). The map is untrusted."""
+    """The exception for the service's error map, of a problem document. Every field is checked."""
     return typed(HoldfastError.from_map(body), **detail)
+
+
+def from_agent(body: Any, **detail: Any) -> HoldfastError:
+    """The exception for an error map that an agent sent, reduced to what an agent may claim (``holdfast_wire.agent_errors``)."""
+    return typed(reported_error(body), **detail)

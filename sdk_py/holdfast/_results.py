@@ -245,11 +245,12 @@ _GROUP_FIELDS: Fields = (
 _CAUSE_FIELDS: Fields = (("fault", (str,), "workload"), ("reason", (str,), "unknown"), ("message", (str,), ""))
 
 
-def read_cause(body: Any) -> Cause | None:
-    """``cause`` of an exit record."""
+def read_cause(body: Any, *, by_agent: bool = False) -> Cause | None:
+    """``cause`` of an exit record. An agent can only report a fault of its own sandbox."""
     if body is None:
         return None
-    return Cause(*take_all(body, _CAUSE_FIELDS, "cause"))
+    fault, *more = take_all(body, _CAUSE_FIELDS, "cause")
+    return Cause("workload" if by_agent else fault, *more)
 
 
 def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:

@@ -36,6 +36,8 @@ from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
 from session_agent.node.zygote.launcher import Launcher
 
+_KILLED_FROM_OUTSIDE = f"signal {signal.SIGKILL:d}"
+
 log = logging.getLogger(__name__)
 
 
@@ -355,7 +357,8 @@ class Sandboxes:
         elif box.container.killed and box.container.cgroup.out_of_memory():
             box.reason, box.fault, box.message = "oom", "workload", "the kernel killed the agent because memory ran out"
         else:
-            box.reason, box.fault = "exited", "infrastructure"
+            # SIGKILL to the first process can only come from outside of its pid namespace. Code in the sandbox may cause any other end.
+            box.reason, box.fault = "exited", "infrastructure" if box.container.death == _KILLED_FROM_OUTSIDE else "workload"
             box.message = f"the agent ended with {box.container.death}"
         box.state = "failed"
         # Recorded as failed before it is removed from the live ones, so that `get` always has an answer.

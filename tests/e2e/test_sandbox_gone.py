@@ -6,11 +6,13 @@ import os
 import secrets
 from pathlib import Path
 
+import httpx
 import pytest
 from holdfast import Sandbox, SandboxClient, SandboxLostError, SandboxNotFoundError
 
 from tests.e2e.error_checks import is_clear, uses
 from tests.support.requires import requires
+from tests.support.stack import Stack
 from tests.support.until import until
 
 pytestmark = [requires("namespaces", "redis", "bash"), pytest.mark.usefixtures("nothing_lost")]
@@ -36,6 +38,31 @@ def test_deleted(client: SandboxClient) -> None:
             process.wait()
     assert (gone.value.reason, gone.value.started) == ("deleted", True)
     is_gone(client, sandbox, "deleted", "caller")
+
+
+@pytest.mark.parametrize("way", ["sandbox", "group", "without a name"])
+def test_deleted_by_another_program(client: SandboxClient, stack: Stack, way: str) -> None:
+    """A teammate's ``holdfast rm``: the program that uses the sandbox masks the rollout, as for any other loss of it."""
+    group = client.group(f"g-{secrets.token_hex(4)}") if way == "group" else None
+    if group is not None:
+        group.begin()
+    sandbox = client.create_sandbox("host", group=group)
+    with sandbox.start("sleep 60") as process:
+        path = f"/groups/{group.name}" if group is not None else f"/sandboxes/{sandbox.id}"
+        program = {} if way == "without a name" else {"X-Holdfast-Program": "another"}
+        answer = httpx.delete(stack.url + path, headers={"X-API-Key": stack.key, **program})
+        assert answer.status_code == 200
+        with pytest.raises(SandboxLostError) as gone:
+            process.wait()
+    assert (gone.value.reason, gone.value.fault, gone.value.is_infrastructure) == ("deleted", "infrastructure", True)
+    if group is not None:
+        until(lambda: _gone(client, sandbox), deadline_s=60, what="the group's sandboxes to be deleted")
+        group.close()
+    is_gone(client, sandbox, "deleted", "infrastructure")
+    plain = httpx.get(f"{stack.url}/sandboxes/{sandbox.id}", headers={"X-API-Key": stack.key}).json()
+    assert (plain["fault"], plain["reason"], plain.get("context")) == ("caller", "deleted", None), (
+        "clients without a name see no difference"
+    )
 
 
 def test_never_existed(client: SandboxClient) -> None:

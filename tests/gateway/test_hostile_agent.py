@@ -10,10 +10,12 @@ from typing import Any
 import msgpack
 import pytest
 from holdfast_wire.codec import encode
+from holdfast_wire.errors import TABLE
 from holdfast_wire.frames import Credit, Exited, Failed, Opened, Output, Started
 from holdfast_wire.limits import WINDOW_BYTES
 from websockets.asyncio.client import connect
 
+from gateway.model.records import Cause, PlannedEnd
 from gateway.oneoff import operations
 from tests.gateway.agent_peer import RESULT, AgentPeer, ask, execute, scripted
 from tests.gateway.harness import ADA, Connection, ScriptedAgent, Served
@@ -61,6 +63,56 @@ async def test_an_agent_cannot_set_the_fault_or_the_retry_time(served: Served) -
     error = {"code": "queue_full", "message": "later", "fault": "infrastructure", "detail": {"retry_after_s": 10**9}}
     answer = await execute(served, failing(**error))
     assert (answer.status_code, answer.json()["fault"], answer.headers["Retry-After"]) == (429, "caller", "1")
+
+
+@pytest.mark.parametrize("by_exit", [False, True])
+@pytest.mark.parametrize("code", sorted(TABLE))
+async def test_no_error_of_an_agent_is_a_fault_of_the_infrastructure(
+    served: Served, monkeypatch: pytest.MonkeyPatch, code: str, by_exit: bool
+) -> None:
+    monkeypatch.setattr(operations, "_REASON_S", 0.1)
+    error = {"code": code, "message": "x", "fault": "infrastructure", "reason": "node-lost"}
+
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(*([Started(1, "x", {}), Exited(1, "x", {"error": error})] if by_exit else [Failed(1, error)]))
+
+    answer = await execute(served, script)
+    body = answer.json()
+    assert body["fault"] != "infrastructure", body
+    assert answer.status_code >= 400
+    assert body["code"] not in ("sandbox_gone", "sandbox_failed", "key_invalid")
+
+
+@pytest.mark.parametrize("how", ["leaving", "failed"])
+async def test_the_record_confirms_an_end_that_an_agent_reports(served: Served, how: str) -> None:
+    """The controller records the eviction a moment after the agent has refused the command."""
+    cause = Cause("evicted", "infrastructure", "the node is drained")
+
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Failed(1, {"code": "sandbox_gone", "message": "bye", "reason": "oom", "fault": "workload"}))
+        if how == "leaving":
+            await served.store.mark_leaving("sb-1", "1" * 16, PlannedEnd(cause, 9.0), term=1)
+        else:
+            await served.store.mark_failed("sb-1", "1" * 16, cause)
+
+    body = (await execute(served, script)).json()
+    assert (body["code"], body["reason"], body["fault"]) == ("sandbox_gone", "evicted", "infrastructure")
+
+
+async def test_an_agent_that_refuses_or_garbles_its_connection_is_no_fault_of_the_infrastructure(served: Served) -> None:
+    async def garbles(peer: AgentPeer) -> None:
+        peer.connection.writer.write(b"\x00" * 64)
+
+    async def closes(peer: AgentPeer) -> None:
+        peer.connection.writer.transport.abort()
+
+    for script in (garbles, closes):
+        body = (await execute(served, script)).json()
+        assert (body["code"] in ("outcome_unknown", "agent_unreachable"), body["fault"]) == (True, "workload")
+    async with served.client() as client:
+        await served.place("sb-2", "unix:///nowhere")
+        refused = (await client.post("/sandboxes/sb-2/exec", json={"command": "true"})).json()
+    assert (refused["code"], refused["fault"]) == ("agent_unreachable", "workload")
 
 
 @pytest.mark.parametrize("code", [True, False, -1, 256, 2**60, "0", None, [0]])

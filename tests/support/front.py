@@ -1,6 +1,7 @@
 """A minimal gateway between an SDK and one agent: accepts the upgrade, dials the agent with the real proof, copies bytes.
 
-Has no policy: no keys, no placement, no REST. For tests of an agent in conditions that a whole stack cannot produce.
+Has no policy: no keys, no placement, and of REST only the sandbox's record. For tests of an agent in conditions that a whole stack cannot
+produce.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -20,6 +22,13 @@ from gateway.agents.dial import dial_agent
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 
 
+READY_RECORD = {
+    "sandbox_id": "sb-1", "namespace": "default", "image": "host", "block_network": True, "cpu": "1", "memory": "1Gi", "timeout": 60.0,
+    "status": "ready", "ready": True,
+}  # fmt: skip
+"""The service's record of a sandbox that is ready."""
+
+
 class Front:
     """Serves on a port of its own; ``endpoint`` and ``token`` are the agent's and may be changed at any time."""
 
@@ -28,6 +37,8 @@ class Front:
         self.token = token
         self.refusal = b""
         """A problem document that answers every further upgrade with 410."""
+        self.leaving = ""
+        """Why the record says that the sandbox will end soon. When its agent no longer answers, it has ended for that reason."""
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -54,11 +65,21 @@ class Front:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             if self.refusal:
-                lines = f"HTTP/1.1 410 Gone\r\nContent-Type: application/problem+json\r\nContent-Length: {len(self.refusal)}\r\n\r\n"
-                writer.write(lines.encode() + self.refusal)
+                writer.write(_answer("410 Gone", self.refusal))
+                return
+            if b"upgrade: websocket" not in head.lower():
+                planned = {"reason": self.leaving, "fault": "infrastructure", "message": "announced", "deadline": 1.0}
+                record = {**READY_RECORD, "leaving": planned if self.leaving else None}
+                writer.write(_answer("200 OK", json.dumps(record).encode()))
                 return
             key = next(line.partition(b":")[2].strip() for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
-            dialled = await dial_agent(self.endpoint, self.token, 60.0)
+            try:
+                dialled = await dial_agent(self.endpoint, self.token, 60.0)
+            except HoldfastError:
+                if self.leaving and self.endpoint != "unix:///nowhere":
+                    gone = {"code": "sandbox_gone", "detail": "it has ended", "reason": self.leaving, "fault": "infrastructure"}
+                    writer.write(_answer("410 Gone", json.dumps(gone).encode()))
+                raise
             accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
             writer.write(
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
@@ -79,6 +100,12 @@ class Front:
             self._writers.discard(writer)
             with contextlib.suppress(OSError):
                 writer.close()
+
+
+def _answer(status: str, body: bytes) -> bytes:
+    kind = "application/json" if status.startswith("200") else "application/problem+json"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
 
 
 class _Back(asyncio.Protocol):

@@ -97,11 +97,12 @@ local function note_change(changes, id)
   redis.call('XADD', changes, 'MAXLEN', 1000, '*', 'id', id)
 end
 
-local function end_record(key, tomb, due, owned, changes, id, record, reason, fault, message, ttl)
+local function end_record(key, tomb, due, owned, changes, id, record, reason, fault, message, ttl, by)
   redis.call('DEL', key, tomb)
   redis.call('ZREM', due, id)
   redis.call('ZREM', owned, id)
-  redis.call('HSET', tomb, 'owner', record.owner, 'inc', record.inc, 'reason', reason, 'fault', fault, 'message', message, 'ended', text(now_ms()))
+  redis.call('HSET', tomb, 'owner', record.owner, 'inc', record.inc, 'reason', reason, 'fault', fault, 'message', message, 'ended', text(now_ms()),
+    'by', by or '')
   redis.call('PEXPIRE', tomb, ttl)
   note_change(changes, id)
 end

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
@@ -77,6 +78,13 @@ class AsyncResources:
                     return
             if await self._stopped.wait(interval_s):
                 return
+
+    def query_end(self, driver: SessionDriver) -> None:
+        """Query the service's record: the sandbox's agent reports its end. Called in a step of the driver."""
+        self._background.start(self._answer_end, driver, name=f"holdfast-end-{self._id}")
+
+    async def _answer_end(self, driver: SessionDriver) -> None:
+        driver.perform(driver.engine.answered, await self._rest.end_of(self._id, self._stopped))
 
     async def leave_shells(self, limit_s: float) -> None:
         """End the shells without a name, and detach from the others. Waits for all of them at the same time."""
@@ -169,6 +177,7 @@ class AsyncAttachable:
         answered = False
         while True:
             driver = SessionDriver(self._options, self.id, token)
+            driver.engine.query = partial(self._resources.query_end, driver)
             try:
                 await driver.start()
                 return driver

@@ -18,12 +18,12 @@ from holdfast._sync.http import Http
 from holdfast._errors import ClientClosedError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._options import Options
-from holdfast._results import CommandResult, SandboxInfo, cut, take
+from holdfast._results import CommandResult, SandboxInfo, cut, take, take_all
 from holdfast._transport.threads.events import Event
 from holdfast._transport.rest.answer import Answer, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info
 from holdfast._transport.rest.retry import MARGIN_S, Retry
-from holdfast._transport.session.failures import lost_command
+from holdfast._transport.session.failures import LAST_LOOK_S, lost_command
 from holdfast._urls import quoted
 
 LEAST_BEAT_S = 1.0
@@ -32,6 +32,8 @@ them."""
 _ALIVE_S = 30.0
 """Longest time for one answer while a command runs."""
 _LEAST_WAIT_S = 1.0
+_LOOK_PAUSE_S = 0.3
+_END_FIELDS = (("reason", (str,), None), ("fault", (str,), None), ("message", (str,), ""))
 _PAGE = 500
 _MOST_PAGES = 10_000
 
@@ -115,6 +117,28 @@ class Rest:
 
     def get(self, sandbox_id: str) -> SandboxInfo:
         return SandboxInfo.read((self.request("GET", _sandbox(sandbox_id))).map())
+
+    def end_of(self, sandbox_id: str, stopped: Event) -> HoldfastError | None:
+        """The end of the sandbox that the service has recorded or announced, as an error; None if it has none for ``LAST_LOOK_S``.
+
+        The runtime reports an end within moments. If the service does not answer, its error.
+        """
+        until = time.monotonic() + LAST_LOOK_S
+        while True:
+            try:
+                info = self.get(sandbox_id)
+            except HoldfastError as why:
+                if why.code != "sandbox_not_found":
+                    return why
+                return error("sandbox_gone", "the sandbox is gone and its record has expired", reason="unknown")
+            end = info.leaving or {}
+            reason, fault, message = take_all(end, _END_FIELDS)
+            if info.status == "failed":
+                reason, fault, message = info.reason, info.fault, info.status_message
+            if info.status == "failed" or reason is not None:
+                return error("sandbox_gone", f"the sandbox ends: {message or reason}", reason=reason, fault=fault)
+            if time.monotonic() >= until or stopped.wait(_LOOK_PAUSE_S):
+                return None
 
     def list(self, labels: Mapping[str, str]) -> Records:
         """The records of this key's sandboxes; with ``labels``, only of those that have all of these labels."""

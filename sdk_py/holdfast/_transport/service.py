@@ -5,8 +5,9 @@ Pure. Requests (``rest``, ``_async.http``) and the handshakes of sessions (``ses
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from holdfast._errors import HoldfastError, error
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 _PATH_SIGNS = "/:@!$&'()*+,;=~%-._"
+
+
+@cache
+def _program() -> str:
+    """A random id of this program, the same in processes that it forks. The service compares it with that of who deleted a sandbox."""
+    return os.urandom(12).hex()
 
 
 class Service:
@@ -41,7 +48,13 @@ class Service:
         host = self.address.authority
         if not host.isascii():
             host = f"{self.address.host.encode('idna').decode()}:{self.address.port}"
-        return {"Host": host, "Accept": "*/*", "X-API-Key": self._key, "User-Agent": "holdfast-python"}
+        return {
+            "Host": host,
+            "Accept": "*/*",
+            "X-API-Key": self._key,
+            "User-Agent": "holdfast-python",
+            "X-Holdfast-Program": _program(),
+        }
 
     @cached_property
     def _path(self) -> str:

@@ -29,6 +29,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from tests.sdk.support.fake_command import FakeCommand
+from tests.support.front import READY_RECORD
 
 TICKET = "ticket-of-the-fake"
 
@@ -121,6 +122,10 @@ class FakeAgent:
         self.attaches = 0
         self.requests: list[Headers] = []
         self.refuse: list[tuple[int, dict[str, str], bytes]] = []
+        self.record: tuple[int, dict[str, Any]] = (200, {})
+        """What the service's record says about the sandbox."""
+        self.looks = 0
+        """How often the record was requested."""
         self.transfer: Callable[[HeldSession, Open], None] | None = None
         self.written: Callable[[HeldSession, Write], None] | None = None
         self.typed: Callable[[HeldSession, bytes], None] | None = None
@@ -252,6 +257,12 @@ class FakeAgent:
             await asyncio.sleep(0)  # transports close on the loop's next turns
 
     def _request(self, connection: ServerConnection, request: Request) -> Response | None:
+        if "upgrade" not in request.headers:  # the sandbox's record
+            self.looks += 1
+            status, record = self.record
+            body = json.dumps({**READY_RECORD, **record} if status < 400 else record).encode()
+            kind = "application/json" if status < 400 else "application/problem+json"
+            return Response(status, "", Headers({"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}), body)
         self.requests.append(request.headers)
         if self.refuse:
             status, headers, body = self.refuse.pop(0)

@@ -162,12 +162,12 @@ def test_the_verdict_on_refusals() -> None:
     assert hostile.retry_after_s <= 60
 
 
-@pytest.mark.parametrize("code", [1000, 1001, 1006, 1011, 1012, 4503])
+@pytest.mark.parametrize("code", [1000, 1001, 1006, 1011, 1012, 4404, 4409, 4410, 4503])
 def test_close_codes_after_which_the_client_resumes(code: int) -> None:
     assert not judge_close(CloseInfo(code), attached_before=True).fatal
 
 
-@pytest.mark.parametrize("code", [1002, 1009, 4400, 4401, 4403, 4404, 4410, 4411, 4414, 4999])
+@pytest.mark.parametrize("code", [1002, 1009, 4400, 4401, 4403, 4411, 4414, 4999])
 def test_close_codes_that_end_the_session(code: int) -> None:
     assert judge_close(CloseInfo(code), attached_before=True).fatal
 
@@ -175,21 +175,22 @@ def test_close_codes_that_end_the_session(code: int) -> None:
 @pytest.mark.parametrize(
     ("close_code", "text", "code", "reason", "message"),
     [
-        (4410, "sandbox_gone: evicted: the node is drained", "sandbox_gone", "evicted", ": the node is drained"),
-        (4410, "sandbox_failed: the agent ended", "sandbox_failed", None, ": the agent ended"),
-        (4403, "origin_refused: not from here: no", "origin_refused", None, ": not from here: no"),
+        (4410, "sandbox_gone: evicted: the node is drained", "agent_unreachable", None, ": the node is drained"),
+        (4410, "sandbox_failed: the agent ended", "agent_unreachable", None, ": the agent ended"),
+        (4403, "origin_refused: not from here: no", "protocol_error", None, ": not from here: no"),
         (4503, "agent_unreachable: it does not answer", "agent_unreachable", None, ": it does not answer"),
         (4411, "sandbox_gone: evicted: of another close code", "session_fenced", None, "(session_fenced)"),
         (4414, "session_lost: closed: a reason of this client's own", "session_lost", None, ": closed: a reason of this client's own"),
         (4503, "agent_unreachable", "agent_unreachable", None, "(agent_unreachable)"),
-        (4410, "no code: at all", "sandbox_gone", None, "(sandbox_gone)"),
-        (4410, "", "sandbox_gone", None, "(sandbox_gone)"),
+        (4410, "no code: at all", "agent_unreachable", None, "(sandbox_gone)"),
+        (4410, "", "agent_unreachable", None, "(sandbox_gone)"),
     ],
 )
 def test_the_text_of_a_close_names_the_error(close_code: int, text: str, code: str, reason: str | None, message: str) -> None:
     why = judge_close(CloseInfo(close_code, text), attached_before=False).why
     assert (why.code, why.reason) == (code, reason)
     assert why.message.endswith(message)
+    assert not why.is_infrastructure, "the close may come from the agent"
 
 
 def test_delays_grow_to_a_cap_and_jitter() -> None:

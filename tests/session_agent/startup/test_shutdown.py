@@ -70,9 +70,10 @@ async def until_refused(sandbox: AsyncSandbox) -> None:
 
 
 async def test_an_idle_agent_exits_at_once(agent: Callable[..., Any]) -> None:
-    async with agent() as (sandbox, _, process):
+    async with agent() as (sandbox, front, process):
         shell = await sandbox.shell()
         await shell.run("echo hi")
+        front.leaving = "evicted"
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(60):
             assert await process.wait() == 0
@@ -82,11 +83,12 @@ async def test_an_idle_agent_exits_at_once(agent: Callable[..., Any]) -> None:
 
 
 async def test_running_commands_may_end_within_the_grace_period(agent: Callable[..., Any]) -> None:
-    async with agent() as (sandbox, _, process):
+    async with agent() as (sandbox, front, process):
         shell = await sandbox.shell()
         running = asyncio.create_task(shell.run("echo begun; while ! test -e go; do sleep 0.02; done; echo done"))
         one_off = asyncio.create_task(sandbox.exec("while ! test -e go; do sleep 0.02; done; head -c 3000000 /dev/zero"))
         await sandbox.exec("true")
+        front.leaving = "evicted"
         process.send_signal(signal.SIGTERM)
         refused = await lost(until_refused(sandbox))
         assert (refused.reason, refused.detail["started"]) == ("evicted", False)
@@ -100,10 +102,11 @@ async def test_running_commands_may_end_within_the_grace_period(agent: Callable[
 
 
 async def test_a_command_past_the_grace_period_is_lost_with_its_reason_and_counts(agent: Callable[..., Any]) -> None:
-    async with agent(grace_s=4, HOLDFAST_AGENT_STOP_REASON="preempted") as (sandbox, _, process):
+    async with agent(grace_s=4, HOLDFAST_AGENT_STOP_REASON="preempted") as (sandbox, front, process):
         running = await sandbox.start("echo partial; sleep 60")
         chunk = await running.read(timeout=60)
         assert chunk.text == "partial\n"
+        front.leaving = "preempted"
         process.send_signal(signal.SIGTERM)
         error = await lost(running.wait())
         assert (error.reason, error.fault) == ("preempted", "infrastructure")
@@ -116,7 +119,7 @@ async def test_a_command_past_the_grace_period_is_lost_with_its_reason_and_count
 async def test_a_command_past_the_grace_period_runs_its_trap(agent: Callable[..., Any], tmp_path: Path, end: str, by_shell: bool) -> None:
     """Its trap runs and its output arrives, but its exit is not reported as a result: the eviction caused it."""
     script = f"trap 'echo saved; echo done > saved{end}' TERM; echo begun; while :; do sleep 0.02; done"
-    async with agent(grace_s=10) as (sandbox, _, process):
+    async with agent(grace_s=10) as (sandbox, front, process):
         if by_shell:
             shell = await sandbox.shell()
             running = asyncio.create_task(shell.run(f"touch up; bash -c {shlex.quote(script)}"))
@@ -126,6 +129,7 @@ async def test_a_command_past_the_grace_period_runs_its_trap(agent: Callable[...
             started = await sandbox.start(["bash", "-c", script])
             assert (await started.read(timeout=60)).text == "begun\n"
             running, waiting = asyncio.create_task(started.wait()), None
+        front.leaving = "evicted"
         process.send_signal(signal.SIGTERM)
         error = await lost(running)
         assert (error.reason, error.fault, error.detail["started"]) == ("evicted", "infrastructure", True)
@@ -138,10 +142,11 @@ async def test_a_command_past_the_grace_period_runs_its_trap(agent: Callable[...
 
 
 async def test_background_processes_may_flush_their_files(agent: Callable[..., Any], tmp_path: Path) -> None:
-    async with agent() as (sandbox, _, process):
+    async with agent() as (sandbox, front, process):
         script = "trap 'sleep 0.3; echo all > flushed; exit' TERM; touch up; while :; do sleep 0.02; done"
         await sandbox.exec(f"setsid nohup bash -c {shlex.quote(script)} > /dev/null 2>&1 &", outlive="adopt")
         await until_async((tmp_path / "up").exists, deadline_s=60, what="the process to be up")
+        front.leaving = "evicted"
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(60):  # the grace period is 90 s
             assert await process.wait() == 0
@@ -154,6 +159,7 @@ async def test_a_disconnected_client_gets_its_result_within_the_grace_period(age
         await sandbox.exec("true")
         endpoint, front.endpoint = front.endpoint, "unix:///nowhere"
         front.cut()
+        front.leaving = "evicted"
         process.send_signal(signal.SIGTERM)
         (Path(endpoint.removeprefix("unix://")).parent / "go").touch()
         await asyncio.sleep(0)
@@ -169,14 +175,16 @@ async def test_the_reason_that_the_service_gives_takes_precedence(agent: Callabl
     async with agent() as (sandbox, front, process):
         shell = await sandbox.shell()
         front.refusal = json.dumps({"code": "sandbox_gone", "detail": "the node was reclaimed", "reason": "preempted"}).encode()
+        front.leaving = "evicted"
         process.send_signal(signal.SIGTERM)
         await process.wait()
         assert (await lost(shell.run("true"))).reason == "preempted"
 
 
 async def test_a_terminal_does_not_delay_the_exit(agent: Callable[..., Any]) -> None:
-    async with agent() as (sandbox, _, process):
+    async with agent() as (sandbox, front, process):
         terminal = await sandbox.terminal()
+        front.leaving = "evicted"
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(60):
             assert await process.wait() == 0

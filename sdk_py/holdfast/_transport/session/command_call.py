@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Exited, Gap, Item, Output, Resize, Signal, Started
 
-from holdfast._errors import error, from_map
+from holdfast._errors import error, from_agent
 from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take_all
 from holdfast._transport.session.failures import lost_command
 
@@ -251,7 +251,7 @@ class Call:
         if self.exit is None:
             raise RuntimeError("the command has not ended yet")
         if "error" in self.exit:  # refused before it ran, or its outcome is not known (PROTOCOL §7.4)
-            raise from_map(self.exit["error"], **self.facts())
+            raise from_agent(self.exit["error"], **self.facts())
         exit_, received, dropped = self.exit, self.received, self.dropped
         stdout, stderr = self._output(STDOUT), self._output(STDERR)
         streams = read_streams(exit_.get("streams"), dropped)
@@ -275,7 +275,7 @@ class Call:
             timed_out=timed_out,
             truncated={STDOUT: len(stdout), STDERR: len(stderr)} != received or any(dropped.values()),
             signal=signal,
-            cause=None if cause is None else read_cause(cause),
+            cause=None if cause is None else read_cause(cause, by_agent=True),
             streams=streams,
             shell_restarted=restarted,
             cwd=cwd,

@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from holdfast_wire.agent_errors import reported_end
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
-from holdfast_wire.frames import GoAway, Item
+from holdfast_wire.frames import Failed, GoAway, Item
 from holdfast_wire.session.client_session import ClientSession
 from holdfast_wire.session.events import Attached, Lost, Silent, Writable
 
@@ -21,8 +22,8 @@ from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
 from holdfast._transport.service import Service
-from holdfast._transport.session.failures import OWN_REASONS
-from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
+from holdfast._transport.session.failures import LAST_LOOK_S, OWN_REASONS
+from holdfast._transport.session.policy import Backoff, Verdict, breach, jitter, judge_close, judge_refusal, reports_end
 from holdfast._transport.session.sink import EventFactory, Sink
 from holdfast._transport.session.websocket import WebSocket
 
@@ -33,8 +34,6 @@ PATIENCE = 3
 """A first attach is tried this many times longer if the service answers than if it cannot be reached."""
 ENDED_REASONS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
 """Reasons of a GoAway that announce the end of the sandbox, not of a connection (PROTOCOL §6.4)."""
-LAST_LOOK_S = 3.0
-"""How long to ask the service for the reason of a sandbox's end before the agent's reason is used."""
 
 
 class Engine:
@@ -72,15 +71,24 @@ class Engine:
         self._reached = False
         """Whether the service, or a load balancer in front of it, has answered a handshake."""
         self.resumes = 0
+        self.query: Callable[[], None] | None = None
+        """Called when an agent reports the end of its sandbox: queries the service's record, then calls ``answered``."""
+        self._reported: list[tuple[Sink, Failed]] = []
+        """Channels that ended with such a report."""
         self._sinks: dict[int, Sink] = {}
         self._fresh: list[Sink] = []
         self._ticket = ""
         self._leave_at: float | None = None
-        self._ending = ""
+        self._ending = False
+        """Whether the agent has announced the end of the sandbox."""
         self._ends_at = 0.0
         self._down_since: float | None = None
         self._attached_at: float | None = None
         self._progressed = False
+        self._cut_short = False
+        """Whether the current attempt has less time than others, because the outage has nearly lasted its limit."""
+        self._latest: Verdict | None = None
+        """Of the current outage."""
         self._woken = False
         """Whether another session of the client has shortened a pause of this outage."""
         self._jitter = jitter
@@ -108,10 +116,17 @@ class Engine:
             for message in messages:
                 session.receive(message, now)
             self._dispatch(now)
-        except ProtocolError as breach:
-            self.fail(breach)
+        except ProtocolError as broken:
+            self.fail(breach(broken.message, broken.code))
         except HoldfastError as failure:
             self.fail(typed(failure))
+
+    def answered(self, end: HoldfastError | None) -> None:
+        """The answer to ``query``: the recorded or announced end of the sandbox, None if the service knows of none."""
+        reported, self._reported = self._reported, []
+        for sink, item in reported:
+            sink.verdict = end
+            sink.fact(item)
 
     def tick(self, now: float) -> None:
         """Handle the deadlines that have passed."""
@@ -166,12 +181,16 @@ class Engine:
             self._down_since = now if self.attached_once or self._first_attempt is None else self._first_attempt
             if self.attached_once:
                 self._log("warning", "connection lost: %s", verdict.why.message)
-        if self._ending:
-            verdict = self._judge_ending(verdict, websocket, now)
+        if websocket is not None and websocket.closed is not None and reports_end(websocket.closed):
+            self._ending, self._ends_at = True, now
         limit_s = self._outage_limit_s()
         if verdict.fatal:
             self.fail(verdict.why)
             return None
+        answered = websocket is not None and (websocket.open or (websocket.refusal is not None and websocket.refusal.status > 0))
+        if self._latest is not None and self._cut_short and not answered:
+            verdict = self._latest  # this attempt had too little time to show anything
+        self._latest = verdict
         spent = now - self._down_since
         definite = verdict.not_holdfast and verdict.answered and not self.attached_once
         if definite or spent >= limit_s:
@@ -198,7 +217,9 @@ class Engine:
     def _at_most(self, limit_s: float, now: float) -> float:
         if self._down_since is None:
             return limit_s
-        return max(min(limit_s, self._down_since + self._outage_limit_s() - now), 0.05)
+        left_s = self._down_since + self._outage_limit_s() - now
+        self._cut_short = left_s < limit_s
+        return max(min(limit_s, left_s), 0.05)
 
     def may_wake(self) -> bool:
         """Another session was attached during a pause. Returns whether to try now, with short pauses again; at most once in an outage."""
@@ -221,17 +242,9 @@ class Engine:
             return judge_refusal(websocket.refusal, attached_before=self.attached_once)
         if websocket is not None and websocket.closed is not None and not self.leave:
             return judge_close(websocket.closed, attached_before=self.attached_once)
+        if websocket is not None and websocket.open:  # the service relayed: what came after that, or did not come, is the agent's doing
+            return Verdict(error("agent_unreachable", why, hint="", fault="workload"), fatal=False)
         return Verdict(error("agent_unreachable", why, hint="check the URL, and that the service runs"), fatal=False)
-
-    def _judge_ending(self, verdict: Verdict, websocket: WebSocket | None, now: float) -> Verdict:
-        """Decide why a sandbox ended that had announced its end: by the service's answer to another attempt, else by the agent's reason."""
-        by_agent = verdict.fatal and websocket is not None and websocket.closed is not None
-        if by_agent:
-            self._ends_at = now
-        if verdict.fatal and not by_agent and verdict.why.reason not in (None, "unknown"):
-            return verdict
-        lost = error("sandbox_gone", "the sandbox announced its end and is gone", reason=self._ending, hint="create a new sandbox")
-        return Verdict(lost, fatal=verdict.fatal and not by_agent, retry_after_s=verdict.retry_after_s)
 
     # Channels ---------------------------------------------------------------------------------------------------
 
@@ -262,8 +275,10 @@ class Engine:
                 self._log("warning", "session over: %s", why)
             self.error = why
             self.session.disconnected()
-            sinks = list(self._sinks.values())
+            sinks = [*self._sinks.values(), *[sink for sink, _ in self._reported]]
             self._sinks.clear()
+            self._reported.clear()
+            self.query = None
             for sink in sinks:
                 sink.fail(why, gave_up=gave_up)
         self.ready.set()
@@ -288,7 +303,9 @@ class Engine:
             if isinstance(event, Item):
                 sink = sinks.get(event.channel)
                 self._progressed = True
-                if sink is not None:
+                if sink is not None and type(event) is Failed and reported_end(event.error):
+                    self._reports_end(sinks.pop(event.channel), event)
+                elif sink is not None:
                     sink.fact(event)
                     if sink.ended:
                         sinks.pop(sink.number, None)
@@ -299,13 +316,22 @@ class Engine:
             elif type(event) is Attached:
                 self._attached(event, now)
             elif type(event) is GoAway and event.reason in ENDED_REASONS:
-                self._ending, self._ends_at = event.reason, now + min(event.deadline_s, 3600.0)
+                self._ending, self._ends_at = True, now + min(event.deadline_s, 3600.0)
             elif type(event) is GoAway:
-                self._leave_at = now + self._jitter(min(event.jitter_s, event.deadline_s, 60.0))
+                if self._leave_at is None:  # a further GoAway does not postpone it
+                    self._leave_at = now + self._jitter(min(event.jitter_s, event.deadline_s, 60.0))
             elif type(event) is Lost:
-                self.fail(typed(event.error))
+                why = typed(event.error)
+                why.fault = "workload"  # by what the agent answered
+                self.fail(why)
             elif type(event) is Silent:
                 self.leave = True
+
+    def _reports_end(self, sink: Sink, item: Failed) -> None:
+        """A channel ended because, by the agent's account, the sandbox ends: the record decides."""
+        self._reported.append((sink, item))
+        if len(self._reported) == 1 and self.query is not None:
+            self.query()
 
     def _attached(self, event: Attached, now: float) -> None:
         if self.attached_once:
@@ -317,6 +343,8 @@ class Engine:
         self._attached_at = now
         self._progressed = False
         self._woken = False
+        self._ending = False
+        self._cut_short, self._latest = False, None
         self.options.peers.through()
         self._fresh = list(self._sinks.values())  # the messages that waited for a connection are sent on this one
         self.ready.set()

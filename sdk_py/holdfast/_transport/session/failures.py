@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast_wire.agent_errors import ENDED
 from holdfast_wire.errors import HoldfastError
 
 from holdfast._errors import error, typed
 
-GONE = frozenset({"sandbox_gone", "sandbox_failed", "sandbox_not_found"})
+GONE = ENDED
+"""Codes of the service's answers that state the end of a sandbox."""
+LAST_LOOK_S = 10.0
+"""How long to query the service for the end of a sandbox that only its agent has reported."""
 OWN_REASONS = frozenset({"closed", "reset"})
 """Reasons that the caller caused: the session ended because of a request of this client."""
 _PASSED_ON_CODES = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
@@ -37,7 +41,7 @@ def given_up(why: HoldfastError, what: str, again: str, facts: dict[str, Any]) -
         f"the service did not answer for {why.detail.get('waited_s', 0):g} s, and the session of {what} was given up: {why.message}",
         hint=f"{what} may still exist: call {again} once the service answers",
         reason=why.code,
-        fault="infrastructure",
+        fault=why.fault,
         retryable=False,
         detail={**why.detail, **facts},
     )

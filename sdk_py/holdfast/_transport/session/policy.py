@@ -10,10 +10,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from holdfast_wire.agent_errors import ENDED, SERVICE_CODES, reported_error
 from holdfast_wire.errors import TABLE, HoldfastError
 from holdfast_wire.records import dataclass
 
-from holdfast._errors import error, from_map
+from holdfast._errors import error, from_map, typed
 from holdfast._transport.session.failures import OWN_REASONS
 
 if TYPE_CHECKING:
@@ -91,17 +92,29 @@ def judge_refusal(refusal: Refusal, *, attached_before: bool) -> Verdict:
 
 
 def judge_close(closed: CloseInfo, *, attached_before: bool) -> Verdict:
-    """What to do after the end of an open connection."""
-    if closed.code in RESUMABLE_CLOSES:
-        return Verdict(error("agent_unreachable", f"the connection ended with code {closed.code}", hint=""), fatal=False)
+    """What to do after the end of an open connection. The close may come from the sandbox's agent, and so decides nothing that only the
+    service may decide: a close that states the end of the sandbox leads to another attempt, whose answer comes from the record."""
     code, reason, message = _read_close(closed)
-    if code is None:
-        return Verdict(error("protocol_error", f"the connection was closed with code {closed.code}"), fatal=True)
-    if attached_before and code == "sandbox_not_found":
-        code = "sandbox_gone"
-    text = f"the service closed the connection with code {closed.code} ({code}){f': {message}' if message else ''}"
-    why = error(code, text, reason=reason)
-    return Verdict(why, fatal=not why.retryable)
+    text = f"the connection was closed with code {closed.code}{f' ({code})' if code else ''}{f': {message}' if message else ''}"
+    if closed.code in RESUMABLE_CLOSES or code in ENDED or (code is not None and TABLE[code].retryable):
+        return Verdict(error("agent_unreachable", text, hint="", fault="workload"), fatal=False)
+    known = code is not None and code not in SERVICE_CODES
+    why = reported_error({"code": code if known else "protocol_error", "message": text, "reason": reason})
+    if not known or why.code == "protocol_error":
+        why = breach(text)
+    return Verdict(typed(why), fatal=not why.retryable)
+
+
+def reports_end(closed: CloseInfo) -> bool:
+    """Whether the close states that the sandbox has ended."""
+    return _read_close(closed)[0] in ENDED
+
+
+def breach(text: str, code: str = "protocol_error") -> HoldfastError:
+    """The error for an agent that broke the protocol."""
+    why = error(code, text)
+    why.fault = "workload"
+    return why
 
 
 def _read_close(closed: CloseInfo) -> tuple[str | None, str | None, str]:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Close, Item, Write
+from holdfast_wire.frames import Close, Failed, Item, Write
 from holdfast_wire.limits import DATA_BYTES
 from holdfast_wire.session.client_session import ClientSession
+
+from holdfast._errors import from_agent, typed
 
 
 class AnyEvent(Protocol):
@@ -37,6 +39,8 @@ class Sink:
         self.transmitted = False
         self.ended = False
         self.error: HoldfastError | None = None
+        self.verdict: HoldfastError | None = None
+        """What the service's record says about the end that the agent's Failed reports."""
         self._queued: deque[tuple[memoryview, bool]] = deque()
         """At most parameters that did not fit the Open, and all of a command's input behind them."""
 
@@ -59,6 +63,12 @@ class Sink:
     def fact(self, item: Item) -> None:
         """Handle a fact. Raises ``ProtocolError`` if it is illegal in this state."""
         raise NotImplementedError
+
+    def refusal(self, item: Failed, **facts: Any) -> HoldfastError:
+        """The error of a Failed: the record's where it confirms the end that the agent reports, else what an agent may claim."""
+        if self.verdict is None:
+            return from_agent(item.error, **facts)
+        return typed(self.verdict, **{**from_agent(item.error).detail, **facts})
 
     def cancel(self, call: Any) -> None:
         """Cancel ``call``, a command of this channel."""

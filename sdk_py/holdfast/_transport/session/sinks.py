@@ -31,7 +31,7 @@ class CommandSink(Sink):
     def fact(self, item: Item) -> None:
         call = self.call
         if isinstance(item, Failed):
-            call.finish(from_map(item.error, command_id=call.command_id))
+            call.finish(self.refusal(item, command_id=call.command_id))
         else:
             call.fact(item)
         if call.done:
@@ -133,7 +133,7 @@ class ShellSink(Sink):
             self.info = item.info
             self.changed.set()
         elif isinstance(item, (Closed, Failed)):
-            why = from_map(item.error) if isinstance(item, Failed) else None
+            why = self.refusal(item) if isinstance(item, Failed) else None
             self.end(why)
             self._drop(why or error("shell_lost", "the shell was closed while the command was under way"))
         elif call is None:
@@ -199,7 +199,7 @@ class TransferSink(Sink):
             self.closed = item.result
             self.end(None)
         elif isinstance(item, Failed):
-            self.end(from_map(item.error))
+            self.end(self.refusal(item))
         else:
             raise ProtocolError(f"the agent sent {type(item).__name__} on a transfer")
 
