@@ -22,6 +22,7 @@ _KILL_DEADLINE_S = 10.0
 _LOOK_S = 0.25
 _LONG_S = 3600.0
 _SIGNAL_SET_BYTES = 128
+_OOM_SCORE = -800
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -31,6 +32,14 @@ def die_with_parent(how: signal.Signals, parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), how)
+
+
+def keep_when_out_of_memory() -> None:
+    """As root: have the kernel end other processes of the machine before this one and those that it starts."""
+    with contextlib.suppress(OSError):
+        score = Path("/proc/self/oom_score_adj")
+        if int(score.read_text()) > _OOM_SCORE:
+            score.write_text(str(_OOM_SCORE))
 
 
 def adopt_orphans() -> None:
@@ -111,6 +120,7 @@ def run_supervised(supervise: Callable[[], int], make: int | None = None) -> int
     `make` is the process id of the make that runs this one: a signal sent to it alone counts too.
     """
     adopt_orphans()
+    keep_when_out_of_memory()
     subreaper = os.getpid()
     signals = stop_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, the kernel would report no child

@@ -23,6 +23,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.disk_space import DiskSpace
+from session_agent.node.id_ranges import IdRanges
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.images.upper import Copied, copy_upper
 from session_agent.node.kernel import freezer, rootfs
@@ -31,7 +32,7 @@ from session_agent.node.kernel.disks import LEAST_BYTES, Disk, Disks, discard
 from session_agent.node.kernel.hierarchies import Hierarchies
 from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS, IdMap
 from session_agent.node.kernel.network import NetworkHelper
-from session_agent.node.settings import NodeSettings
+from session_agent.node.settings import NodeSettings, memory_dir
 from session_agent.node.zygote.launcher import Launcher
 from session_agent.trees import remove
 
@@ -99,14 +100,12 @@ class ContainerFactory:
         self.disks: Disks | None = None
         """The disks; None if sandboxes cannot have their own."""
         self.space: DiskSpace | None = None
-        self._slots = list(range(settings.id_slots - 1, -1, -1))
+        self._ranges = IdRanges(settings, memory_dir() if privileged else None)
 
     async def create(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Container:
         """Create a container. Raises HoldfastError or OSError and then leaves nothing behind. *ahead*: no request waits for it yet."""
-        if not self._slots:
-            raise HoldfastError("no_capacity", "every id range of this node is in use")
         name = secrets.token_hex(8)
-        slot = self._slots.pop()
+        slot = self._ranges.take()
         ours, theirs = socket.socketpair()
         ready, ready_w = os.pipe2(os.O_CLOEXEC)
         log_r, log_w = os.pipe2(os.O_CLOEXEC)
@@ -153,7 +152,7 @@ class ContainerFactory:
             await asyncio.to_thread(self._release, container)
         finally:
             if container.pidfd < 0:
-                self._slots.append(container.slot)
+                self._ranges.release(container.slot)
 
     async def freeze(self, container: Container) -> None:
         """Stop all processes of the container. Raises HoldfastError(unsupported, runtime_unavailable)."""

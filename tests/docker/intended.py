@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _NAMESPACE = "a sandbox has a user namespace of its own, docker's default container has none"
 _WORKSPACE = "commands start in /workspace where neither the image nor the caller names a directory"
-_NODES = "the kernel makes no device nodes in a user namespace; those of /dev are the machine's, bound in"
+_NODES = "the kernel makes no device nodes in a user namespace; the node makes those of /dev"
 _AGENT = "process 1 is the agent, which nothing inside can read"
 _DISKS = "the machine's disks and the kernel's memory are not shown"
 _NETLINK = "netlink is for routes and socket statistics; shadow-utils and PAM go on without the audit family"
@@ -20,7 +20,6 @@ INTENDED: dict[str, str] = {
     "files/no-files-besides-the-image": _WORKSPACE,
     "files/mknod-null": _NODES,
     "files/mknod-zero-reads": _NODES,
-    "views/dev-node-numbers": _NODES,
     "files/name-to-handle": "an overlay in a user namespace has no file handles",
     "files/replace-etc-hosts-by-rename": "/etc/hosts is a file of the sandbox, not a mount, and can be replaced",
     "debuggers/proc-environ-of-pid-1": _AGENT,

@@ -139,3 +139,14 @@ def test_the_printed_shell_line_works(tmp_path: Path) -> None:
         line = run.text().partition("in another terminal:")[2].splitlines()[0]
         typed = subprocess.run(["sh", "-c", f'{line}; echo "$HOLDFAST_API_KEY"'], capture_output=True, text=True, check=True)
         assert typed.stdout.strip() == read_env(run.data / "env")["HOLDFAST_API_KEY"]
+
+
+def test_the_kernel_ends_other_processes_before_the_services(tmp_path: Path) -> None:
+    """Only a process with CAP_SYS_RESOURCE can lower its score; the node raises that of sandboxes where it was not lowered."""
+    rows = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    may = bool(int(rows["CapEff"], 16) >> 24 & 1)
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    with up(tmp_path, f"a: {SLEEPER}\n") as run:
+        run.wait_text("a | up")
+        pid = int((run.data / "run" / "a.pid").read_text())
+        assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == (min(own, -800) if may else own)

@@ -120,6 +120,8 @@ def reads_hidden():
         reads(f"/proc/{name}")
         for name in ("kcore", "keys", "timer_list", "kmsg", "slabinfo", "vmallocinfo", "kpageflags", "diskstats", "partitions")
     ]
+    for place in ("ext4", "jbd2", "xfs", "nfsd"):
+        found += glob.glob(f"/proc/fs/{place}/*")
     return " ".join(filter(None, found)) or None
 
 
@@ -307,7 +309,18 @@ def system_written():
         "kernel/uevent_helper",
     )  # fmt: skip
     bad = [name for name in settings if opens(f"/sys/{name}", os.O_WRONLY)]
-    for place in ("block", "class/block", "dev/block", "devices/virtual/block", "firmware", "fs/ext4", "kernel/debug"):
+    for place in (
+        "block",
+        "class/block",
+        "dev/block",
+        "devices/virtual/block",
+        "devices/virtual/bdi",
+        "class/bdi",
+        "firmware",
+        "fs/ext4",
+        "fs/xfs",
+        "kernel/debug",
+    ):
         bad += glob.glob(f"/sys/{place}/*")
     return " ".join(bad[:5]) or None
 

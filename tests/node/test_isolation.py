@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import struct
@@ -13,6 +15,7 @@ import pytest
 from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS
 from session_agent.node.settings import ID_BASE, NodeSettings
 from tests.node.harness import REPOSITORY, Node, NodeClient, ask, run
+from tests.node.harness import node as running_node
 from tests.node.leftovers import first_process
 from tests.support.requires import requires
 
@@ -176,7 +179,11 @@ async def test_no_path_of_the_machine_is_visible(shared: Node, client: NodeClien
     seen = (await run(box["endpoint"], "sh", "-c", "cat /proc/self/cgroup /proc/1/cgroup /proc/self/mountinfo /proc/mounts; env"))["out"]
     for word in (str(shared.data), "holdfast-", *filter(None, Path("/proc/self/cgroup").read_text().replace("\n", "/").split("/")[1:2])):
         assert word not in seen, word
-    assert {row.split(":", 2)[2] for row in seen.splitlines() if row.count(":") == 2 and row[0].isdigit()} <= {"/", "/..", "/../agent"}
+    assert {row.split(":", 2)[2] for row in seen.splitlines() if row.count(":") == 2 and row[0].isdigit() and " " not in row} <= {
+        "/",
+        "/..",
+        "/../agent",
+    }
     assert (await run(box["endpoint"], "cat", "/proc/diskstats", "/proc/partitions"))["out"] == ""
 
 
@@ -237,3 +244,68 @@ async def test_sandboxes_do_not_see_each_others_secrets(client: NodeClient) -> N
     of_first, token_of_first, own = await ask(second["endpoint"], "grep", words=inverted)
     assert own > 0
     assert (of_first, token_of_first) == (1, 1)  # the search's own copies
+
+
+LOCK = """
+import fcntl, json, sys
+taken = {}
+for path in sys.argv[1:]:
+    file = open(path, "rb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        taken[path] = True
+    except OSError:
+        taken[path] = False
+print(json.dumps(taken))
+"""
+
+
+@requires("root")
+async def test_device_nodes_of_a_sandbox_are_its_own(client: NodeClient) -> None:
+    """A lock on the machine's /dev/null would be seen in every sandbox, and a sandbox's lock by the machine."""
+    paths = ["/dev/null", "/dev/zero"]
+    with contextlib.ExitStack() as held:
+        for path in paths:
+            fcntl.flock(held.enter_context(open(path, "rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        box = await client.create("own-devices")
+        done = await run(box["endpoint"], "python3", "-c", LOCK, "/dev/null", "/dev/zero", "/proc/interrupts")
+        assert done["code"] == 0, done["err"]
+        assert json.loads(done["out"]) == {"/dev/null": True, "/dev/zero": True, "/proc/interrupts": True}
+    script = "stat -c '%n %t %T %U %a' /dev/null /dev/tty; chmod 600 /dev/null && stat -c %a /dev/null; mkfifo /dev/mine && ls /dev"
+    done = await run(box["endpoint"], "sh", "-c", script)
+    assert done["out"].splitlines()[:3] == ["/dev/null 1 3 root 666", "/dev/tty 5 0 root 666", "600"]
+    assert {"mine", "fd", "pts", "shm", "mqueue", "urandom"} <= set(done["out"].split())
+    assert os.stat("/dev/null").st_mode & 0o777 == 0o666
+
+
+async def test_locks_on_the_machines_programs_are_the_sandboxs_own(client: NodeClient) -> None:
+    """A script that locks itself, as `flock "$0"` does, must not wait for one in another sandbox, nor hold up the machine."""
+    path = os.path.realpath("/usr/bin/env")
+    with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in ("locks", "locks-too"):
+            box = await client.create(name)
+            done = await run(box["endpoint"], "python3", "-c", LOCK, path)
+            assert json.loads(done["out"]) == {path: True}
+            rows = [row.split() for row in (await ask(box["endpoint"], "read", path="/proc/self/mountinfo")).splitlines()]
+            assert "ro" in next(row[5] for row in rows if row[4] == "/usr").split(",")
+
+
+@requires("root")
+async def test_two_nodes_of_a_machine_give_different_ids(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    async with running_node(one, HOLDFAST_NODE_SPARES="0") as first, running_node(two, HOLDFAST_NODE_SPARES="0") as second:
+        bases = set()
+        for made, name in ((first, "of-first"), (second, "of-second")):
+            await (await made.client()).create(name)
+            rows = Path(f"/proc/{first_process(made.data, name)}/uid_map").read_text().splitlines()
+            bases |= {int(row.split()[1]) for row in rows}
+        assert len(bases) == 4, "two ranges each"
+
+
+async def test_the_kernel_ends_a_sandbox_before_its_node(shared: Node, client: NodeClient) -> None:
+    box = await client.create("scored")
+    own = int(Path(f"/proc/{shared.pid}/oom_score_adj").read_text())
+    assert int((await ask(box["endpoint"], "read", path="/proc/self/oom_score_adj"))) == (0 if own < 0 else max(own, 200))
+    done = await run(box["endpoint"], "sh", "-c", f"echo {own - 1} > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj")
+    assert int(done["out"]) >= 0

@@ -33,6 +33,7 @@ _NO_SETUID_FIXUP, _NO_SETUID_FIXUP_LOCKED = 1 << 2, 1 << 3
 _KEEP_CAPS_LOCKED = 1 << 5
 _NO_AMBIENT, _NO_AMBIENT_LOCKED = 1 << 6, 1 << 7
 _SIGNALS = 8192
+_RAISED_OOM_SCORE = 200
 _OPEN_FILES = 1 << 20
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
@@ -121,6 +122,17 @@ def raise_limits() -> None:
             resource.setrlimit(kind, unlimited)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[0], _OPEN_FILES))
+
+
+def choose_oom_score() -> None:
+    """Zygote: when the machine is out of memory, sandboxes end before the services, and commands before their agent.
+
+    Where `holdfast up` could give the services a low score, which needs CAP_SYS_RESOURCE, sandboxes get the usual one, else a higher one.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+            own = int(file.read())
+        sys_.write_file("/proc/self/oom_score_adj", str(0 if own < 0 else max(own, _RAISED_OOM_SCORE)))
 
 
 @contextlib.contextmanager

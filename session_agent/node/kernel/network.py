@@ -24,9 +24,10 @@ from session_agent.node.descriptors import until_readable
 PROGRAM = "slirp4netns"
 RESOLVER = "10.0.2.3"
 _DEVICE = "/dev/net/tun"
+# The last is Azure's service for its machines, which has an address of the internet.
 _RANGES = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
-    "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+    "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
 )  # fmt: skip
 _READY_S = 10.0
 # The helper leaves the machine's file tree and detaches mounts, which would also disappear from every namespace that shares its mounts.

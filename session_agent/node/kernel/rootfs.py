@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +24,8 @@ NAME_FILES = ("hostname", "hosts", "resolv.conf")
 _FOLDERS = ("upper", "work", "upper/etc")
 _FILES = tuple(f"upper/etc/{name}" for name in NAME_FILES)
 PREPARED = (*_FOLDERS, *_FILES)
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_DEV_OPTIONS = ("size=64m", "mode=755")
 _DEV_LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -34,10 +36,13 @@ _DEV_LINKS = {
 }
 # The paths that docker masks, and the disks of all other sandboxes.
 _HIDDEN_FILES = ("kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "interrupts", "diskstats", "partitions")
-_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "device-tree")
+_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "device-tree", "fs/ext4", "fs/jbd2", "fs/xfs", "fs/nfsd")
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 # Docker masks the first two; the others show the disk of every sandbox on the machine, and the path of its file.
-_HIDDEN_SYS = ("firmware", "devices/virtual/powercap", "devices/virtual/block", "block", "class/block", "dev/block", "fs/ext4")
+_HIDDEN_SYS = (
+    "firmware", "devices/virtual/powercap", "devices/virtual/block", "devices/virtual/bdi", "class/bdi", "block", "class/block", "dev/block",
+    "fs/ext4", "fs/xfs",
+)  # fmt: skip
 _SYS_FALLBACK = "devices/system"
 _CGROUPS = "sys/fs/cgroup"
 _GUARD = sys_.MS_NOSUID | sys_.MS_NODEV
@@ -64,14 +69,15 @@ class Root(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DetachedMounts:
-    """Detached mounts of a Root, in its order. ``folder`` is empty if a tmpfs is used instead."""
+    """Detached mounts of a Root, in its order. ``folder`` is empty if a tmpfs is used instead, ``devices`` if the machine's are shared."""
 
     layers: tuple[int, ...]
     trees: tuple[int, ...]
     folder: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
 
     def close(self) -> None:
-        for fd in (*self.layers, *self.trees, *self.folder):
+        for fd in (*self.layers, *self.trees, *self.folder, *self.devices):
             os.close(fd)
 
 
@@ -122,8 +128,32 @@ def prepare_folder(folder: str) -> None:
         os.close(os.open(f"{folder}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
-def open_layers(root: Root, disk: int | None) -> DetachedMounts:
-    """Parent, outside: detached copies of all parts of *root*, and *disk*, a detached mount. Close them when the child has its copies."""
+def make_devices(owner: int) -> int:
+    """Parent, as the machine's root: a detached /dev with device nodes that belong to *owner*.
+
+    Every sandbox has its own nodes: locks, modes and times of a node would otherwise be shared with the machine and with other sandboxes.
+    """
+    made = sys_.new_mount("tmpfs", "tmpfs", _DEV_OPTIONS, sys_.MOUNT_ATTR_NOSUID)
+    try:
+        mask = os.umask(0)
+        try:
+            for name, (major, minor) in _DEVICES.items():
+                os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(major, minor), dir_fd=made)
+        finally:
+            os.umask(mask)
+        for name in (".", *_DEVICES):
+            os.chown(name, owner, owner, dir_fd=made)
+    except BaseException:
+        os.close(made)
+        raise
+    return made
+
+
+def open_layers(root: Root, disk: int | None, devices_of: int | None = None) -> DetachedMounts:
+    """Parent, outside: detached copies of all parts of *root*, *disk*, a detached mount, and with *devices_of* device nodes of that owner.
+
+    Close them when the child has its copies.
+    """
     opened: list[int] = []
     try:
         layers = [_keep(opened, _detach(path)) for path in root.layers]
@@ -131,11 +161,12 @@ def open_layers(root: Root, disk: int | None) -> DetachedMounts:
         for fd in trees:
             sys_.mount_setattr(fd, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV, recursive=True)
         folder = [_keep(opened, _detach(root.folder))] if root.folder else [] if disk is None else [os.dup(disk)]
+        devices = [] if devices_of is None else [make_devices(devices_of)]
     except BaseException:
         for fd in opened:
             os.close(fd)
         raise
-    return DetachedMounts(tuple(layers), tuple(trees), tuple(folder))
+    return DetachedMounts(tuple(layers), tuple(trees), tuple(folder), tuple(devices))
 
 
 def map_owners(opened: DetachedMounts, pid: int) -> None:
@@ -200,11 +231,26 @@ def build(root: Root, opened: DetachedMounts, zygote_mounts: ZygoteMounts, ids: 
     sys_.mount("overlay", "root", "overlay", sys_.MS_NODEV, options)  # programs with the set-user-ID bit work, as in docker
     os.chdir("root")
     for (_, target), fd in zip(root.trees, opened.trees, strict=True):
-        sys_.move_mount(fd, target)
+        _attach_tree(fd, target)
     for path in root.hidden:
         sys_.bind("/empty", path)
-    _dev(ids, root.shm_bytes)
+    _dev(ids, root.shm_bytes, opened.devices)
     _proc(zygote_mounts)
+
+
+def _attach_tree(tree: int, target: str) -> None:
+    """Mount a read-only tree of the machine through an overlay, so that locks on its files, which need no write access, are the sandbox's own.
+
+    Where the machine has other file systems mounted below a tree, a user cannot do that, and the tree is shown as it is.
+    """
+    place = "/folder"  # above the disk, which the sandbox's overlay keeps by itself
+    sys_.move_mount(tree, place)
+    try:
+        sys_.mount("overlay", target, "overlay", sys_.MS_RDONLY | _GUARD, f"lowerdir={place}:/empty,userxattr")
+    except OSError:
+        sys_.bind(place, target)
+    finally:
+        sys_.umount(place, sys_.MNT_DETACH)
 
 
 def mount_sys(zygote_mounts: ZygoteMounts, groups: Mapping[str, int]) -> None:
@@ -247,15 +293,18 @@ def resize_shm(size_bytes: int) -> None:
     sys_.mount("", "/dev/shm", "", sys_.MS_REMOUNT | _SHM_FLAGS, f"size={size_bytes}")
 
 
-def _dev(ids: IdMap, shm_bytes: int) -> None:
-    sys_.mount("tmpfs", "dev", "tmpfs", sys_.MS_NOSUID, "size=64m,mode=755")
+def _dev(ids: IdMap, shm_bytes: int, devices: Sequence[int]) -> None:
+    for fd in devices:
+        sys_.move_mount(fd, "dev")
+    if not devices:  # only the machine's root can create device nodes, so the machine's own are shown
+        sys_.mount("tmpfs", "dev", "tmpfs", sys_.MS_NOSUID, ",".join(_DEV_OPTIONS))
+        for name in _DEVICES:
+            os.mknod(f"dev/{name}")
+            sys_.bind(f"/dev/{name}", f"dev/{name}")
     for name in ("pts", "shm", "mqueue"):
         os.mkdir(f"dev/{name}", 0o755)
     for name, target in _DEV_LINKS.items():
         os.symlink(target, f"dev/{name}")
-    for name in _DEVICES:
-        os.mknod(f"dev/{name}")
-        sys_.bind(f"/dev/{name}", f"dev/{name}")
     group = ",gid=5" if ids.count > 5 else ""
     sys_.mount("devpts", "dev/pts", "devpts", _GUARD & ~sys_.MS_NODEV | sys_.MS_NOEXEC,
                f"newinstance,ptmxmode=0666,mode=0620,max={_TERMINALS}{group}")  # fmt: skip
@@ -266,7 +315,7 @@ def _dev(ids: IdMap, shm_bytes: int) -> None:
 def _proc(zygote_mounts: ZygoteMounts) -> None:
     sys_.mount("proc", "proc", "proc", _GUARD | sys_.MS_NOEXEC)
     for name in zygote_mounts.hidden_files:
-        sys_.bind("/dev/null", f"proc/{name}")
+        sys_.bind("dev/null", f"proc/{name}")
     for name in zygote_mounts.hidden_directories:
         sys_.bind("/empty", f"proc/{name}")
     for name in zygote_mounts.read_only:

@@ -171,8 +171,8 @@ def move_mount(mount_fd: int, target: str) -> None:
 
 
 def new_mount(kind: str, source: str, options: Sequence[str], attributes: int) -> int:
-    """A detached mount of a file system of *kind* on *source*, with the flags *options*; it belongs to no namespace until it is
-    attached."""
+    """A detached mount of a file system of *kind* on *source*, with *options* (flags, or NAME=VALUE); it belongs to no namespace until it
+    is attached."""
 
     def configure(command: int, key: bytes | None = None, value: bytes | None = None) -> None:
         if _waiting.syscall(_FSCONFIG, context, command, key, value, 0, 0) < 0:
@@ -182,7 +182,8 @@ def new_mount(kind: str, source: str, options: Sequence[str], attributes: int) -
     try:
         configure(_FSCONFIG_SET_STRING, b"source", source.encode())
         for option in options:
-            configure(_FSCONFIG_SET_FLAG, option.encode())
+            name, _, value = option.partition("=")
+            configure(_FSCONFIG_SET_STRING if value else _FSCONFIG_SET_FLAG, name.encode(), value.encode() or None)
         configure(_FSCONFIG_CMD_CREATE)
         return _syscall(f"fsmount {kind}", _FSMOUNT, context, 1, attributes)
     finally:

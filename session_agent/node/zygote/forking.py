@@ -69,6 +69,7 @@ class Zygote:
             syscalls.unshare(syscalls.CLONE_NEWNS)
         # Later mounts of the machine (such as a data disk) are propagated to this namespace, but none of its mounts to the machine.
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)
+        self._own_namespace = own_namespace
         self._control = control
         self._entry = entry
         self._warm_up = warm_up
@@ -107,7 +108,7 @@ class Zygote:
         opened = DetachedMounts((), ())
         try:
             with self.mounts.outside():
-                opened = rootfs.open_layers(root, fds.get("disk"))
+                opened = rootfs.open_layers(root, fds.get("disk"), None if self._own_namespace else ids.base)
             with namespaces.owned_by(ids):
                 pid, pidfd = syscalls.fork_into(namespaces.ISOLATION | syscalls.CLONE_PARENT, self._tid_address)
                 if pid == 0:
@@ -280,6 +281,7 @@ def main(argv: list[str]) -> int:
     syscalls.set_title("holdfast-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    namespaces.choose_oom_score()
     try:
         _preload()
         entry = load_entry(argv[2])

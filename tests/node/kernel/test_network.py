@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not all(map(shutil.which, ("slirp4netns", "ip", "nsenter"))), reason="needs slirp4netns, ip and nsenter"),
 ]
 OUTSIDE, PRIVATE, METADATA, MACHINE = "203.0.113.9", "10.9.9.9", "169.254.169.254", "192.0.2.1"
+AZURE = "168.63.129.16"
 SERVE = "import socket, time\ns = socket.create_server(('0.0.0.0', 8080))\nwhile True: c, _ = s.accept(); c.send(b'hi'); c.close()"
 TRY = """
 import json, socket, sys
@@ -62,7 +63,7 @@ def machine() -> Iterator[str]:
         ip("-n", there, "addr", "add", "192.0.2.2/24", "dev", "hfv0")
         for name in (here, there):
             ip("-n", name, "link", "set", "hfv0", "up")
-        for address in (OUTSIDE, PRIVATE, METADATA):
+        for address in (OUTSIDE, PRIVATE, METADATA, AZURE):
             ip("-n", there, "addr", "add", f"{address}/32", "dev", "lo")
         ip("-n", here, "route", "add", "default", "via", "192.0.2.2")
         servers += [subprocess.Popen(["nsenter", f"--net=/run/netns/{name}", sys.executable, "-c", SERVE]) for name in (here, there)]
@@ -84,7 +85,7 @@ def reached_from(machine: str, *targets: str) -> dict[str, str]:
 
 
 async def test_a_sandbox_with_network_reaches_only_public_addresses(machine: str, tmp_path: Path) -> None:
-    everything = (OUTSIDE, PRIVATE, METADATA, MACHINE)
+    everything = (OUTSIDE, PRIVATE, METADATA, AZURE, MACHINE)
     until(lambda: {reached_from(machine, *everything)[name] for name in everything} == {"hi"}, deadline_s=60, what="the servers to serve")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec nsenter --net=/run/netns/{machine} {sys.executable} "$@"\n')
