@@ -306,6 +306,6 @@ async def test_two_nodes_of_a_machine_give_different_ids(tmp_path: Path) -> None
 async def test_the_kernel_ends_a_sandbox_before_its_node(shared: Node, client: NodeClient) -> None:
     box = await client.create("scored")
     own = int(Path(f"/proc/{shared.pid}/oom_score_adj").read_text())
-    assert int((await ask(box["endpoint"], "read", path="/proc/self/oom_score_adj"))) == (0 if own < 0 else max(own, 200))
+    assert int(await ask(box["endpoint"], "read", path="/proc/self/oom_score_adj")) == (0 if own < 0 else max(own, 200))
     done = await run(box["endpoint"], "sh", "-c", f"echo {own - 1} > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj")
     assert int(done["out"]) >= 0

@@ -40,8 +40,8 @@ _HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "device-tree", "fs/ext4", "fs/j
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 # Docker masks the first two; the others show the disk of every sandbox on the machine, and the path of its file.
 _HIDDEN_SYS = (
-    "firmware", "devices/virtual/powercap", "devices/virtual/block", "devices/virtual/bdi", "class/bdi", "block", "class/block", "dev/block",
-    "fs/ext4", "fs/xfs",
+    "firmware", "devices/virtual/powercap", "devices/virtual/block", "devices/virtual/bdi", "class/bdi", "block", "class/block",
+    "dev/block", "fs/ext4", "fs/xfs",
 )  # fmt: skip
 _SYS_FALLBACK = "devices/system"
 _CGROUPS = "sys/fs/cgroup"
@@ -239,7 +239,7 @@ def build(root: Root, opened: DetachedMounts, zygote_mounts: ZygoteMounts, ids: 
 
 
 def _attach_tree(tree: int, target: str) -> None:
-    """Mount a read-only tree of the machine through an overlay, so that locks on its files, which need no write access, are the sandbox's own.
+    """Mount a read-only tree of the machine through an overlay. So locks on its files, which need no write access, are the sandbox's own.
 
     Where the machine has other file systems mounted below a tree, a user cannot do that, and the tree is shown as it is.
     """
