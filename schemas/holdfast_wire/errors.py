@@ -69,6 +69,7 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("sandbox_gone", 410, 4410, "SandboxLostError", False, "infrastructure",
        "create a new sandbox; the reason states why this one ended"),
     _K("sandbox_not_ready", 409, 4409, "SandboxNotReadyError", True, "infrastructure", "wait until it is ready: GET /sandboxes/{id}/wait"),
+    _K("sandbox_paused", 409, 4409, "ConflictError", False, "caller", "resume it first: `holdfast unpause`, or sandbox.resume()"),
     _K("sandbox_failed", 409, 4410, "SandboxLostError", False, "infrastructure",
        "the reason states why; create a new sandbox once that is fixed"),
     _K("image_not_found", 404, 0, "ImageNotFoundError", False, "caller",

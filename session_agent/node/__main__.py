@@ -35,6 +35,7 @@ async def _serve(config: NodeSettings) -> None:
     try:
         await sandboxes.start()
         await asyncio.to_thread(images.open, sandboxes.stored_ids)
+        await sandboxes.load_suspended()
         await server.start()
     except BaseException:
         await server.stop()

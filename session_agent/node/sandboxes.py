@@ -14,7 +14,6 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -24,7 +23,7 @@ from session_agent.node import recovery
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
 from session_agent.node.disk_space import DiskSpace, Room
 from session_agent.node.events import Events
-from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
+from session_agent.node.images.spec import DEFAULT_PATH
 from session_agent.node.images.store import ImageStore
 from session_agent.node.images.upper import Copied
 from session_agent.node.kernel import cgroups, hierarchies, network
@@ -32,50 +31,15 @@ from session_agent.node.kernel.disks import Disk, Disks, missing_requirement
 from session_agent.node.kernel.namespaces import IdMap
 from session_agent.node.readiness import prepared, wait_ready
 from session_agent.node.request import CreateRequest
+from session_agent.node.sandbox import Sandbox
 from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
+from session_agent.node.suspended import SuspendedFiles
 from session_agent.node.zygote.launcher import Launcher
 
 _KILLED_FROM_OUTSIDE = f"signal {signal.SIGKILL:d}"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class Sandbox:
-    """One sandbox: its request, its container and its state."""
-
-    request: CreateRequest
-    image: ImageSpec
-    socket_path: str
-    created_at: float
-    container: Container | None = None
-    state: str = "creating"
-    paused: bool = False
-    reason: str = ""
-    fault: str = ""
-    message: str = ""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def to_map(self) -> dict[str, Any]:
-        request = self.request
-        return {
-            "sandbox_id": request.sandbox_id,
-            "incarnation": request.incarnation,
-            "image": request.image,
-            "endpoint": f"unix://{self.socket_path}",
-            "owner": request.owner,
-            "labels": request.labels,
-            "cpu": request.limits.cpu,
-            "memory": request.limits.memory_bytes,
-            "network": request.network,
-            "created_at": self.created_at,
-            "state": self.state,
-            "paused": self.paused,
-            "reason": self.reason,
-            "fault": self.fault,
-            "message": self.message,
-        }
 
 
 class Sandboxes:
@@ -91,6 +55,7 @@ class Sandboxes:
         self.spares = Spares(self._containers, settings.spares)
         self._space = self._containers.space = DiskSpace(settings.sandboxes_dir, self._end_without_room)
         self._live: dict[str, Sandbox] = {}
+        self._suspended = SuspendedFiles(settings.suspended_dir)
         self._failed: dict[str, dict[str, Any]] = {}
         self._gate = asyncio.Semaphore(settings.concurrent_creates)
         self._cleanups: set[asyncio.Task[None]] = set()
@@ -141,7 +106,7 @@ class Sandboxes:
 
     def stats(self) -> dict[str, Any]:
         boxes = {name: box.container.cgroup.usage() for name, box in self._live.items() if box.container}
-        requested = [box.request.limits for box in self._live.values()]
+        requested = [box.request.limits for box in self._live.values() if box.paused != "disk"]
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
@@ -211,43 +176,93 @@ class Sandboxes:
         Raises HoldfastError(sandbox_not_found, unsupported) and what ``ImageStore.commit`` raises.
         """
         async with self._running(sandbox_id, incarnation) as (box, container):
+            return await self._images.commit(box.image, name, lambda *target: self._copy(box, container, *target))
 
-            async def copy(target: str, pool: str) -> Copied:
-                async with self._stopped(box, container):
-                    return await self._containers.copy_written(container, target, pool)
-
-            return await self._images.commit(box.image, name, copy)
-
-    @contextlib.asynccontextmanager
-    async def _stopped(self, box: Sandbox, container: Container) -> AsyncIterator[None]:
-        """Within the block no process of the sandbox runs."""
-        if not box.paused:
-            await self._containers.freeze(container)
+    async def _copy(self, box: Sandbox, container: Container, target: str, pool: str) -> Copied:
+        """Copy what the sandbox has written while none of its processes runs."""
+        if box.paused:
+            return await self._containers.copy_written(container, target, pool)
+        await self._containers.freeze(container)
         try:
-            yield
+            return await self._containers.copy_written(container, target, pool)
         finally:
-            if not box.paused:
-                self._containers.thaw(container)
+            self._containers.thaw(container)
 
-    async def pause(self, sandbox_id: str, incarnation: str | None, *, paused: bool) -> None:
-        """Stop all processes of the sandbox until it is resumed, or continue them. Raises HoldfastError(sandbox_not_found, unsupported)."""
+    async def pause(self, sandbox_id: str, incarnation: str | None) -> None:
+        """Stop all processes of the sandbox until it is resumed. Raises HoldfastError(sandbox_not_found, unsupported)."""
         async with self._running(sandbox_id, incarnation) as (box, container):
-            if paused and not box.paused:
+            if not box.paused:
                 await self._containers.freeze(container)
-            elif not paused:
-                self._containers.thaw(container)
-            box.paused = paused
+                box.paused = "memory"
+
+    async def suspend(self, sandbox_id: str, incarnation: str | None) -> None:
+        """Keep the sandbox's files and end its processes until it is resumed, perhaps by a later node.
+
+        Raises HoldfastError(sandbox_not_found, unsupported) and OSError; the sandbox then continues as before.
+        """
+        box = self._found(sandbox_id, incarnation)
+        if box.paused == "disk":
+            return
+        async with self._running(sandbox_id, incarnation) as (box, container):
+            await self._images.commit(box.image, None, lambda *target: self._copy(box, container, *target), holder=sandbox_id)
+            self._suspended.save(box.request, box.created_at)
+            box.paused = "disk"
+            container.on_end = None
+            await self._release(box)
+
+    async def resume(self, sandbox_id: str, incarnation: str | None) -> None:
+        """Continue a paused sandbox. Does nothing for one that runs.
+
+        Raises HoldfastError(sandbox_not_found) and what ``create`` raises; a sandbox on disk then stays there.
+        """
+        box = self._found(sandbox_id, incarnation)
+        async with box.lock:
+            if box.paused == "memory" and box.container:
+                self._containers.thaw(box.container)
+            elif box.paused == "disk" and self._live.get(sandbox_id) is box:
+                await self._restore(box)
+            box.paused = ""
+
+    async def _restore(self, box: Sandbox) -> None:
+        box.image = self._images.held(box.request.sandbox_id)
+        self._suspended.remove(box.request.sandbox_id)
+        try:
+            async with self._gate:
+                await self._make(box)
+        except BaseException:
+            await self._release(box)
+            self._suspended.save(box.request, box.created_at)
+            raise
+        await self._images.release_held([box.request.sandbox_id])
+
+    async def load_suspended(self) -> None:
+        """Called once after the start: take over the sandboxes that an earlier node left on disk."""
+        for request, created_at in self._suspended.read_all():
+            with contextlib.suppress(HoldfastError):
+                image = self._images.held(request.sandbox_id)
+                path = self._settings.agent_socket(request.sandbox_id)
+                box = Sandbox(request, image, path, created_at, state="ready", paused="disk")
+                self._live[request.sandbox_id] = box
+        await self._images.release_held(but=[name for name, box in self._live.items() if box.paused == "disk"])
+
+    def _found(self, sandbox_id: str, incarnation: str | None) -> Sandbox:
+        box = self._live.get(sandbox_id)
+        if box is None or box.state != "ready" or incarnation not in (None, box.request.incarnation):
+            raise HoldfastError("sandbox_not_found", f"there is no running sandbox {sandbox_id}")
+        return box
 
     @contextlib.asynccontextmanager
     async def _running(self, sandbox_id: str, incarnation: str | None) -> AsyncIterator[tuple[Sandbox, Container]]:
-        """The ready sandbox, which is not removed within the block. Raises HoldfastError(sandbox_not_found)."""
-        box = self._live.get(sandbox_id)
-        if box is not None:
-            async with box.lock:
-                if box.state == "ready" and box.container and incarnation in (None, box.request.incarnation):
-                    yield box, box.container
-                    return
-        raise HoldfastError("sandbox_not_found", f"there is no running sandbox {sandbox_id}")
+        """The sandbox and its container, which are not removed within the block.
+
+        Raises HoldfastError(sandbox_not_found, sandbox_paused).
+        """
+        box = self._found(sandbox_id, incarnation)
+        async with box.lock:
+            self._found(sandbox_id, incarnation)
+            if box.container is None:
+                raise HoldfastError("sandbox_paused", f"sandbox {sandbox_id} is paused on disk")
+            yield box, box.container
 
     def _forget(self, sandbox_id: str, incarnation: str | None) -> bool:
         failed = self._failed.get(sandbox_id)
@@ -260,7 +275,8 @@ class Sandboxes:
         """Delete every sandbox, then end the zygote."""
         self._stopping = True
         await self.spares.stop()
-        await asyncio.gather(*(self.delete(name) for name in list(self._live)), return_exceptions=True)
+        running = [name for name, box in self._live.items() if box.paused != "disk"]
+        await asyncio.gather(*(self.delete(name) for name in running), return_exceptions=True)
         await asyncio.gather(*self._cleanups, return_exceptions=True)
         await self._space.stop()
         self._launcher.stop()
@@ -386,6 +402,9 @@ class Sandboxes:
     async def _remove(self, box: Sandbox) -> None:
         try:
             await self._release(box)
+            if box.paused == "disk":
+                self._suspended.remove(box.request.sandbox_id)
+                await self._images.release_held([box.request.sandbox_id])
         finally:
             self._live.pop(box.request.sandbox_id, None)
         await self._images.release(box.image)

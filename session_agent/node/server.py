@@ -153,9 +153,15 @@ class NodeServer:
             case "snapshot":
                 name = None if body.get("name") is None else _text(body, "name")
                 return {"image": await sandboxes.snapshot(sandbox_id(body), _incarnation(body), name)}
-            case "pause" | "resume":
-                await sandboxes.pause(sandbox_id(body), _incarnation(body), paused=operation == "pause")
-                return {"paused": operation == "pause"}
+            case "pause":
+                await sandboxes.pause(sandbox_id(body), _incarnation(body))
+                return {}
+            case "suspend":
+                await sandboxes.suspend(sandbox_id(body), _incarnation(body))
+                return {}
+            case "resume":
+                await sandboxes.resume(sandbox_id(body), _incarnation(body))
+                return {}
             case "get":
                 return {"sandboxes": sandboxes.get(sandbox_id(body))}
             case "list":

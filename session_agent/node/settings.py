@@ -60,6 +60,11 @@ class NodeSettings:
         return os.path.join(self.data_dir, "sandboxes")
 
     @property
+    def suspended_dir(self) -> str:
+        """The folder of the sandboxes that are paused on disk."""
+        return os.path.join(self.data_dir, "suspended")
+
+    @property
     def images_dir(self) -> str:
         return os.path.join(self.data_dir, "images")
 

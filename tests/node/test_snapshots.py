@@ -203,8 +203,8 @@ async def test_a_paused_sandbox_stands_still_until_it_is_resumed(client: NodeCli
         box, "mkdir /data; nohup sh -c 'while :; do date +%s%N > /data/now; done' > /dev/null 2>&1 & while ! [ -s /data/now ]; do :; done"
     )
     for _ in range(2):  # the second time changes nothing
-        assert (await client.call("pause", sandbox_id="parent"))["paused"] is True
-    assert [one["paused"] for one in (await client.call("list"))["sandboxes"]] == [True]
+        await client.call("pause", sandbox_id="parent")
+    assert [one["paused"] for one in (await client.call("list"))["sandboxes"]] == ["memory"]
     for _ in range(20):  # a process that is not stopped yet writes between two snapshots in one of some dozen cases
         first, second = await _snapshot(client, "parent"), await _snapshot(client, "parent")
         assert first["digest"] == second["digest"], "something was written between them"
@@ -214,10 +214,54 @@ async def test_a_paused_sandbox_stands_still_until_it_is_resumed(client: NodeCli
     waiting = asyncio.ensure_future(_sh(box, 'while :; do n=$(cat /data/now); [ -z "$n" ] || break; done; echo $n'))
     await other.create("other")
     assert not waiting.done()
-    assert (await other.call("resume", sandbox_id="parent"))["paused"] is False
+    await other.call("resume", sandbox_id="parent")
     assert int(await waiting)
     await client.call("pause", sandbox_id="parent")
     assert (await client.call("delete", sandbox_id="parent"))["existed"], "a paused sandbox can be deleted"
+
+
+async def test_a_sandbox_paused_to_disk_survives_the_node(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data") as node:
+        client = await node.client()
+        box = await client.create("parent", env={"A": "1"}, labels={"k": "v"})
+        await _sh(box, "mkdir /data && echo kept > /data/f")
+        await client.create("running")
+        for _ in range(2):
+            await client.call("suspend", sandbox_id="parent")
+        (row,) = [one for one in (await client.call("list"))["sandboxes"] if one["sandbox_id"] == "parent"]
+        assert (row["paused"], row["state"], row["labels"]) == ("disk", "ready", {"k": "v"})
+        assert (await client.call("stats"))["memory_requested"] == 256 << 20, "that of the other sandbox"
+        with pytest.raises(RefusedError, match="sandbox_paused"):
+            await _snapshot(client, "parent")
+        assert [image["name"] for image in (await client.call("images"))["images"]] == ["host"]
+        await node.stop()
+        node.start()
+        client = await node.client()
+        assert [one["sandbox_id"] for one in (await client.call("list"))["sandboxes"]] == ["parent"]
+        await client.call("resume", sandbox_id="parent")
+        assert await _sh(box, "cat /data/f; cat /etc/hostname; echo $A") == "kept\nparent\n1\n"
+        await _sh(box, "echo more >> /data/f")
+        await client.call("suspend", sandbox_id="parent")
+        assert node.process
+        node.close_clients()
+        node.process.kill()
+        node.process.wait()
+        node.start()
+        client = await node.client()
+        await client.call("resume", sandbox_id="parent")
+        assert await _sh(box, "cat /data/f") == "kept\nmore\n"
+        node.close_clients()
+        node.process.kill()
+        node.process.wait()
+        node.start()
+        client = await node.client()
+        assert (await client.call("list"))["sandboxes"] == [], "a state that was continued does not come back"
+        assert list((tmp_path / "data/images/layers").iterdir()) == []
+        await client.create("again")
+        await client.call("suspend", sandbox_id="again")
+        assert (await client.call("delete", sandbox_id="again"))["existed"]
+        assert list((tmp_path / "data/suspended").iterdir()) == []
+        assert list((tmp_path / "data/images/layers").iterdir()) == []
 
 
 async def test_what_cannot_be_copied_is_refused(client: NodeClient) -> None:

@@ -16,8 +16,8 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +25,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images import export, formats, host, links, names, pull, skeleton
 from session_agent.node.images.layers import NOBODY, LayerLimits
+from session_agent.node.images.record import ImageRecord
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.images.upper import Copied, content_digest
 from session_agent.node.kernel.namespaces import IdMap
@@ -32,40 +33,9 @@ from session_agent.node.kernel.rootfs import MAX_LAYERS
 
 log = logging.getLogger(__name__)
 Digests = list[str]
+_HELD = "~"
+"""The first character of the names of images that only a paused sandbox has: no image's name may begin with it."""
 _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class ImageRecord:
-    """An image as stored in the index. `layers` are digests, lowest first."""
-
-    name: str
-    digest: str
-    layers: list[str]
-    size_bytes: int
-    created: str
-    env: dict[str, str] = field(default_factory=dict)
-    workdir: str = ""
-    user: str = ""
-    entrypoint: list[str] = field(default_factory=list)
-    base: str = ""
-    """``host`` where the layers lie above this machine's own image."""
-    parent: str = ""
-    """The digest of the image that the sandbox of this snapshot was created from; empty for an image that is no snapshot."""
-
-    def content_digest(self) -> str:
-        """The digest of a snapshot: the same layers and configuration are the same image."""
-        content = (self.base, self.layers, sorted(self.env.items()), self.workdir, self.user, self.entrypoint)
-        return f"sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}"
-
-    def to_map(self) -> dict[str, Any]:
-        return {
-            "name": names.short_name(self.name),
-            "digest": self.digest,
-            "size_bytes": self.size_bytes,
-            "created": self.created,
-            "parent": self.parent,
-        }
 
 
 class ImageStore:
@@ -117,7 +87,7 @@ class ImageStore:
 
     def list(self) -> list[dict[str, Any]]:
         machine = {"name": host.NAME, "digest": "host", "size_bytes": 0, "created": ""}
-        return [machine, *(record.to_map() for _, record in sorted(self._records.items()))]
+        return [machine, *(record.to_map() for name, record in sorted(self._records.items()) if not name.startswith(_HELD))]
 
     def resolve(self, name: str) -> ImageSpec:
         """The facts about an image that a sandbox needs. Raises HoldfastError(image_not_found, invalid_argument)."""
@@ -128,6 +98,9 @@ class ImageStore:
             if self._fallback == host.NAME:
                 return host.spec(self._path("host"))
             raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
+        return self._spec(record)
+
+    def _spec(self, record: ImageRecord) -> ImageSpec:
         # a layer may occur twice (often an empty one); only the topmost occurrence has an effect, and overlay accepts a layer only once
         layers = dict.fromkeys(self._layer(digest) for digest in reversed(record.layers))
         machine = host.spec(self._path(host.NAME)) if record.base == host.NAME else None
@@ -173,13 +146,16 @@ class ImageStore:
         await asyncio.to_thread(self._collect_layers)
         return record.to_map()
 
-    async def commit(self, image: ImageSpec, name: str | None, copy: Callable[[str, str], Awaitable[Copied]]) -> dict[str, Any]:
+    async def commit(
+        self, image: ImageSpec, name: str | None, copy: Callable[[str, str], Awaitable[Copied]], *, holder: str = ""
+    ) -> dict[str, Any]:
         """Store what a sandbox of *image* has written as an image of its own: a layer above those of *image*.
 
-        *copy* fills an empty directory, and may use a second one on the same file system. Without *name* the image is named by its digest.
-        Raises HoldfastError and OSError, and then leaves nothing behind.
+        *copy* fills an empty directory, and may use a second one on the same file system. Without *name* the image is named by its digest;
+        with *holder*, the id of a paused sandbox, it is no image of users and only ``held`` finds it. Raises HoldfastError and OSError, and
+        then leaves nothing behind.
         """
-        wanted = None if name is None else self._importable_name(name)
+        wanted = _HELD + holder if holder else None if name is None else self._importable_name(name)
         below, base = self._layers_of(image)
         if len(below) >= _MOST_LAYERS:
             raise HoldfastError("image_invalid", f"a snapshot of this sandbox would have more than {_MOST_LAYERS} layers")
@@ -259,6 +235,23 @@ class ImageStore:
             except BaseException:
                 os.unlink(path)
                 raise
+
+    def held(self, holder: str) -> ImageSpec:
+        """The image with the files of a paused sandbox. Raises HoldfastError(image_not_found)."""
+        record = self._records.get(_HELD + holder)
+        if record is None:
+            raise HoldfastError("image_not_found", f"the files of the paused sandbox {holder} are missing")
+        return self._spec(record)
+
+    async def release_held(self, holders: Sequence[str] | None = None, *, but: Collection[str] = ()) -> None:
+        """Remove the images of these paused sandboxes, or of all that are not in *but*."""
+        async with self._changing:
+            for key in [key for key in self._records if key.startswith(_HELD)]:
+                holder = key.removeprefix(_HELD)
+                if holder in holders if holders is not None else holder not in but:
+                    del self._records[key]
+                    os.unlink(self._index_file(key))
+            await asyncio.to_thread(self._collect_layers)
 
     async def remove(self, name: str) -> None:
         """Remove an image. Raises HoldfastError(image_not_found, image_in_use).
@@ -347,7 +340,8 @@ class ImageStore:
 
     def _by_digest(self, name: str) -> ImageRecord | None:
         digest = name if name.startswith("sha256:") else name.partition("@")[2]
-        return next((record for record in self._records.values() if digest and record.digest == digest), None)
+        found = (record for name, record in self._records.items() if record.digest == digest and not name.startswith(_HELD))
+        return next(found, None) if digest else None
 
     @staticmethod
     def _importable_name(name: str) -> str:

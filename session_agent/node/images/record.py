@@ -1,0 +1,43 @@
+"""An image as the index of the store describes it. Data only; ``store`` writes and reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from session_agent.node.images import names
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """An image as stored in the index. `layers` are digests, lowest first."""
+
+    name: str
+    digest: str
+    layers: list[str]
+    size_bytes: int
+    created: str
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str = ""
+    user: str = ""
+    entrypoint: list[str] = field(default_factory=list)
+    base: str = ""
+    """``host`` where the layers lie above this machine's own image."""
+    parent: str = ""
+    """The digest of the image that the sandbox of this snapshot was created from; empty for an image that is no snapshot."""
+
+    def content_digest(self) -> str:
+        """The digest of a snapshot: the same layers and configuration are the same image."""
+        content = (self.base, self.layers, sorted(self.env.items()), self.workdir, self.user, self.entrypoint)
+        return f"sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}"
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "name": names.short_name(self.name),
+            "digest": self.digest,
+            "size_bytes": self.size_bytes,
+            "created": self.created,
+            "parent": self.parent,
+        }
