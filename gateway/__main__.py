@@ -14,6 +14,7 @@ from holdfast_wire.logs import configure_logging
 
 from gateway.app import Application
 from gateway.http.bounded_protocol import BoundedHttpProtocol
+from gateway.http.connections import ConnectionLimits
 from gateway.orchard.installation import install as install_orchard
 from gateway.placement.store import PlacementStore
 
@@ -44,6 +45,10 @@ def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
         timeout_graceful_shutdown=int(settings.relay.drain_s) + 2,
     )
     install_orchard(application, config)
+    assert isinstance(config.http, type)
+    assert issubclass(config.http, BoundedHttpProtocol)
+    limits = settings.connections
+    config.http = config.http.with_limits(ConnectionLimits(limits.per_address, limits.trusted_proxies))
     return config
 
 

@@ -18,6 +18,7 @@ from gateway.admission import Admission, Quotas
 from gateway.agents.dial import Dialled, dial
 from gateway.agents.dial_queue import DialQueue
 from gateway.background import BackgroundTasks, Removals
+from gateway.http.bounded_protocol import AUTHENTICATED
 from gateway.model.records import Cause, Entry, Record, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import PlacementStore
@@ -84,6 +85,8 @@ class Gateway:
     def owner(self, connection: HTTPConnection) -> str:
         """The owner of the request's key. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
         owner = self.keys.owner_of(key_of(connection.headers))
+        if (authenticated := connection.scope.get(AUTHENTICATED)) is not None:
+            authenticated()
         reserve_for(owner)
         return owner
 

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,6 +40,16 @@ class PlacementSettings:
     tombstone_ttl_s: float = 3600.0
     """How long the cause of a sandbox's end can be queried."""
     idempotency_ttl_s: float = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """Connections from clients that have not sent a valid key."""
+
+    per_address: int = 256
+    """HOLDFAST_CONNECTIONS_PER_ADDRESS: most of one address; 0 for no limit."""
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """HOLDFAST_TRUSTED_PROXIES: addresses and networks, separated by commas, whose connections are not limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +164,7 @@ class Settings:
     """HOLDFAST_METRICS_HOST."""
     replica: str = "gateway"
     placement: PlacementSettings = field(default_factory=PlacementSettings)
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
     relay: RelaySettings = field(default_factory=RelaySettings)
     rest: RestSettings = field(default_factory=RestSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
@@ -189,6 +201,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         metrics_host=env.get("HOLDFAST_METRICS_HOST") or "127.0.0.1",
         kubernetes=read_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
         replica=env.get("HOSTNAME") or socket.gethostname(),
+        connections=ConnectionSettings(_integer(env, "HOLDFAST_CONNECTIONS_PER_ADDRESS", 256), _proxies(env)),
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),
         placement=_placement(env, data_dir),
         rest=RestSettings(default_lifetime_s=_lifetime(env)),
@@ -231,6 +244,13 @@ def _quota(env: Mapping[str, str], prefix: str) -> Quota:
 
     sandboxes = _integer(env, prefix + "SANDBOXES", 0) if env.get(prefix + "SANDBOXES") else None
     return Quota(sandboxes, quantity("CPU", parse_cpu), quantity("MEMORY", parse_bytes))
+
+
+def _proxies(env: Mapping[str, str]) -> tuple[IPv4Network | IPv6Network, ...]:
+    try:
+        return tuple(ip_network(part.strip()) for part in env.get("HOLDFAST_TRUSTED_PROXIES", "").split(",") if part.strip())
+    except ValueError as error:
+        raise ValueError(f"HOLDFAST_TRUSTED_PROXIES must list addresses or networks, separated by commas: {error}") from None
 
 
 def _pools_file(env: Mapping[str, str], runtime: str) -> Path | None:

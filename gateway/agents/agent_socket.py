@@ -17,6 +17,8 @@ from typing import Any, Final, Protocol
 from holdfast_wire.errors import Fault, HoldfastError
 from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, PONG, TOO_LARGE, MessageReader, client_frame, control_breach
 
+from gateway.turns import turns
+
 from .dial import Dialled
 
 try:
@@ -24,6 +26,9 @@ try:
 except ImportError:  # pragma: no cover
     from holdfast_wire.websocket_frames import apply_mask
 
+_PIECE_BYTES: Final = 4096
+_FRAMES: Final = 256
+"""Frames after which the rest of what was received waits for a later turn of the event loop: an agent may send many small ones."""
 _NORMAL: Final = (1000).to_bytes(2, "big")
 _LINGER_S: Final = 5.0
 """How long an agent may take to read what was sent before the connection was closed."""
@@ -67,6 +72,8 @@ class AgentSocket(asyncio.Protocol):
         self._transport = dialled.transport
         self._receiver = receiver
         self._over = False
+        self._held = b""
+        """Received bytes that were not read yet; while there are any, the transport is paused."""
         self._linger: asyncio.TimerHandle | None = None
         self.writing_paused = False
         """The agent does not read: nothing is sent until it does."""
@@ -93,7 +100,10 @@ class AgentSocket(asyncio.Protocol):
     def resume_reading(self) -> None:
         if self.reading_paused and not self._transport.is_closing():
             self.reading_paused = False
-            self._transport.resume_reading()
+            if self._held:
+                turns().add(self._continue)
+            else:
+                self._transport.resume_reading()
 
     def close(self) -> None:
         """Close it with a Close frame, unless it has failed."""
@@ -119,7 +129,31 @@ class AgentSocket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         pongs: list[bytes] = []
-        for first, payload in self._frames.feed(data):
+        position, size, count = 0, len(data), 0
+        while position < size and not self._over:
+            if count > _FRAMES:
+                self._held = data[position:]
+                self._transport.pause_reading()
+                turns().add(self._continue)
+                break
+            frames = self._frames.feed(data if size <= _PIECE_BYTES else data[position : position + _PIECE_BYTES])
+            position += _PIECE_BYTES
+            count += len(frames)
+            self._take(frames, pongs)
+        if not self._over:
+            self._receiver.all_received()
+            self._write(pongs)
+
+    def _continue(self) -> None:
+        if self._held and not self.reading_paused and not self._over:
+            data, self._held = self._held, b""
+            self.data_received(data)
+            if not self._held and not self.reading_paused and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _take(self, frames: list[tuple[int, bytes]], pongs: list[bytes]) -> None:
+        """Handle whole frames; the answers to pings are added to ``pongs``."""
+        for first, payload in frames:
             if self._over:
                 return
             if first == BINARY:
@@ -134,9 +168,6 @@ class AgentSocket(asyncio.Protocol):
                 pongs.append(_frame(PONG, payload))
         if self._frames.breach:
             self.broke_protocol("a message is over the limit" if self._frames.breach == TOO_LARGE else "a frame is masked")
-        if not self._over:
-            self._receiver.all_received()
-            self._write(pongs)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._linger is not None:

@@ -1,43 +1,53 @@
-"""uvicorn's HTTP protocol with limits: the time and size of a request's head, and the time a client may take to read an answer.
+"""uvicorn's HTTP protocol with limits: the time and size of a request's head, how much is parsed in one turn of the event loop, and the
+time a client may take to read an answer.
 
-Owns these limits, the answer to anything that is not HTTP, which is a problem document like every other refusal, and the hand-over of a
-connection: a request to upgrade to WebSocket is a request like any other, whose endpoint may take the transport. A relay through ASGI
-messages would parse, queue and frame every message again. Bodies are limited where they are read (``request_fields``). Chosen in
-``__main__`` as uvicorn's ``http`` class; knows no route and no key.
+Owns these limits, the answer to anything that is not HTTP (RFC 9112), which is a problem document like every other refusal, and the
+hand-over of a connection: a request to upgrade to WebSocket is a request like any other, whose endpoint may take the transport. A relay
+through ASGI messages would parse, queue and frame every message again. Bodies are limited where they are read (``request_fields``),
+connections in ``connections``. Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and no key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
 
 import httptools
 import orjson
 from holdfast_wire.errors import HoldfastError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from gateway.turns import turns
+
+from .connections import ConnectionLimits
+from .held_reading import HeldReading
+from .request_heads import FIELDS_TOO_LARGE, HEAD_FIELDS, checked_head
 from .responses import MEDIA_TYPE, problem
 
 CONNECTED: Final = "holdfast.connected"
 """In the scope of a request: a function that returns whether its client is still connected."""
 ANSWER: Final = "holdfast.answer"
 """In the scope of a request: a function that sends a whole response, ``BoundedHttpProtocol.answer``."""
+AUTHENTICATED: Final = "holdfast.authenticated"
+"""In the scope of a request: a function to call when the request has a valid key, ``BoundedHttpProtocol.authenticated``."""
 TAKE_OVER: Final = "holdfast.take_over"
 """In the scope of a request to upgrade to WebSocket: ``BoundedHttpProtocol.take_over``."""
 HEAD_BYTES: Final = 64 * 1024
 """Bytes that may come without completing a head or a part of a body: heads, trailers, chunk extensions."""
-HEAD_FIELDS: Final = 256
-"""Most fields of a head and its trailers together."""
 HEAD_S: Final = 20.0
 """How long a new connection may take to send a request, and a begun head to be complete."""
 STALL_S: Final = 30.0
-"""A client that reads nothing of an answer for this long is cut off: the buffered answer is memory shared by all."""
+"""A client that reads less than ``_STALL_BYTES`` of an answer in this time is cut off: the buffered answer is memory shared by all."""
+_STALL_BYTES: Final = 32 * 1024
 _LINGER_S: Final = 2.0
 """How long a refused connection is still read; the bytes are discarded."""
-_FIELDS_TOO_LARGE: Final = 431
+_PIECE_BYTES: Final = 1024
+"""Bytes that are parsed without a look at what they caused: at most 40 requests, of which all but the first have to wait."""
+_STEPS: Final = 512
+"""Heads and parts of bodies, weighted, that are parsed in one turn of the event loop: about a millisecond."""
+_HEAD_STEPS: Final = 16
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -45,23 +55,56 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     head_s = HEAD_S
     stall_s = STALL_S
+    limits = ConnectionLimits()
+    """Of connections without a valid key; none unless the class comes from ``with_limits``."""
+    flow: HeldReading
+    _address = ""
+    """What the connection counts for in ``limits``; empty once a request had a valid key."""
     _stall_timer: asyncio.TimerHandle | None = None
     _head_timer: asyncio.TimerHandle | None = None
     _pending_bytes = 0
     """Bytes received since a head or a part of a body was last complete."""
-    _data = b""
-    """The bytes that were received last."""
+    _held = b""
+    """Received bytes that are not parsed yet; while there are any, nothing is read."""
+    _turn_queued = False
+    _steps = 0
+    """What was parsed in this turn; see ``_STEPS``."""
+    _in_message = False
+    """The head of a request is complete, and its body is not."""
+    _body_left = 0
+    """Bytes of the body, where ``Content-Length`` states them."""
     _ignores_upgrade = False
+    _stopped = False
+    """The parser has met an upgrade; what follows is not HTTP."""
+    _fault: tuple[int, HoldfastError] | None = None
+    """What is wrong with a head, for ``send_400_response``."""
     _refused = False
+    _lingers = False
+    """The last answer was sent."""
+    _refusal: tuple[int, HoldfastError] | None = None
+    """The answer to malformed bytes that waits for the answers to the requests before them."""
     _on_shutdown: Callable[[], None] | None = None
+
+    @classmethod
+    def with_limits(cls, limits: ConnectionLimits) -> type[Self]:
+        """This class for one server, which counts its connections in ``limits``."""
+        return type(cls.__name__, (cls,), {"limits": limits})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_head_timer()
+        self.flow = HeldReading(transport)
+        self._address = self.limits.address_of(self.client[0] if self.client else None)
+        if self.limits.enter(self, self._address):
+            self._start_head_timer()
+        else:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.limits.leave(self, self._address)
         self._stop_head_timer()
         self._stop_stall_timer()
+        self._unset_keepalive_if_required()
+        self._held = b""
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -73,24 +116,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            return
-        self._pending_bytes += len(data)
-        self._data = data
-        super().data_received(data)
-        if self._refused or self.transport.is_closing():
-            return
-        if self.flow.read_paused and self.scope is not None and TAKE_OVER in self.scope and not data.endswith(b"\n"):
-            self.transport.abort()  # bytes behind the head, before the upgrade was accepted, would be lost
-            return
-        if self._pending_bytes > HEAD_BYTES:
-            self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the head of the request is over {HEAD_BYTES} bytes"))
-        elif self.headers is not None and len(self.headers) > HEAD_FIELDS:
-            self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
+        if not self._refused:
+            self._parse(self._held + data)
 
     def send_400_response(self, msg: str) -> None:
-        if self.headers is not None and len(self.headers) > HEAD_FIELDS:
-            self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
+        if self._fault is not None:
+            self._refuse(*self._fault)
+        elif self.headers is not None and len(self.headers) > HEAD_FIELDS:
+            self._refuse(FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
         else:
             hint = "percent-encode paths; see RFC 9112"
             self._refuse(400, HoldfastError("protocol_error", "the bytes received are not an HTTP/1.1 request", hint=hint))
@@ -101,8 +134,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             super().shutdown()
 
-    def take_over(self, head: bytes, successor: asyncio.Protocol, on_shutdown: Callable[[], None]) -> asyncio.Transport | None:
-        """Answer the request with ``head`` and give the transport to ``successor``; None when the client has disconnected.
+    def evict(self) -> bool:
+        """Close the connection, unless a request is being served. True if it was closed."""
+        if self._serves:
+            return False
+        self.transport.abort()
+        return True
+
+    def authenticated(self) -> None:
+        """The request had a valid key: the connection counts no longer in ``limits``."""
+        if self._address:
+            self.limits.leave(self, self._address)
+            self._address = ""
+
+    def take_over(
+        self, head: bytes, successor: asyncio.Protocol, on_shutdown: Callable[[], None]
+    ) -> tuple[asyncio.Transport, bytes] | None:
+        """Answer the request with ``head`` and give the transport to ``successor``, with the bytes that followed the request, which the
+        caller passes on at once. None when the client has disconnected.
 
         ``on_shutdown`` is called instead of the usual close when the server stops. ``successor`` reports the end of the connection here.
         """
@@ -112,8 +161,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._on_shutdown = on_shutdown
         self.transport.write(head)
         self.transport.set_protocol(successor)
+        early, self._held = self._held, b""
+        self.flow.release()
         self.flow.resume_reading()
-        return self.transport
+        return self.transport, early
 
     async def answer(self, cycle: RequestResponseCycle, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response, unless the client has disconnected: in one write, where uvicorn's ``send`` takes two.
@@ -136,28 +187,44 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.writelines((head, body) if body and cycle.scope["method"] != "HEAD" else (head,))
         cycle.message_event.set()
         if not cycle.keep_alive:
-            self.transport.close()
+            self._end()
         cycle.on_response()
+
+    def on_response_complete(self) -> None:
+        if self._refusal is not None and not self.pipeline:
+            self.server_state.total_requests += 1
+            self._send_refusal(*self._refusal)
+            return
+        if self._lingers:
+            return
+        super().on_response_complete()
+        if self._held and not self.pipeline:
+            self._continue_soon()
 
     # The parser's callbacks -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        self._unset_keepalive_if_required()
         super().on_message_begin()
         self._start_head_timer()
 
     def on_headers_complete(self) -> None:
-        if len(self.headers) > HEAD_FIELDS:
-            raise ValueError("too many header fields")  # the parser turns it into a call of send_400_response
+        self._fault, self._body_left = checked_head(self.parser.get_http_version(), self.headers)
+        if self._fault is not None:
+            raise ValueError  # the parser turns it into a call of send_400_response
         self._pending_bytes = 0
         self._stop_head_timer()
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not self._is_websocket():
-            self._ignores_upgrade = True  # the parser stops here, and ``_unsupported_upgrade_warning`` follows
+            self._ignores_upgrade = True  # the parser stops here, and ``_feed`` parses the head again
             return
+        self._steps += _HEAD_STEPS + len(self.headers)
+        self._in_message = True
         before = self.cycle
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not before:  # it is not an upgrade; its task has not begun
             self.scope[ANSWER] = functools.partial(self.answer, cycle)  # type: ignore[typeddict-unknown-key]
+            self.scope[AUTHENTICATED] = self.authenticated  # type: ignore[typeddict-unknown-key]
             self.scope[CONNECTED] = lambda: not cycle.disconnected  # type: ignore[typeddict-unknown-key]
             if self.parser.should_upgrade():
                 cycle.keep_alive = False  # the parser reads no request after this one
@@ -167,14 +234,80 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._pending_bytes = 0
+        self._steps += 1
+        self._body_left -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._pending_bytes = 0
         if not self._ignores_upgrade:
+            self._in_message = False
             super().on_message_complete()
 
-    # ----------------------------------------------------------------------------------------------------------------
+    # Parsing --------------------------------------------------------------------------------------------------------
+
+    def _parse(self, data: bytes) -> None:
+        """Parse, until the rest has to wait: for the answers to the requests before it, for an upgrade, or for the other connections."""
+        self._held, self._steps = b"", 0
+        position, size = 0, len(data)
+        while position < size:
+            if self.pipeline or self._stopped or self._steps > _STEPS:
+                self._held = data[position:]
+                self.flow.hold()
+                if not self.pipeline and not self._stopped:
+                    self._continue_soon()
+                return
+            position += self._feed(data[position : position + max(_PIECE_BYTES, self._body_left)])
+            if self._refused or self.transport.is_closing():
+                return
+            if self._leaves_http():
+                self._upgrade_by_messages(followed=position < size)
+                return
+        self.flow.release()
+
+    def _feed(self, piece: bytes) -> int:
+        """Parse a piece; returns how many bytes of it were parsed."""
+        self._pending_bytes += len(piece)
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+            return len(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._ignores_upgrade:
+                self._feed_without_upgrade()
+            else:
+                self._stopped = True
+            parsed: int = upgrade.args[0]
+            return parsed
+        if self._pending_bytes > HEAD_BYTES:
+            self._refuse(FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the head of the request is over {HEAD_BYTES} bytes"))
+        elif self.headers is not None and len(self.headers) > HEAD_FIELDS:
+            self._refuse(FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
+        return len(piece)
+
+    def _feed_without_upgrade(self) -> None:
+        """Parse a head with an unknown ``Upgrade`` again, without that field: the parser would read no body and no further request.
+
+        HTTP/2 clients send it with their first request to an unknown server.
+        """
+        self._ignores_upgrade = False
+        head = [b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        head += [b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self._feed(b"".join((*head, b"\r\n")))
+
+    def _continue_soon(self) -> None:
+        if not self._turn_queued:
+            self._turn_queued = True
+            turns().add(self._continue)
+
+    def _continue(self) -> None:
+        self._turn_queued = False
+        if self._held and not self._refused and not self.transport.is_closing():
+            self._parse(self._held)
+
+    # Upgrades -------------------------------------------------------------------------------------------------------
 
     def _should_upgrade(self) -> bool:
         return self._is_by_messages() and super()._should_upgrade()
@@ -184,23 +317,29 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         otherwise."""
         return False
 
+    def _leaves_http(self) -> bool:
+        """Whether the parser has met an upgrade that is served message by message."""
+        return self._stopped and self._should_upgrade()
+
     def _is_websocket(self) -> bool:
         return self._get_upgrade() == b"websocket"
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Parse a request with an unknown ``Upgrade`` again, without that field: the parser would read no body and no further request.
-
-        HTTP/2 clients send it with their first request to an unknown server.
-        """
-        stopped = sys.exception()
-        if not self._ignores_upgrade or not isinstance(stopped, httptools.HttpParserUpgrade):
+    def _upgrade_by_messages(self, *, followed: bool) -> None:
+        """Leave the connection to uvicorn's WebSocket protocol, which takes no bytes that were read already, if ``followed`` by some."""
+        self._in_message = False
+        if followed or self._serves:
+            hint = "wait for the answer to the upgrade before you send more, and send it on a connection of its own"
+            self._refuse(400, HoldfastError("protocol_error", "an upgrade was sent together with other requests or messages", hint=hint))
             return
-        self._ignores_upgrade = False
-        head = [b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
-        head += [b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade"]
-        rest = self._data[stopped.args[0] :]
-        self.parser = httptools.HttpRequestParser(self)
-        self.data_received(b"".join((*head, b"\r\n", rest)))
+        self.limits.leave(self, self._address)
+        self.handle_websocket_upgrade()
+
+    # Ends -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _serves(self) -> bool:
+        """Whether the answer to the latest request is still to come."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:
@@ -213,7 +352,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _refuse_late_head(self) -> None:
         self._head_timer = None
-        if self._pending_bytes:
+        if self._serves:
+            self._start_head_timer()  # nothing may have been read since: the head's time begins with the answer before it
+        elif self._pending_bytes:
             message = f"the head of the request took over {self.head_s:g} s"
             self._refuse(408, HoldfastError("wait_timeout", message, hint="send the whole head at once"))
         else:
@@ -225,7 +366,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _check_progress(self, before_bytes: int) -> None:
         waiting_bytes = self.transport.get_write_buffer_size()
-        if waiting_bytes >= before_bytes:
+        if waiting_bytes > before_bytes - _STALL_BYTES:
             self.transport.abort()
         else:
             self._start_stall_timer(waiting_bytes)
@@ -236,13 +377,53 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._stall_timer = None
 
     def _refuse(self, status: int, error: HoldfastError) -> None:
-        """Answer, unless another answer is being sent, and close."""
+        """Parse nothing more, answer, and close. The answers to earlier requests come first; a request that was answered gets no other."""
+        if self._refused:
+            return
         self._refused = True
+        self._held = b""
+        self.flow.hold()
         self._stop_head_timer()
-        if self.cycle is None or self.cycle.response_complete:
-            body = orjson.dumps(problem(error, status))
-            head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            self.transport.write(STATUS_LINE[status] + head.encode() + body)
-            self.transport.write_eof()
-        # Closed at once, bytes still in flight would cause a reset, and the client might never see the answer.
+        cycle = self.cycle
+        if not self._in_message or cycle is None:
+            if self._serves:
+                self._refusal = status, error
+            else:
+                self._send_refusal(status, error)
+        elif self.pipeline:
+            self.pipeline.popleft()  # the request itself, behind others
+            self._refusal = status, error
+        elif not cycle.response_started:
+            cycle.disconnected = True  # its endpoint is to give up, and its answer is not sent
+            cycle.message_event.set()
+            self._send_refusal(status, error)
+        elif cycle.response_complete:
+            self._linger()
+        else:
+            cycle.keep_alive = False
+
+    def _send_refusal(self, status: int, error: HoldfastError) -> None:
+        if self.transport.is_closing():
+            return
+        body = orjson.dumps(problem(error, status))
+        head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self._linger()
+
+    def _end(self) -> None:
+        """Close, after the last answer."""
+        if self._in_message or self.flow.read_paused:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """Close after a moment, in which bytes are read and discarded: unread, they would cause a reset, and the client might never see the
+        answer."""
+        self._refused = self._lingers = True
+        self._held = b""
+        self._stop_head_timer()
+        self.transport.write_eof()
+        self.flow.release()
+        self.flow.resume_reading()
         self._head_timer = self.loop.call_later(_LINGER_S, self.transport.close)

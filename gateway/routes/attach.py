@@ -59,13 +59,14 @@ async def _attach(gateway: Gateway, owner: str, sandbox_id: str, request: Reques
     try:
         head = accepted + tickets.sign(gateway.secrets[0], ticket).encode() + b"\r\n\r\n"
         take_over = request.scope[TAKE_OVER]
-        client = take_over(head, ClientEnd(relay, take_over.__self__), lambda: gateway.attached.go_away(relay))
-        if client is None:
+        taken = take_over(head, ClientEnd(relay, take_over.__self__), lambda: gateway.attached.go_away(relay))
+        if taken is None:
             return
+        client, client_early = taken
         gateway.metrics.count("attach_total")
         gateway.metrics.observe("attach_seconds", time.monotonic() - begun)
         gateway.attached.add(relay)
-        relay.start(client, dialled.early, settings.buffer_bytes)
+        relay.start(client, dialled.early, settings.buffer_bytes, client_early)
         await relay.done
     finally:
         gateway.attached.discard(relay)

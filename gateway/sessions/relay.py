@@ -2,8 +2,9 @@
 
 Owns two transports, back-pressure between them, and the only frames a gateway adds (``GoAway``, Close). It never decodes a message: it
 follows frame headers, so that neither side can send what the other must not receive (fragments, huge messages, extension bits). Each
-direction is paused on its own while the other side's buffer is full, and cut off when that lasts (``sweep``). A closed side still gets
-its buffered bytes, for ``linger_s``; the session ends when both transports have. Set up by ``routes.attach``.
+direction is paused on its own while the other side's buffer is full, and cut off when that lasts (``sweep``); one that sends many small
+frames is followed a few at a time, in turn with the others (``gateway.turns``). A closed side still gets its buffered bytes, for
+``linger_s``; the session ends when both transports have. Set up by ``routes.attach``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from holdfast_wire.errors import TABLE, ProtocolError
 from holdfast_wire.frames import GoAway
 from holdfast_wire.websocket_frames import BINARY, FrameHeaders, close_frame, server_frame
 
+from gateway.turns import turns
+
+FRAMES = 256
+"""Most frames of one side that are followed in one turn of the event loop: a fraction of a millisecond."""
 _QUIET_S = 0.5
 """If a client that was sent Close is silent for this long, no more of its bytes are on the way."""
 
@@ -30,12 +35,14 @@ class Relay:
         "_client",
         "_client_gone",
         "_down",
+        "_down_rest",
         "_go_away",
         "_linger_s",
         "_patience",
         "_seen",
         "_stalled_bytes",
         "_up",
+        "_up_rest",
         "agent_paused",
         "chunks",
         "client_paused",
@@ -63,7 +70,10 @@ class Relay:
         self._agent = agent
         self._client: asyncio.Transport | None = None
         self._up = FrameHeaders(masked=True)
+        self._up_rest = b""
+        """Bytes of the client that are not followed yet; while there are any, it is not read."""
         self._down = FrameHeaders(masked=False)
+        self._down_rest = b""
         self._go_away = b""
         self._linger_s = linger_s
         self._patience: asyncio.TimerHandle | None = None
@@ -73,24 +83,32 @@ class Relay:
         self._stalled_bytes = 0
         agent.set_write_buffer_limits(high=buffer_bytes)
 
-    def start(self, client: asyncio.Transport, early: bytes, buffer_bytes: int) -> None:
-        """Begin: ``client`` has been accepted, ``early`` is what the agent sent after its upgrade."""
+    def start(self, client: asyncio.Transport, early: bytes, buffer_bytes: int, client_early: bytes = b"") -> None:
+        """Begin: ``client`` has been accepted; ``early`` and ``client_early`` are what agent and client sent after their upgrades."""
         self._client = client
         client.set_write_buffer_limits(high=buffer_bytes)
         self._agent.set_protocol(AgentEnd(self))
+        _set_reading(self._agent, True)
         if early:
             self.from_agent(early)
-        self._agent.resume_reading()
+        if client_early:
+            self.from_client(client_early)
 
     # The hot path: once per chunk -----------------------------------------------------------------------------------
 
     def from_client(self, data: bytes) -> None:
         self.chunks += 1
         try:
-            self._up.feed(data)
+            followed = self._up.feed(data, FRAMES)
         except ProtocolError as error:
             self.close(error.kind.close_code, f"{error.code}: {error.message}")
             return
+        if followed < len(data):
+            self._up_rest = data[followed:]
+            data = data[:followed]
+            assert self._client is not None
+            _set_reading(self._client, False)
+            turns().add(self._continue_up)
         self._agent.write(data)
 
     def from_agent(self, data: bytes) -> None:
@@ -99,15 +117,42 @@ class Relay:
         assert client is not None
         was_mid_frame = self._down.mid_frame
         try:
-            self._down.feed(data)
+            followed = self._down.feed(data, FRAMES)
         except ProtocolError as error:
             self._down.mid_frame = was_mid_frame  # none of this chunk is forwarded
             self.close(TABLE["internal"].close_code, f"internal: the sandbox's agent broke the protocol: {error.message}")
             return
+        if followed < len(data):
+            self._down_rest = data[followed:]
+            data = data[:followed]
+            _set_reading(self._agent, False)
+            turns().add(self._continue_down)
         if self._go_away and self._down.boundary >= 0:
             data = data[: self._down.boundary] + self._go_away + data[self._down.boundary :]
             self._go_away = b""
         client.write(data)
+
+    def _continue_up(self) -> None:
+        """Follow the client's next frames, unless the agent's buffer is full: ``pause_client_reading`` continues then."""
+        client = self._client
+        if client is None or client.is_closing() or self._agent.is_closing() or self.client_shut_down:
+            self._up_rest = b""
+        elif self._up_rest and not self.agent_paused:
+            data, self._up_rest = self._up_rest, b""
+            self.from_client(data)
+            if not self._up_rest and not self.agent_paused and not self.client_shut_down:
+                _set_reading(client, True)
+
+    def _continue_down(self) -> None:
+        """Follow the agent's next frames, unless the client's buffer is full: ``pause_agent_reading`` continues then."""
+        client = self._client
+        if client is None or client.is_closing() or self._agent.is_closing() or self.client_shut_down:
+            self._down_rest = b""
+        elif self._down_rest and not self.client_paused:
+            data, self._down_rest = self._down_rest, b""
+            self.from_agent(data)
+            if not self._down_rest and not self.client_paused:
+                _set_reading(self._agent, True)
 
     # Ends and back-pressure -----------------------------------------------------------------------------------------
 
@@ -115,7 +160,11 @@ class Relay:
         """The client's buffer is full, or has room again."""
         self.client_paused = paused
         self.stalled_sweeps = 0
-        _set_reading(self._agent, not paused)
+        if self._down_rest:
+            if not paused:
+                turns().add(self._continue_down)
+        else:
+            _set_reading(self._agent, not paused)
         if self.on_stall is not None:
             self.on_stall(self)
 
@@ -123,7 +172,10 @@ class Relay:
         """The agent's buffer is full, or has room again."""
         self.agent_paused = paused
         self.stalled_sweeps = 0
-        if self._client is not None:
+        if self._up_rest:
+            if not paused:
+                turns().add(self._continue_up)
+        elif self._client is not None:
             _set_reading(self._client, not paused)
         if self.on_stall is not None:
             self.on_stall(self)
@@ -160,7 +212,7 @@ class Relay:
             client.close()  # after its own Close a client sends nothing
             return
         # a copy: bytes that the client sends from here on answer our Close, and do not end the session by themselves
-        client.set_protocol(_ClosingClient(client, client.get_protocol(), copy.copy(self._up)))
+        client.set_protocol(_ClosingClient(client, client.get_protocol(), None if self._up_rest else copy.copy(self._up)))
         _set_reading(client, True)
         if not self._down.close_seen:
             client.write_eof()  # without a Close only the end of the stream reaches the client
@@ -245,10 +297,11 @@ class _ClosingClient(asyncio.Protocol):
     Closing a socket with unread bytes resets the connection, which would discard what was sent to the client last.
     """
 
-    def __init__(self, transport: asyncio.Transport, before: asyncio.BaseProtocol, headers: FrameHeaders) -> None:
+    def __init__(self, transport: asyncio.Transport, before: asyncio.BaseProtocol, headers: FrameHeaders | None) -> None:
+        """``headers``: where its frames begin and end, None if that is not known."""
         self._transport = transport
         self._before = before
-        self._headers: FrameHeaders | None = headers
+        self._headers = headers
         self._quiet = self._wait()
 
     def pause_writing(self) -> None:
@@ -260,11 +313,13 @@ class _ClosingClient(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._headers is not None:
             try:
-                self._headers.feed(data)
+                followed = self._headers.feed(data, FRAMES)
             except ProtocolError:
                 self._headers = None
             else:
-                if self._headers.close_seen:
+                if followed < len(data):
+                    self._headers = None
+                elif self._headers.close_seen:
                     self._transport.close()
                     return
         self._quiet.cancel()

@@ -48,15 +48,17 @@ class FrameHeaders:
         """The position in the last chunk at which its last frame began or ended; -1 if the whole chunk was inside one frame."""
         self.close_seen = False
 
-    def feed(self, data: bytes) -> None:
-        """Follow the next bytes. Raises ``ProtocolError`` for frames that a session may not carry."""
+    def feed(self, data: bytes, most: int = 1 << 29) -> int:
+        """Follow the next bytes, up to the end of their ``most``-th frame; returns how many bytes that were. Raises ``ProtocolError`` for
+        frames that a session may not carry.
+        """
         size = len(data)
         position = self._left
         if position >= size:
             self._left = position - size
             self.mid_frame = self._left > 0
             self.boundary = -1 if self._left else size
-            return
+            return size
         held = 0
         if self._head:
             held = len(self._head)
@@ -69,6 +71,12 @@ class FrameHeaders:
             start = position
             if size - position < 2:
                 break
+            if most <= 0:
+                self._left = 0
+                self.mid_frame = False
+                self.boundary = position - held
+                return position - held
+            most -= 1
             first, second = data[position], data[position + 1]
             length = second & 0x7F
             header = 6 if mask else 2
@@ -94,11 +102,12 @@ class FrameHeaders:
             self._left = position - size
             self.mid_frame = position > size
             self.boundary = max((start if self.mid_frame else size) - held, -1)
-            return
+            return size - held
         self._head = data[start:]
         self._left = 0
         self.mid_frame = True
         self.boundary = max(start - held, -1)
+        return size - held
 
     def _check_control(self, first: int, length: int) -> None:
         if first not in _CONTROL:

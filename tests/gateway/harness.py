@@ -35,7 +35,7 @@ from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import CreateRequest, Event, Images, SandboxEnded, SandboxStatus, Synced
 from gateway.service import Gateway
-from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
+from gateway.settings import AdmissionSettings, ConnectionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 
 SECRET = "s" * 64
 ADA, BOB = "hf_" + "a" * 32, "hf_" + "b" * 32
@@ -224,6 +224,7 @@ async def serve(
     relay: RelaySettings | None = None,
     rest: RestSettings | None = None,
     admission: AdmissionSettings | None = None,
+    connections: ConnectionSettings | None = None,
 ) -> AsyncIterator[Served]:
     """A gateway on a free port, with the keys of ada and bob, and with long timeouts for Redis, because the machine may be busy."""
     keys = folder / "keys"
@@ -232,6 +233,7 @@ async def serve(
         data_dir=folder,
         keys_file=keys,
         placement=PlacementSettings(redis_url=redis_url, step_timeout_s=60.0, connect_timeout_s=60.0),
+        connections=connections or ConnectionSettings(),
         relay=relay or RelaySettings(),
         rest=rest or RestSettings(),
         admission=admission or AdmissionSettings(),

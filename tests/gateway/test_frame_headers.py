@@ -105,3 +105,26 @@ def test_the_payload_of_a_message_that_is_too_large_is_not_parsed() -> None:
     assert not headers.close_seen
     headers.feed(close)
     assert headers.close_seen
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 5, 125, 126, 300, 65536]), max_size=30),
+    most=st.integers(min_value=1, max_value=40),
+    cut=st.integers(min_value=1, max_value=70_000),
+    client=st.booleans(),
+)
+def test_a_limited_number_of_frames_ends_between_two_frames(sizes: list[int], most: int, cut: int, client: bool) -> None:
+    frames = [server_frame(BINARY, bytes(size)) for size in sizes]
+    stream = b"".join(masked(frame) if client else frame for frame in frames)
+    headers, calls = FrameHeaders(masked=client), 0
+    for start in range(0, len(stream), cut):
+        piece = stream[start : start + cut]
+        while piece:
+            followed = headers.feed(piece, most)
+            assert followed > 0
+            assert followed == len(piece) or (not headers.mid_frame and headers.boundary == followed)
+            piece = piece[followed:]
+            calls += 1
+    assert not headers.mid_frame
+    assert calls >= len(sizes) / (most + 1)

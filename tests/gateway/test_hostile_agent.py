@@ -13,8 +13,10 @@ from holdfast_wire.codec import encode
 from holdfast_wire.errors import TABLE
 from holdfast_wire.frames import Credit, Exited, Failed, Opened, Output, Started
 from holdfast_wire.limits import WINDOW_BYTES
+from holdfast_wire.websocket_frames import PONG, server_frame
 from websockets.asyncio.client import connect
 
+from gateway.agents.agent_socket import AgentSocket
 from gateway.model.records import Cause, PlannedEnd
 from gateway.oneoff import operations
 from tests.gateway.agent_peer import RESULT, AgentPeer, ask, execute, scripted
@@ -270,3 +272,24 @@ async def test_a_terminal_sends_valid_json_for_invalid_agent_values(served: Serv
             await socket.send('{"type": "init", "cmd": ["true"]}')
             frames = [await socket.recv(), await socket.recv()]
     assert frames == ['{"type":"ready","pid":null}', '{"type":"exit","code":-1}']
+
+
+async def test_many_small_frames_of_an_agent_are_read_in_several_turns(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are legal, cost an agent nothing, and took the event loop for a tenth of a second for each read."""
+    counts: list[int] = []
+    take = AgentSocket._take
+
+    def counted(self: AgentSocket, frames: list[tuple[int, bytes]], pongs: list[bytes]) -> None:
+        counts.append(len(frames))
+        take(self, frames, pongs)
+
+    monkeypatch.setattr(AgentSocket, "_take", counted)
+
+    async def script(peer: AgentPeer) -> None:
+        await peer.connection.send(server_frame(PONG, b"") * 100_000)
+        await peer.send(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", RESULT))
+
+    answer = await execute(served, script)
+    assert (answer.status_code, answer.json()["stdout"]) == (200, "12345")
+    assert sum(counts) > 100_000
+    assert max(counts) <= 4096

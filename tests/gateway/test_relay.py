@@ -12,11 +12,12 @@ import pytest
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import GoAway
 from holdfast_wire.limits import MESSAGE_BYTES
-from holdfast_wire.websocket_frames import BINARY, CLOSE, server_frame
+from holdfast_wire.websocket_frames import BINARY, CLOSE, client_frame, server_frame
 from websockets.asyncio.client import ClientConnection
 
+from gateway.sessions.relay import FRAMES
 from gateway.settings import RelaySettings
-from tests.gateway.harness import DEADLINE_S, Connection, ScriptedAgent, Served, closed_with, echo, serve
+from tests.gateway.harness import DEADLINE_S, Connection, ScriptedAgent, Served, closed_with, echo, serve, silent
 from tests.gateway.refusals import refusal
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -313,3 +314,85 @@ async def test_go_away_waits_for_the_end_of_a_message(served: Served) -> None:
     kinds = [isinstance(decode(m)[0], GoAway) if m[:1] != b"x" else False for m in messages if isinstance(m, bytes)]
     assert sum(kinds) == 1
     assert messages.count(b"x" * 1000) == 2
+
+
+async def test_many_small_frames_are_relayed_in_several_turns(served: Served) -> None:
+    """256 KiB of empty frames in one read took the event loop for 30 ms, in which no other connection was served."""
+    frame = client_frame(BINARY, b"", bytes(4))
+    count = 40_000
+    received = 0
+    done = asyncio.Event()
+
+    async def flood(connection: Connection) -> None:
+        nonlocal received
+        connection.writer.write(server_frame(BINARY, b"") * count + server_frame(BINARY, b"last"))
+        while received < count * len(frame):
+            data = await connection.reader.read(1 << 20)
+            assert data == (frame * (len(data) // len(frame) + 2))[received % len(frame) :][: len(data)]
+            received += len(data)
+        done.set()
+
+    async with ScriptedAgent(flood) as agent, asyncio.timeout(DEADLINE_S):
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.write(frame * count)
+            (relay,) = served.gateway.attached._relays
+            while await client.recv() != b"last":
+                pass
+            await done.wait()
+            assert relay.chunks >= 2 * count / FRAMES
+            assert not relay._up_rest
+            assert not relay._down_rest
+            relay.go_away(1.0, 0.5, "shutdown")
+            message = await client.recv()
+            assert isinstance(message, bytes)
+            assert isinstance(decode(message)[0], GoAway)
+
+
+async def test_the_drain_reaches_a_client_between_two_small_frames(served: Served) -> None:
+    async def flood(connection: Connection) -> None:
+        while True:
+            await connection.send(server_frame(BINARY, b"x" * 9) * 10_000)
+
+    async with ScriptedAgent(flood) as agent, asyncio.timeout(DEADLINE_S):
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await client.recv()
+            (relay,) = served.gateway.attached._relays
+            relay.go_away(1.0, 0.5, "shutdown")
+            while (message := await client.recv()) == b"x" * 9:
+                pass
+            assert isinstance(message, bytes)
+            assert isinstance(decode(message)[0], GoAway)
+            client.transport.abort()
+
+
+async def test_small_frames_wait_while_the_other_side_reads_nothing(redis_url: str, tmp_path: Path) -> None:
+    """The bytes that are held back are not read again, and not lost, when the other side's buffer is full."""
+    frame = client_frame(BINARY, b"y" * 100, bytes(4))
+    count, begin = 40_000, asyncio.Event()
+    received = bytearray()
+
+    async def late(connection: Connection) -> None:
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await begin.wait()
+        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        while len(received) < count * len(frame):
+            received.extend(await connection.reader.read(1 << 20))
+        await connection.send(server_frame(BINARY, b"all"))
+        await silent(connection)
+
+    async with (
+        serve(redis_url, tmp_path, RelaySettings(buffer_bytes=16 * 1024)) as served,
+        ScriptedAgent(late) as agent,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.write(frame * count)
+            (relay,) = served.gateway.attached._relays
+            await until_async(lambda: relay.agent_paused, deadline_s=60, what="the agent's buffer to be full")
+            begin.set()
+            assert await client.recv() == b"all"
+            assert received == frame * count
+            client.transport.abort()
