@@ -19,7 +19,7 @@ from gateway.agents.dial import Dialled, dial
 from gateway.agents.dial_queue import DialQueue
 from gateway.background import BackgroundTasks, Removals
 from gateway.http.bounded_protocol import AUTHENTICATED
-from gateway.model.records import Cause, Entry, Record, Tombstone
+from gateway.model.records import Cause, Entry, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
@@ -76,6 +76,8 @@ class Gateway:
         """What was last logged about readiness: the parts that are unavailable, and whether this gateway was still starting."""
         self.creations: dict[tuple[str, str], asyncio.Task[Record]] = {}
         """Creations in this replica by id and incarnation: an id may be created again while its previous incarnation still is."""
+        self.in_creation: dict[tuple[str, str], SandboxSpec] = {}
+        """What they create, by the same keys."""
 
     async def dial(self, placed: Record | Ticket) -> Dialled:
         """Dial the sandbox's agent, after waiting in the queue of dials. Raises ``DialError``."""

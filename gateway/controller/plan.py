@@ -42,7 +42,7 @@ class MarkFailed:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Write the record of a sandbox again, which the store has lost."""
+    """Write the record of a sandbox again, which the store has lost, in whatever state the sandbox is."""
 
     sandbox: SandboxStatus
 
@@ -109,8 +109,8 @@ def _judge_sandbox(
 ) -> None:
     over = False  # whether the sandbox has ended according to the store
     if record is None:
-        over = sandbox.state == "failed" or (tombstone is not None and tombstone.incarnation == sandbox.incarnation)
-        if not over and sandbox.state == "ready":
+        over = tombstone is not None and tombstone.incarnation == sandbox.incarnation
+        if not over:
             actions.append(Rebuild(sandbox))
     elif record.incarnation != sandbox.incarnation:
         over = now - record.created_at > grace_s

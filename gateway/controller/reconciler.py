@@ -22,7 +22,7 @@ from gateway.placement.keys import shard_of
 from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import Runtime, SandboxStatus
 
-from .plan import CREATE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
+from .plan import CREATE_LOST, NODE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
 from .pool_refill import PoolRefill, is_spare
 
 log = logging.getLogger("gateway.controller")
@@ -33,6 +33,9 @@ _AT_ONCE = 16
 """Removals that run concurrently."""
 _LOOKS = 100
 """Sandboxes that are looked at one by one; for more, all are listed."""
+SETTLE_S = 15.0
+"""How long after a wipe gateways may add the sandboxes that they are creating: they look every five seconds (``lifecycle.creation``)."""
+_STATUSES: Mapping[str, Status] = {"starting": "pending", "ready": "ready", "failed": "failed"}
 _PASSES_UNTIL_AGREED = 6
 """How many passes with complete records come from one comparison of groups and quotas to the next."""
 
@@ -48,6 +51,8 @@ class Reconciler:
         self._records = RecordCache(store)
         self._suspects: frozenset[Action] = frozenset()
         self._passes = 0
+        self._was_complete = False
+        """Whether the store was complete in an earlier pass."""
         self.further_reconcilers: list[Callable[[Mapping[str, Record], int], Awaitable[None]]] = []
         """Functions that reconcile something else (groups, quotas) with complete records; called with the records and the term."""
         self.began_at: float | None = None
@@ -101,8 +106,11 @@ class Reconciler:
             await self._pool_refill.reconcile(offers, spares, term)
         if before is None:
             self._passes = 0  # groups and quotas are compared in the next pass
-            await self._store.set_marker(secrets.token_hex(8), term=term)
+            # A new deployment has no gateway that could be creating a sandbox.
+            settle_s = SETTLE_S if self._was_complete or everything else 0.0
+            await self._store.set_marker(secrets.token_hex(8), term=term, settle_s=settle_s)
             log.info("the placement store was empty: its records were rebuilt from the %d running sandboxes", len(everything))
+        self._was_complete = True
         return result.actions
 
     async def _look_again(self, sandboxes: list[SandboxStatus], ids: Collection[str]) -> list[SandboxStatus]:
@@ -140,8 +148,16 @@ class Reconciler:
                         spec = sandbox.spec
                         if spec.group:
                             await self._store.group_join(spec.owner, spec.group, spec.sandbox_id, ttl_s=spec.group_ttl_s, term=term)
-                        if await self._store.rebuild(spec, sandbox.endpoint, sandbox.created_at, term=term):
-                            log.info("record of %s rebuilt", sandbox.sandbox_id)
+                        status, cause = _STATUSES[sandbox.state], sandbox.cause if sandbox.state == "failed" else None
+                        cause = cause or (NODE_LOST if status == "failed" else None)
+                        outcome = await self._store.rebuild(
+                            spec, sandbox.endpoint, sandbox.created_at, status=status, cause=cause, term=term
+                        )
+                        if outcome == "rebuilt":
+                            log.info("record of %s rebuilt: %s", sandbox.sandbox_id, status)
+                        elif outcome == "deleted":
+                            log.info("sandbox %s was deleted while its record was missing", sandbox.sandbox_id)
+                            removals.append((sandbox.sandbox_id, sandbox.incarnation))
                     case MarkReady(sandbox_id, incarnation, endpoint):
                         await self._store.mark_ready(sandbox_id, incarnation, endpoint, term=term)
                     case MarkFailed(sandbox_id, incarnation, cause):

@@ -12,7 +12,6 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Collection
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
@@ -37,11 +36,19 @@ _TRIES = 3
 _ADOPT_S = 10.0
 _TOUCH_S = 5.0
 """How often the record of a sandbox in creation is renewed: more often than the controller looks for abandoned ones."""
-_REBUILD_S = 30.0
-"""How long to wait for the record of a sandbox that was created while the store was wiped: the controller looks every ten seconds."""
 
 
 async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: QueuePlace, *, queued: bool, forget: bool) -> Record:
+    """See ``_create``; while it runs, its record is renewed."""
+    made = (spec.sandbox_id, spec.incarnation)
+    gateway.in_creation[made] = spec
+    try:
+        return await _create(gateway, spec, env, place, queued=queued, forget=forget)
+    finally:
+        gateway.in_creation.pop(made, None)
+
+
+async def _create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: QueuePlace, *, queued: bool, forget: bool) -> Record:
     """Create the sandbox of a pending record.
 
     A failure is recorded, and raised for a waiting caller. With ``forget``, a temporary failure leaves no record, so that the request can
@@ -75,9 +82,9 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
     except PlacementUnavailableError:  # the caller may retry; only this replica can report that an adopted sandbox is ready
         gateway.background.repeat(mark_ready, itertools.repeat(_POLL_MOST_S), f"record of {spec.sandbox_id}", until=deadline)
         raise
-    if entry is None and not await gateway.store.knows(spec.sandbox_id):  # the store was wiped: the controller rebuilds the record
-        missing = ("placement_unavailable", "sandbox_not_found")
-        return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, _REBUILD_S, tolerated=missing)
+    if entry is None:  # perhaps the store was wiped
+        await gateway.store.rebuild(spec, "", time.time(), status="pending", term=None)
+        entry = await mark_ready()
     if not isinstance(entry, Record) or entry.incarnation != spec.incarnation or entry.status != "ready":
         # It was deleted or given up during its creation.
         await gateway.removals.start(gateway.runtime, spec.sandbox_id, spec.incarnation)
@@ -90,17 +97,18 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
 
 
 async def renew(gateway: Gateway) -> None:
-    """Renew, until cancelled, the records of the sandboxes that this replica is creating: the controller gives up abandoned ones."""
+    """Renew, until cancelled, the records of the sandboxes that this replica is creating: the controller gives up abandoned ones.
+
+    A store that was wiped gets their records again; the runtime may not have them yet.
+    """
     while True:
         await asyncio.sleep(_TOUCH_S)
         with contextlib.suppress(PlacementUnavailableError):
-            await gateway.store.touch([sandbox_id for sandbox_id, _ in gateway.creations])
+            await gateway.store.renew(list(gateway.in_creation.values()))
 
 
-async def wait_until_settled(
-    gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float, incarnation: str = "", tolerated: Collection[str] = ()
-) -> Record:
-    """The record once it is ready or failed; with ``incarnation``, of that one only. Errors with ``tolerated`` codes are retried.
+async def wait_until_settled(gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float, incarnation: str = "") -> Record:
+    """The record once it is ready or failed; with ``incarnation``, of that one only.
 
     Raises ``wait_timeout``, ``sandbox_gone`` and ``sandbox_not_found``.
     """
@@ -108,22 +116,15 @@ async def wait_until_settled(
     clock = asyncio.get_running_loop().time
     end = clock() + timeout_s
     while True:
-        late = HoldfastError("wait_timeout", f"sandbox {sandbox_id!r} is still being created")
-        try:
-            record = await gateway.record(owner, sandbox_id)
-        except HoldfastError as error:
-            if error.code not in tolerated:
-                raise
-            late = error
-        else:
-            if incarnation not in ("", record.incarnation):
-                message = f"sandbox {sandbox_id!r} was deleted during its creation"
-                raise EndedError("sandbox_gone", message, fault="caller", reason="deleted")
-            if record.status != "pending":
-                return record
+        record = await gateway.record(owner, sandbox_id)
+        if incarnation not in ("", record.incarnation):
+            message = f"sandbox {sandbox_id!r} was deleted during its creation"
+            raise EndedError("sandbox_gone", message, fault="caller", reason="deleted")
+        if record.status != "pending":
+            return record
         left = end - clock()
         if left <= 0:
-            raise late
+            raise HoldfastError("wait_timeout", f"sandbox {sandbox_id!r} is still being created")
         await asyncio.sleep(min(pause_s, left))
         pause_s = min(pause_s * 1.5, _POLL_MOST_S)
 

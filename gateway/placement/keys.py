@@ -48,6 +48,12 @@ def cancelled(sandbox_id: str, owner: str, idempotency_key: str) -> str:
     return f"{_TAGS[shard_of(sandbox_id)]}:cancelled:{digest}"
 
 
+def deleted(sandbox_id: str, owner: str) -> str:
+    """String with an expiry: which program of the owner deleted this id ('' unknown) when it was not known whether it existed."""
+    digest = hashlib.sha256(f"{sandbox_id}\0{owner}".encode()).hexdigest()
+    return f"{_TAGS[shard_of(sandbox_id)]}:deleted:{digest}"
+
+
 def owned(shard: int, owner: str) -> str:
     """Sorted set, all scores 0: ids of one owner in one shard, in order of id."""
     return f"{_TAGS[shard]}:owned:{owner}"
@@ -71,6 +77,11 @@ def term(shard: int) -> str:
 def marker(shard: int) -> str:
     """String: marks this shard's records as complete; gone after a wipe."""
     return f"{_TAGS[shard]}:generation"
+
+
+def settling(shard: int) -> str:
+    """String with an expiry: the shard's records were rebuilt a moment ago, so that gateways may still add sandboxes in creation."""
+    return f"{_TAGS[shard]}:settling"
 
 
 def spares(pool: str) -> str:

@@ -36,17 +36,28 @@ class RedisLeadership(RedisSteps):
         return None if len(markers) != 1 or None in markers else markers.pop()
 
     async def knows(self, sandbox_id: str) -> bool:
-        """Whether an id without an entry is known to be unused: not while records are being rebuilt."""
-        return bool(await self._redis.command("EXISTS", keys.marker(keys.shard_of(sandbox_id))))
+        """Whether an id without an entry is known to be unused: not while records are being rebuilt, nor shortly afterwards."""
+        shard = keys.shard_of(sandbox_id)
+        marked, settling = await self._redis.many([("EXISTS", keys.marker(shard)), ("EXISTS", keys.settling(shard))])
+        return bool(marked and not settling)
 
-    async def set_marker(self, marker: str, *, term: int) -> None:
-        """Set the marker in every shard, once records are rebuilt."""
-        await self._fence_all(term, marker)
+    async def complete(self) -> bool:
+        """Whether the store has the records of all sandboxes, including those that gateways are creating."""
+        marker = await self.marker()
+        settling = await self._redis.many([("EXISTS", keys.settling(shard)) for shard in range(SHARDS)])
+        return marker is not None and not any(settling)
 
-    async def _fence_all(self, term: int, marker: str) -> None:
+    async def set_marker(self, marker: str, *, term: int, settle_s: float = 0.0) -> None:
+        """Set the marker in every shard, once records are rebuilt.
+
+        For ``settle_s`` more seconds gateways may add the sandboxes that they are creating, and an unknown id is not known to be unused.
+        """
+        await self._fence_all(term, marker, settle_s)
+
+    async def _fence_all(self, term: int, marker: str, settle_s: float = 0.0) -> None:
         await self._redis.run_many(
             script("fence"),
-            [([keys.term(shard), keys.marker(shard)], [term, marker]) for shard in range(SHARDS)],
+            [([keys.term(shard), keys.marker(shard), keys.settling(shard)], [term, marker, ms(settle_s)]) for shard in range(SHARDS)],
         )
 
     async def check_term(self, term: int) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Literal, cast
 
 from holdfast_wire.errors import HoldfastError
 
@@ -31,12 +33,17 @@ from .redis_steps import Arguments, as_entry, as_record, as_tombstone, maybe_ms,
 
 log = logging.getLogger("gateway.placement")
 
+Rebuilt = Literal["rebuilt", "known", "dead", "deleted", "complete"]
+"""What ``rebuild`` did. It wrote nothing where a record exists (``known``), where this incarnation has ended (``dead``), or where no record
+is missing (``complete``). Where the owner has deleted the id meanwhile it left a tombstone (``deleted``)."""
 AskIdle = Callable[[Record], Awaitable[float | None]]
 """Asks a sandbox's agent for how many seconds it has been idle; see ``claim_expired``."""
 
 _SCAN_COUNT = 500
 _EXPIRED = 100
 """Most sandboxes that one call ends for their time."""
+_DELETED_KEPT_S = 600.0
+"""How long a delete of an id that is not known is remembered: longer than records are rebuilt and creations go on."""
 _LOOK_AT = 1000
 """Most records that one listing request reads, whatever its filter leaves of them."""
 
@@ -80,7 +87,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         record, tombstone, due, _, changes = _five(id_)
         request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
         found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.marker(shard), changes]
-        found.append(keys.cancelled(id_, spec.owner, idempotency_key or ""))
+        found += [keys.cancelled(id_, spec.owner, idempotency_key or ""), keys.deleted(id_, spec.owner)]
         arguments: Arguments = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
         arguments += _clocks(spec)
         arguments += [self._idempotency_ms if derived else None, self._tombstone_ms, int(used_before), int(idempotency_key is not None)]
@@ -173,8 +180,9 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
     ) -> Entry:
         """Remove the record and leave a tombstone (none with ``forget``, which also frees the idempotency key).
 
-        With ``cancelled_key`` only a record that was created under it, and not rebuilt since, is removed, and a ``create`` under it that
-        comes later raises ``sandbox_gone``.
+        With ``cancelled_key`` only a record that was created under it is removed (one that was rebuilt since only where its id is derived
+        from the key), and a ``create`` under it that comes later raises ``sandbox_gone``. While it is not known whether the id is in use
+        (``knows``), the owner's request is remembered, and carried out when the record is written again.
 
         The answer is the record that was removed, the tombstone that was there already, or None.
         """
@@ -191,11 +199,15 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
             [
                 *(record, tombstone, keys.idempotency(sandbox_id), due, owned, term_key, changes),
                 keys.cancelled(sandbox_id, owner, cancelled_key or ""),
+                *_completeness(sandbox_id),
+                keys.deleted(sandbox_id, owner),
             ],
             [
                 *(sandbox_id, owner, incarnation, *why, self._tombstone_ms, int(forget), term),
                 None if cancelled_key is None else _request_id(cancelled_key),
                 cause.by,
+                int(cancelled_key is not None and sandbox_id == derived_id(owner, cancelled_key)),
+                ms(_DELETED_KEPT_S),
             ],
         )
         if outcome == "record":
@@ -292,12 +304,35 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         except UnreadableError:
             return ""
 
-    async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
-        """Write a ready record for a sandbox that the runtime has and the store lost. True when it was written."""
+    async def rebuild(
+        self,
+        spec: SandboxSpec,
+        endpoint: str,
+        created_at: float,
+        *,
+        status: Status = "ready",
+        cause: Cause | None = None,
+        term: int | None,
+    ) -> Rebuilt:
+        """Write the record of a sandbox that the runtime has and the store lost.
+
+        Without a ``term``: of one that this gateway is creating; nothing is written once the records are complete.
+        """
         id_ = spec.sandbox_id
+        found = [*_indexes(id_, spec.owner), *_completeness(id_), keys.deleted(id_, spec.owner)]
+        why = ["", "", ""] if cause is None else [cause.reason, cause.fault, cause.message]
         arguments: Arguments = [id_, spec.owner, spec.incarnation, write_spec(spec), endpoint, ms(created_at), *_clocks(spec)]
-        (outcome,) = await self._run("rebuild", _indexes(id_, spec.owner), [*arguments, self._tombstone_ms, term])
-        return bool(outcome == "rebuilt")
+        arguments += [self._tombstone_ms, term, status, ms(spec.ready_timeout_s), *why]
+        (outcome,) = await self._run("rebuild", found, arguments)
+        return cast(Rebuilt, outcome)
+
+    async def renew(self, specs: Iterable[SandboxSpec]) -> None:
+        """Record that this gateway is still creating these sandboxes; their records are written again where the store has lost them."""
+        creating = {spec.sandbox_id: spec for spec in specs}
+        answers = await self._redis.run_many(script("touch"), [(_five(id_)[:3], [id_, "", "", self._tombstone_ms, 0]) for id_ in creating])
+        for spec, (outcome, _) in zip(creating.values(), answers, strict=True):
+            if outcome == "missing":
+                await self.rebuild(spec, "", time.time(), status="pending", term=None)
 
     async def changes(self, cursor: Sequence[str] | None = None) -> Changes:
         """Whose records were created, changed state or ended since ``cursor``, and the next cursor; without one, all shards are lost.
@@ -374,6 +409,11 @@ def _five(sandbox_id: str) -> list[str]:
 def _indexes(sandbox_id: str, owner: str) -> list[str]:
     record, tombstone, due, term, changes = _five(sandbox_id)
     return [record, tombstone, due, keys.owned(keys.shard_of(sandbox_id), owner), term, changes]
+
+
+def _completeness(sandbox_id: str) -> list[str]:
+    shard = keys.shard_of(sandbox_id)
+    return [keys.marker(shard), keys.settling(shard)]
 
 
 def _clocks(spec: SandboxSpec) -> list[int | None]:

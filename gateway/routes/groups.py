@@ -95,6 +95,6 @@ def _belongs(record: Record, group: Group) -> bool:
 
 
 async def _not_found(gateway: Gateway, name: str) -> HoldfastError:
-    if await gateway.store.marker() is None:
+    if not await gateway.store.complete():
         return RebuildingError()
     return HoldfastError("group_not_found", f"there is no group {name!r}")

@@ -155,7 +155,7 @@ async def list_owned(request: Request) -> Response:
         if not equals:
             raise HoldfastError("invalid_argument", "label must be name=value")
         wanted.append((check_label(name), value))
-    if await gateway.store.marker() is None:
+    if not await gateway.store.complete():
         raise RebuildingError  # an incomplete list would be taken for complete
     cursor = query.get("cursor") or None
     found: list[Record] = []
@@ -169,7 +169,7 @@ async def list_owned(request: Request) -> Response:
 
 
 async def heartbeat(request: Request) -> Response:
-    """``POST /sandboxes/{id}/heartbeat``: after the first one the sandbox expires without them.
+    """``POST /sandboxes/{id}/heartbeat``: a sandbox with a heartbeat limit expires without them.
 
     ``{"used": false}`` does not reset its idle time: automatic heartbeats show that the client lives, not that the sandbox is used.
     """

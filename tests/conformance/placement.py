@@ -263,12 +263,17 @@ class PlacementConformance:
         assert tombstone.cause.reason == reason
         assert await seen(store) == {"stays"}
 
-    async def test_the_heartbeat_limit_starts_with_the_first_heartbeat(self, store: PlacementStore) -> None:
+    async def test_the_heartbeat_limit_starts_when_the_sandbox_is_ready(self, store: PlacementStore) -> None:
         record = await ready(store, spec(heartbeat_timeout_s=60.0))
-        assert record.expires_at is None
+        assert record.expires_at == pytest.approx((record.ready_at or 0) + 60.0, abs=0.01)
         beaten = await store.heartbeat("sb-1", "ada")
         assert isinstance(beaten, Record)
-        assert beaten.expires_at is not None
+        assert (beaten.expires_at or 0) >= (record.expires_at or 0)
+        rebuilt = spec("sb-2", heartbeat_timeout_s=60.0)  # whether one ever came is lost
+        await store.rebuild(rebuilt, "unix:///a.sock", 1_000.0, term=1)
+        again = await store.get("sb-2")
+        assert isinstance(again, Record)
+        assert again.expires_at == pytest.approx((again.ready_at or 0) + 60.0, abs=0.01)
 
     async def test_use_moves_the_idle_deadline_only_forward(self, store: PlacementStore) -> None:
         await ready(store, spec(idle_timeout_s=10.0, heartbeat_timeout_s=3600.0))
@@ -399,10 +404,61 @@ class PlacementConformance:
         assert (record.spec, record.status, record.endpoint) == (lost, "ready", "unix:///l.sock")
         assert record.created_at == 1_000.0
         assert [one.sandbox_id for one in (await store.list_owned("ada")).records] == ["lost"]
-        assert not await store.rebuild(lost, "unix:///other.sock", 1_000.0, term=1)
+        assert await store.rebuild(lost, "unix:///other.sock", 1_000.0, term=1) == "known"
         await store.delete("lost", DELETED, owner="ada")
-        assert not await store.rebuild(lost, "unix:///l.sock", 1_000.0, term=1)
-        assert await store.rebuild(spec("lost", incarnation="i2"), "unix:///l.sock", 1_000.0, term=1)
+        assert await store.rebuild(lost, "unix:///l.sock", 1_000.0, term=1) == "dead"
+        assert await store.rebuild(spec("lost", incarnation="i2"), "unix:///l.sock", 1_000.0, term=1) == "rebuilt"
+
+    async def test_a_sandbox_is_rebuilt_in_the_state_it_is_in(self, store: PlacementStore) -> None:
+        creating = spec("creating", ready_timeout_s=60.0)
+        assert await store.rebuild(creating, "", 1_000.0, status="pending", term=1) == "rebuilt"
+        record = await store.get("creating")
+        assert isinstance(record, Record)
+        assert (record.status, record.ready_at, record.begun_at) == ("pending", None, 1_000.0)
+        assert record.expires_at == pytest.approx((record.active_at or 0) + 60.0, abs=0.01)  # its time to become ready starts again
+        assert isinstance(entry := await store.mark_ready("creating", "i1", "unix:///a.sock"), Record)
+        assert entry.status == "ready"
+        await store.rebuild(spec("failed"), "", 1_000.0, status="failed", cause=OOM, term=1)
+        failed = await store.get("failed")
+        assert isinstance(failed, Record)
+        assert (failed.status, failed.cause) == ("failed", OOM)
+
+    async def test_a_gateway_writes_lost_records_only_until_they_are_complete(self, store: PlacementStore) -> None:
+        await store.set_marker("g1", term=1)
+        await store.renew([spec()])
+        assert await store.get("sb-1") is None
+        assert await store.complete()
+        await store.set_marker("g1", term=1, settle_s=600.0)
+        assert not await store.complete()
+        assert not await store.knows("sb-1")
+        await store.renew([spec()])
+        assert isinstance(record := await store.get("sb-1"), Record)
+        assert record.status == "pending"
+
+    async def test_a_delete_of_an_id_that_is_not_known_is_carried_out_later(self, store: PlacementStore) -> None:
+        assert await store.delete("sb-1", DELETED, owner="ada") is None
+        assert await store.delete("sb-2", DELETED, owner="bob") is None  # not its owner
+        assert await store.rebuild(spec(), "unix:///a.sock", 1_000.0, term=1) == "deleted"
+        assert await store.rebuild(spec("sb-2"), "unix:///a.sock", 1_000.0, term=1) == "rebuilt"
+        tombstone = await store.get("sb-1")
+        assert isinstance(tombstone, Tombstone)
+        assert (tombstone.owner, tombstone.incarnation, tombstone.cause.reason, tombstone.cause.fault) == ("ada", "i1", "deleted", "caller")
+        # A later create is another sandbox.
+        await store.create(spec(incarnation="i2"), fingerprint="f")
+        await store.delete("sb-1", DELETED, owner="ada", forget=True)
+        assert await store.rebuild(spec(incarnation="i3"), "unix:///a.sock", 1_000.0, term=1) == "rebuilt"
+
+    async def test_a_cancelled_create_is_ended_although_its_record_was_lost(self, store: PlacementStore) -> None:
+        before, after = derived_id("ada", "k1"), derived_id("ada", "k2")
+        await store.delete(before, DELETED, owner="ada", cancelled_key="k1")
+        assert await store.rebuild(spec(before), "unix:///a.sock", 1_000.0, term=1) == "deleted"
+        assert await store.rebuild(spec(after), "unix:///a.sock", 1_000.0, term=1) == "rebuilt"
+        assert isinstance(await store.delete(after, DELETED, owner="ada", cancelled_key="k2"), Record)
+
+    async def test_a_delete_of_an_unknown_id_is_not_remembered_once_records_are_complete(self, store: PlacementStore) -> None:
+        await store.set_marker("g1", term=1)
+        assert await store.delete("sb-1", DELETED, owner="ada") is None
+        assert await store.rebuild(spec(), "unix:///a.sock", 1_000.0, term=1) == "rebuilt"
 
     async def test_a_rebuilt_sandbox_replaces_the_tombstone_of_an_earlier_one(self, store: PlacementStore) -> None:
         await ready(store, spec())

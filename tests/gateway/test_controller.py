@@ -117,6 +117,28 @@ async def test_a_failure_is_recorded_with_its_cause(store: PlacementStore, runti
         await until_async(lambda: "sb-1" not in runtime.present, deadline_s=60, what="the remains to be removed")
 
 
+async def test_a_wiped_store_learns_of_sandboxes_in_creation_and_of_their_deletes(
+    store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer
+) -> None:
+    """Also of those that were deleted while their record was missing: none is left behind."""
+    await add(store, runtime)
+    runtime.add("starting", state="starting")
+    runtime.add("deleted", state="starting")
+    runtime.add("failed", state="failed", cause=Cause("oom", "workload", "killed for memory"))
+    redis_server.flush()
+    await store.delete("deleted", Cause("deleted", "caller"), owner="ada")
+    async with running(store, runtime):
+        await until_async(store.marker, deadline_s=60, what="the records to be complete")
+        assert isinstance(entry := await store.get("starting"), Record)
+        assert entry.status == "pending"
+        await becomes(store, "failed", Record, "oom")
+        await becomes(store, "deleted", Tombstone, "deleted")
+        await until_async(lambda: "deleted" not in runtime.present, deadline_s=60, what="the delete to be carried out")
+        assert not await store.knows("sb-2"), "a gateway may still be creating it"
+        runtime.add("starting")
+        await becomes(store, "starting", Record, None)
+
+
 async def test_a_wiped_store_loses_no_sandbox(store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
     specs = [await add(store, runtime, f"sb-{number}", labels={"n": str(number)}, lifetime_s=600.0) for number in range(30)]
     async with running(store, runtime) as controller:

@@ -72,7 +72,11 @@ def test_a_state_that_the_runtime_reports_is_recorded_at_once() -> None:
 def test_a_starting_sandbox_is_neither_ready_nor_lost() -> None:
     assert twice([record(status="pending")], [present(state="starting")]) == []
     assert twice([record()], [present(state="starting")]) == [], "the gateway that creates it knows its state first"
-    assert twice([], [present(state="starting")]) == [], "a wiped store gets the record when the sandbox is ready"
+
+
+def test_a_wiped_store_gets_the_record_of_every_sandbox_in_its_state() -> None:
+    for sandbox in (present(state="starting"), present(state="failed", cause=OOM)):
+        assert decide([], [sandbox], whole=False).actions == [Rebuild(sandbox)]
 
 
 def test_removal_needs_two_passes_and_a_complete_store() -> None:
@@ -159,7 +163,7 @@ def test_a_living_sandbox_is_removed_only_with_a_record_of_its_end(
             ended = {one.sandbox_id: one for one in tombstones}.get(action.sandbox_id)
             assert whole
             assert (
-                status.state == "failed"
+                (known is not None and status.state == "failed")
                 or (known is not None and (known.status == "failed" or known.incarnation != status.incarnation))
                 or (known is None and ended is not None and ended.incarnation == status.incarnation)
             )

@@ -50,7 +50,8 @@ class Placement(StoreMachine):
         self.known: dict[str, Known] = {}
         self.tombstones: dict[str, Known] = {}
         self.keyed: dict[str, str] = {}
-        self.terms = dict.fromkeys(range(SHARDS), 0)
+        self.terms = dict.fromkeys(range(SHARDS), 1)
+        self.call(self.store.set_marker("g", term=1))
 
     def fenced(self, sandbox_id: str, term: int | None) -> bool:
         if term is None:
@@ -155,7 +156,7 @@ class Placement(StoreMachine):
     def rebuild(self, id_: str, owner: str, incarnation: str, term: int) -> None:
         spec = SandboxSpec(sandbox_id=id_, owner=owner, incarnation=incarnation, image="host")
         fenced = self.fenced(id_, term)
-        written = self.call(self.store.rebuild(spec, "unix:///x", 1.0, term=term), fenced)
+        written = self.call(self.store.rebuild(spec, "unix:///x", 1.0, term=term), fenced) == "rebuilt"
         if fenced:
             return
         tombstone = self.tombstones.get(id_)
@@ -195,6 +196,7 @@ class Placement(StoreMachine):
                     explained.add(keys.owned(shard, owner))
             explained |= {keys.record(id_) for id_ in self.known} | {keys.tombstone(id_) for id_ in self.tombstones}
             explained |= {keys.idempotency(id_) for id_ in self.keyed}
+            explained |= {key for shard in range(SHARDS) for key in (keys.marker(shard), keys.term(shard))}
             assert set(client.keys("*")) <= explained
 
 

@@ -100,3 +100,56 @@ async def test_readiness_returns_once_the_records_are_complete(served: Served, r
         assert (answer.status_code, list(answer.json()["unavailable"])) == (503, ["placement"])
         await served.store.set_marker("g2", term=2)
         assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_a_sandbox_in_creation_is_not_forgotten_although_the_runtime_does_not_have_it(
+    served: Served, redis_server: RedisServer
+) -> None:
+    """The controller rebuilds the records of what the runtime has; the gateway adds what it is still creating."""
+    served.runtime.hold = asyncio.Event()
+    making = asyncio.create_task(_made(served, sandbox_id="mid"))
+    async with served.client() as client:
+        await until_async(lambda: served.runtime.orders, deadline_s=DEADLINE_S, what="the order")
+        redis_server.flush()
+        await served.store.set_marker("g2", term=2, settle_s=600.0)
+        answer = await client.get("/sandboxes/mid")
+        assert (answer.status_code, answer.json()["code"]) == (503, "placement_unavailable")
+        assert (await client.get("/sandboxes")).status_code == 503
+        await served.store.renew(served.gateway.in_creation.values())
+        assert (await client.get("/sandboxes/mid")).json()["status"] == "pending"
+        served.runtime.hold.set()
+        answer = await making
+        assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+    assert served.gateway.in_creation == {}
+
+
+async def test_a_sandbox_whose_creation_ends_after_a_wipe_is_recorded_by_its_gateway(served: Served, redis_server: RedisServer) -> None:
+    served.runtime.hold = asyncio.Event()
+    making = asyncio.create_task(_made(served, sandbox_id="mid"))
+    await until_async(lambda: served.runtime.orders, deadline_s=DEADLINE_S, what="the order")
+    redis_server.flush()
+    served.runtime.hold.set()
+    answer = await making
+    assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["during the rebuild", "after it"])
+async def test_a_delete_of_a_sandbox_in_creation_after_a_wipe_is_carried_out(
+    served: Served, redis_server: RedisServer, marked: bool
+) -> None:
+    served.runtime.hold = asyncio.Event()
+    making = asyncio.create_task(_made(served, sandbox_id="mid"))
+    async with served.client() as client, served.client(BOB) as other:
+        await until_async(lambda: served.runtime.orders, deadline_s=DEADLINE_S, what="the order")
+        redis_server.flush()
+        if marked:
+            await served.store.set_marker("g2", term=2, settle_s=600.0)
+        answer = await other.delete("/sandboxes/mid")
+        assert answer.status_code == 503
+        answer = await client.delete("/sandboxes/mid")
+        assert (answer.status_code, answer.json()["code"]) == (503, "placement_unavailable")
+        served.runtime.hold.set()
+        answer = await making
+        assert (answer.status_code, answer.json()["code"], answer.json()["reason"]) == (410, "sandbox_gone", "deleted")
+        await until_async(lambda: not served.runtime.present, deadline_s=DEADLINE_S, what="the removal")
+        assert (await client.delete("/sandboxes/mid")).status_code == 200

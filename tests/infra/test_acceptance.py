@@ -226,6 +226,26 @@ def test_a_fault_passes_only_if_all_sessions_continued(
     assert acceptance.results[0].word == word, acceptance.results
 
 
+@pytest.mark.parametrize(("stays", "word"), [(2, "passed"), (1000, "failed")], ids=["gone soon", "left behind"])
+def test_a_step_that_leaves_a_pod_behind_fails(stays: int, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from infra.scripts.acceptance import __main__ as module
+
+    monkeypatch.setattr(module, "_LEFT_S", 0.5)
+    monkeypatch.setattr(module, "_LOOK_S", 0.01)
+    looks = itertools.count()
+
+    class Cluster(Kubectl):
+        def run(self, *arguments: str, text: str | None = None) -> str:
+            """A pod of another owner is there all the time; that of the step from the second look on."""
+            number = next(looks) // 2
+            return "pod/other\n" + ("pod/hf-left\n" if "sandbox" in str(arguments) and 1 <= number <= stays else "")
+
+    acceptance = AcceptanceTest(parse(["--api-key", "k"]), Cluster())
+    acceptance.take("step", lambda: acceptance.leaving_nothing(lambda: {"n": 1}))
+    assert acceptance.results[0].word == word, acceptance.results
+    assert ("pod/hf-left" in acceptance.results[0].detail) is (word == "failed")
+
+
 def test_failed_sessions_are_reported_rather_than_the_completed_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen when pods of sandboxes were deleted: kubectl's "cannot exec into a container in a completed pod" hid the reason."""
     from infra.scripts.acceptance import __main__ as module

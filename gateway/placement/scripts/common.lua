@@ -53,7 +53,7 @@ local function deadline(record, keep_failed)
     earlier(number(record.ready_by), 'ready-timeout')
   else
     earlier(after(record.active, record.idle), 'idle')
-    earlier(after(record.beat, record.hb), 'heartbeat')
+    earlier(after(number(record.beat) and record.beat or record.ready, record.hb), 'heartbeat')
   end
   return at, why
 end
@@ -95,6 +95,11 @@ end
 -- Appends the change of a record to `changes`: a stream's own ids rise even if the clock is set back.
 local function note_change(changes, id)
   redis.call('XADD', changes, 'MAXLEN', 1000, '*', 'id', id)
+end
+
+-- Whether an id without a record is not known to be unused: records are being rebuilt, or were a moment ago.
+local function incomplete(marker, settling)
+  return redis.call('EXISTS', marker) == 0 or redis.call('EXISTS', settling) == 1
 end
 
 local function end_record(key, tomb, due, owned, changes, id, record, reason, fault, message, ttl, by)

@@ -1,6 +1,6 @@
 -- Reserve a sandbox id, once.
 -- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 completeness marker  7 changes
---       8 set where the request was cancelled
+--       8 set where the request was cancelled  9 set where the owner deleted the id while it was not known
 -- ARGV: 1 id  2 owner  3 incarnation  4 fingerprint  5 doc  6 ready timeout  7 lifetime  8 idle  9 heartbeat
 --       10 idempotency ttl ('' where its key is not this id's)  11 keep_failed   (durations in ms)
 --       12 1: the id may have been used before, so it is unknown while the marker is gone  13 1: the request had a key
@@ -29,7 +29,7 @@ r = {
   begun = ARGV[16] == '1' and '' or text(now),
 }
 save(KEYS[1], KEYS[4], ARGV[1], r, r, tonumber(ARGV[11]))
-redis.call('DEL', KEYS[2]) -- after the first write that a full store refuses: a step that has written is let through
+redis.call('DEL', KEYS[2], KEYS[9]) -- after the first write that a full store refuses: a step that has written is let through
 redis.call('ZADD', KEYS[5], 0, ARGV[1])
 note_change(KEYS[7], ARGV[1])
 if keyed then redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[10]) end

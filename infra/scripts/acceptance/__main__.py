@@ -24,12 +24,15 @@ from infra.scripts.acceptance import burst, inside
 from infra.scripts.acceptance.outcome import NotRunError, Result, Step, StepError, line, passed, take, verdict, write
 from infra.scripts.deploy import __main__ as deploying
 from infra.scripts.deploy import keys
-from infra.scripts.deploy.kubectl import SYSTEM, Kubectl
+from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, Kubectl
 from infra.scripts.smoke import __main__ as smoking
 
 _KEY_S = 150
 """A Secret that is mounted is read again by the kubelet within about a minute, by the gateway soon after."""
 _KNOWN_IN_A_ROW = 12
+_LEFT_S = 30.0
+"""How long after a step its pods may take to go: less than the heartbeat limit of its sandboxes, which would hide that one was left."""
+_LOOK_S = 1.0
 _AT_WORK_S = 10.0
 """How long sessions continue after a fault."""
 STEPS = ("deploy", "doctor", "smoke", "isolation", "images", "burst", "rolling", "faults")
@@ -106,7 +109,25 @@ class AcceptanceTest:
         with SandboxClient(url, key) as client:
             for group, name, step in self.steps(client, url, key):
                 if group in self.options.wanted:
-                    self.take(name, step)
+                    self.take(name, partial(self.leaving_nothing, step))
+
+    def leaving_nothing(self, step: Step) -> dict[str, Any]:
+        """Run the step. Raises ``StepError`` if pods that it created are still there some time afterwards."""
+        before = self.pods()
+        figures = step()
+        end = time.monotonic() + _LEFT_S
+        while left := sorted(self.pods() - before):
+            if time.monotonic() >= end:
+                raise StepError(f"left behind after {_LEFT_S:g} s: {len(left)} pods, among them {', '.join(left[:5])}")
+            time.sleep(_LOOK_S)
+        return figures
+
+    def pods(self) -> set[str]:
+        """The names of the pods of sandboxes, without spares, and of the bare pods of the comparison."""
+        found: set[str] = set()
+        for selector in ("app.kubernetes.io/component=sandbox,!holdfast.dev/pool", "holdfast.dev/bare"):
+            found |= set(self.cluster.run("get", "pods", "--namespace", SANDBOXES, "--selector", selector, "--output", "name").split())
+        return found
 
     def steps(self, client: SandboxClient, url: str, key: str) -> Iterator[tuple[str, str, Step]]:
         """Yields for each step the entry of ``STEPS`` that it belongs to, its name, and its function."""

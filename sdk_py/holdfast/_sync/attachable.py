@@ -68,7 +68,7 @@ class Resources:
         self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self._id}")
 
     def _beat(self, interval_s: float) -> None:
-        """Send heartbeats. The service expects further ones only after the first, which is sent at once."""
+        """Send heartbeats, the first one at once."""
         while not self._fenced():
             try:
                 self._rest.heartbeat(self._id, max(interval_s, LEAST_BEAT_S), used=False)
