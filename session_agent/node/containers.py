@@ -64,6 +64,13 @@ class Container:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     on_end: Callable[[], None] | None = None
 
+    def kill(self, reason: str, fault: str, message: str) -> None:
+        """End the container because of what it does. `on_end` follows."""
+        if self.pidfd >= 0 and self.end_cause is None:
+            self.end_cause = (reason, fault, message)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
     def close_channels(self) -> None:
         self.control.close()
         if self.ready >= 0:

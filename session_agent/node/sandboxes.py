@@ -19,7 +19,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.ulimits import raise_ulimits
-from session_agent.node import recovery
+from session_agent.node import recovery, socket_memory
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
 from session_agent.node.disk_space import DiskSpace, Room
 from session_agent.node.events import Events
@@ -62,6 +62,7 @@ class Sandboxes:
         self._stopping = False
         self._run_dir_fd: int | None = None
         """The lock of the folder in memory, held until this node ends."""
+        self._looking: asyncio.Task[None] | None = None
         self.events = Events(self.list)
 
     async def start(self) -> None:
@@ -80,6 +81,7 @@ class Sandboxes:
         self.events.began_at = time.time()
         await self._launcher.start()
         self._space.start()
+        self._looking = asyncio.get_running_loop().create_task(self._look_at_sockets(), name="look at the memory of sockets")
         self.spares.start()
 
     @property
@@ -279,6 +281,9 @@ class Sandboxes:
         await asyncio.gather(*(self.delete(name) for name in running), return_exceptions=True)
         await asyncio.gather(*self._cleanups, return_exceptions=True)
         await self._space.stop()
+        if self._looking:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
         self._launcher.stop()
         for base in self._hierarchies.bases:
             with contextlib.suppress(OSError):
@@ -357,6 +362,7 @@ class Sandboxes:
         if request.network and await prepared(container, self._settings.ready_timeout_s):
             try:
                 container.network_helper = await network.start(container.pid)
+                container.cgroup.add(container.network_helper.process.pid)  # its memory and CPU time are the sandbox's
             except BaseException:
                 for fd in (fd for opened in fds.values() for fd in opened):
                     os.close(fd)
@@ -386,11 +392,24 @@ class Sandboxes:
     def _end_without_room(self, disk: Disk) -> None:
         """End the sandbox of *disk*: the machine cannot store what it has written."""
         for box in self._live.values():
-            if box.container is not None and box.container.disk is disk and box.container.pidfd >= 0:
+            if box.container is not None and box.container.disk is disk:
                 message = "the machine's data folder is full, and it could not store what this sandbox had written"
-                box.container.end_cause = ("disk-full", "infrastructure", message)
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(box.container.pidfd, signal.SIGKILL)
+                box.container.kill("disk-full", "infrastructure", message)
+
+    async def _look_at_sockets(self) -> None:
+        """End sandboxes whose sockets hold more of the kernel's memory than their share, where no control group limits it."""
+        memory = socket_memory.MachineMemory()
+        while True:
+            await asyncio.sleep(socket_memory.LOOK_S)
+            if not memory.has_shrunk():
+                continue
+            for box in list(self._live.values()):
+                if box.container is None or box.state != "ready":
+                    continue
+                held = socket_memory.held(box.container.pid, box.container.cgroup)
+                if held > socket_memory.allowed(box.request.limits.memory_bytes):
+                    log.warning("%s: its sockets hold %d MiB of the kernel's memory", box.request.sandbox_id, held >> 20)
+                    box.container.kill("oom", "workload", f"its sockets held {held >> 20} MiB of unread data")
 
     async def _clean_up(self, box: Sandbox) -> None:
         async with box.lock:

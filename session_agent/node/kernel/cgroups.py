@@ -27,6 +27,7 @@ _READ_ONLY = sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_N
 _COMMANDS = "commands"
 _AGENT = "agent"
 _MAX_GROUPS = 4096
+_SOCKETS_LEAST, _SOCKETS_SHARE = 16 << 20, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class SandboxCgroup:
                 if "memory" in hierarchy.controllers:
                     size = limits.memory_bytes + (RESERVE_BYTES if reserve else 0)
                     sys_.write_file(f"{path}/{'memory.max' if v2 else 'memory.limit_in_bytes'}", str(size))
+                    if not v2:  # in v2 the kernel counts it as memory
+                        try_write(f"{path}/memory.kmem.tcp.limit_in_bytes", str(socket_bytes(limits.memory_bytes)))
                     try_write(f"{path}/{'memory.swap.max' if v2 else 'memory.memsw.limit_in_bytes'}", "0" if v2 else str(size))
                 if "pids" in hierarchy.controllers:
                     sys_.write_file(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
@@ -168,6 +171,14 @@ class SandboxCgroup:
                 return path if os.path.exists(path) else None
         return None
 
+    def socket_bytes(self) -> int:
+        """What TCP and UDP sockets hold, if it is counted beside the memory (v1)."""
+        return sum(
+            int(_number(f"{self._place(hierarchy)}/memory.kmem.tcp.usage_in_bytes"))
+            for hierarchy in self.hierarchies.limiting
+            if "memory" in hierarchy.controllers and not hierarchy.v2
+        )
+
     def usage(self) -> dict[str, float]:
         """Memory in bytes and CPU time in seconds, if they can be read."""
         found: dict[str, float] = {}
@@ -190,6 +201,11 @@ class SandboxCgroup:
                 pass
             except OSError:  # not empty yet, or with nested groups: finding these reads every file name of every group
                 remove(path)
+
+
+def socket_bytes(memory_bytes: int) -> int:
+    """How much of the kernel's memory the sockets of a sandbox may hold, where that is not part of its memory limit."""
+    return max(_SOCKETS_LEAST, memory_bytes // _SOCKETS_SHARE)
 
 
 def _quota_us(cores: float) -> int:
