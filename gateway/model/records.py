@@ -14,6 +14,8 @@ from .options import Egress, Options
 
 Status = Literal["pending", "ready", "failed"]
 Fault = Literal["workload", "infrastructure", "caller"]
+Paused = Literal["", "memory", "disk"]
+"""How a sandbox is paused: stopped with its memory, or with its files alone; "" if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,10 @@ class SandboxSpec:
     """The group of the owner's sandboxes it belongs to; it ends with that group's lease."""
     group_ttl_s: float | None = None
     """The group's lease when it was created: given to a rebuilt group."""
+    parent: str = ""
+    """The sandbox that this one is a branch of."""
+    turn: int | None = None
+    """The turn of the parent's episode that it branched from, if the caller stated it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ class Record:
     """Set once it is known that the sandbox will end soon."""
     begun_at: float | None = None
     """When its creation began; None while that is queued."""
+    paused: Paused = ""
 
     def queued_s(self, now: float) -> float:
         """How long its creation waited in the queue, or has waited so far."""

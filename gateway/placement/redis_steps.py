@@ -9,7 +9,7 @@ import functools
 from typing import Any, Final, cast
 
 from gateway.model.documents import read_spec
-from gateway.model.records import Cause, Entry, Fault, PlannedEnd, Record, Tombstone
+from gateway.model.records import Cause, Entry, Fault, Paused, PlannedEnd, Record, Tombstone
 from gateway.settings import PlacementSettings
 
 from .errors import UnreadableError
@@ -90,6 +90,7 @@ def _record(fields: dict[str, str]) -> Record:
         cause=cause,
         leaving=announced,
         begun_at=as_moment(fields["begun"]) if "begun" in fields else created,
+        paused=cast(Paused, fields.get("paused", "")),
     )
 
 

@@ -19,7 +19,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.documents import write_egress, write_spec
 from gateway.model.options import Egress
-from gateway.model.records import Cause, Changes, Created, Entry, Expired, Page, PlannedEnd, Record, SandboxSpec, Status, Tombstone
+from gateway.model.records import Cause, Changes, Created, Entry, Expired, Page, Paused, PlannedEnd, Record, SandboxSpec, Status, Tombstone
 from gateway.settings import PlacementSettings
 
 from . import keys
@@ -153,6 +153,10 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         """Set the end to ``from_now_s`` seconds from now, or ``longer_s`` later than planned (no effect without a lifetime)."""
         arguments: Arguments = [sandbox_id, owner, maybe_ms(from_now_s), ms(longer_s), self._tombstone_ms]
         return await self._entry("lifetime", sandbox_id, _five(sandbox_id)[:3], arguments)
+
+    async def mark_paused(self, sandbox_id: str, incarnation: str, paused: Paused) -> Entry:
+        """Store whether a sandbox is paused. None of its limits runs out meanwhile. Nothing changes for another incarnation."""
+        return await self._entry("pause", sandbox_id, _five(sandbox_id)[:3], [sandbox_id, incarnation, paused, self._tombstone_ms])
 
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
         """Record a heartbeat, and whether it counts as use; never creates anything. Another owner's sandbox is None."""
@@ -312,6 +316,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         *,
         status: Status = "ready",
         cause: Cause | None = None,
+        paused: Paused = "",
         term: int | None,
     ) -> Rebuilt:
         """Write the record of a sandbox that the runtime has and the store lost.
@@ -322,7 +327,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         found = [*_indexes(id_, spec.owner), *_completeness(id_), keys.deleted(id_, spec.owner)]
         why = ["", "", ""] if cause is None else [cause.reason, cause.fault, cause.message]
         arguments: Arguments = [id_, spec.owner, spec.incarnation, write_spec(spec), endpoint, ms(created_at), *_clocks(spec)]
-        arguments += [self._tombstone_ms, term, status, ms(spec.ready_timeout_s), *why]
+        arguments += [self._tombstone_ms, term, status, ms(spec.ready_timeout_s), *why, paused]
         (outcome,) = await self._run("rebuild", found, arguments)
         return cast(Rebuilt, outcome)
 

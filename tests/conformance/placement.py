@@ -263,6 +263,26 @@ class PlacementConformance:
         assert tombstone.cause.reason == reason
         assert await seen(store) == {"stays"}
 
+    async def test_no_limit_of_a_paused_sandbox_runs_out(self, store: PlacementStore) -> None:
+        limits: dict[str, Any] = {"lifetime_s": 0.05, "idle_timeout_s": 0.05, "heartbeat_timeout_s": 0.05}
+        before = await ready(store, spec(**limits))
+        await store.heartbeat("sb-1", "ada")
+        assert await store.mark_paused("sb-1", "another", "memory") == await store.get("sb-1")
+        paused = await store.mark_paused("sb-1", "i1", "memory")
+        assert isinstance(paused, Record)
+        assert (paused.paused, paused.expires_at) == ("memory", None)
+        await ready(store, spec("other", lifetime_s=0.05))
+        assert [one.sandbox_id for one in await self._expired(store)] == ["other"]
+        assert isinstance(again := await store.mark_paused("sb-1", "i1", "disk"), Record)
+        assert again.paused == "disk"
+        resumed = await store.mark_paused("sb-1", "i1", "")
+        assert isinstance(resumed, Record)
+        assert resumed.paused == ""
+        assert resumed.lifetime_s is not None
+        assert before.lifetime_s is not None
+        assert resumed.lifetime_s > before.lifetime_s, "the time of the pause does not count"
+        assert [one.sandbox_id for one in await self._expired(store)] == ["sb-1"]
+
     async def test_the_heartbeat_limit_starts_when_the_sandbox_is_ready(self, store: PlacementStore) -> None:
         record = await ready(store, spec(heartbeat_timeout_s=60.0))
         assert record.expires_at == pytest.approx((record.ready_at or 0) + 60.0, abs=0.01)
@@ -410,6 +430,10 @@ class PlacementConformance:
         assert await store.rebuild(spec("lost", incarnation="i2"), "unix:///l.sock", 1_000.0, term=1) == "rebuilt"
 
     async def test_a_sandbox_is_rebuilt_in_the_state_it_is_in(self, store: PlacementStore) -> None:
+        assert await store.rebuild(spec("paused", lifetime_s=1.0), "unix:///a.sock", 1_000.0, term=1, paused="disk") == "rebuilt"
+        paused = await store.get("paused")
+        assert isinstance(paused, Record)
+        assert (paused.status, paused.paused, paused.expires_at) == ("ready", "disk", None)
         creating = spec("creating", ready_timeout_s=60.0)
         assert await store.rebuild(creating, "", 1_000.0, status="pending", term=1) == "rebuilt"
         record = await store.get("creating")

@@ -1,6 +1,7 @@
 -- Shared by every step; the loader puts it in front of each script. Only defines.
 -- A record's hash: doc owner inc fp status endpoint created ready ready_by life idle hb active beat ended reason fault message expires spare leaving leaving_reason
 -- leaving_fault leaving_message egress (JSON, once it was changed) request (what made it) begun ('' while its creation is queued)
+-- paused (memory or disk) paused_at
 -- (times and durations in milliseconds, '' or missing where there is none).
 
 local function now_ms()
@@ -48,6 +49,7 @@ local function deadline(record, keep_failed)
   if record.status == 'failed' then
     return (number(record.ended) or 0) + keep_failed, 'failed'
   end
+  if record.paused and record.paused ~= '' then return nil end
   earlier(after(record.created, record.life), 'ttl')
   if record.status == 'pending' then
     earlier(number(record.ready_by), 'ready-timeout')

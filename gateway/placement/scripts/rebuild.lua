@@ -3,7 +3,7 @@
 --       9 set where the owner deleted the id while it was not known
 -- ARGV: 1 id  2 owner  3 incarnation  4 doc  5 endpoint  6 created ms  7 lifetime  8 idle  9 heartbeat  10 keep_failed
 --       11 term ('' from a gateway, which may do this only until the records are complete)  12 status  13 ready timeout in ms
---       14 reason  15 fault  16 message (of a failed one)
+--       14 reason  15 fault  16 message (of a failed one)  17 memory or disk where it is paused
 -- Answer: {rebuilt|known|dead|deleted|complete}; dead: a tombstone shows that this incarnation has ended; deleted: its owner has deleted it
 if fenced(KEYS[5], ARGV[11]) then return FENCED end
 if ARGV[11] == '' and not incomplete(KEYS[7], KEYS[8]) then return { 'complete' } end
@@ -22,6 +22,7 @@ local life = number(ARGV[7])
 local r = {
   doc = ARGV[4], owner = ARGV[2], inc = ARGV[3], fp = '', status = ARGV[12], endpoint = ARGV[5], created = ARGV[6], active = text(now),
   life = life and text(now - tonumber(ARGV[6]) + life) or '', idle = ARGV[8], hb = ARGV[9],
+  paused = ARGV[17], paused_at = ARGV[17] ~= '' and text(now) or '',
 }
 if r.status == 'ready' then
   r.ready = text(now)
