@@ -27,7 +27,7 @@ from .limits import (
 )
 
 MAX_OFFSET: Final = 2**53
-MAX_CHANNEL: Final = 2**31
+MAX_CHANNEL: Final = 2**32
 
 _Number = (int, float)
 _TYPES: Final[dict[str, Any]] = {

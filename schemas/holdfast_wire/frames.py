@@ -41,7 +41,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Open(Item):
-    """Open a channel of ``kind`` (command, follow, shell, terminal, read, write, fs, download, upload, patch, tunnel)."""
+    """Open a channel of ``kind`` (command, follow, shell, terminal, read, write, fs, download, upload, patch, tunnel, listen)."""
 
     KIND: ClassVar[int] = 1
     SENDER: ClassVar[Side] = "client"
@@ -187,6 +187,16 @@ class Failed(Item):
     error: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted(Item):
+    """A program has connected to what the channel ``listener`` listens on; this channel, opened by the agent, is the connection."""
+
+    KIND: ClassVar[int] = 23
+    SENDER: ClassVar[Side] = "agent"
+    listener: int
+    info: dict[str, Any]
+
+
 # Bookkeeping: in both directions, on channel 0 unless a frame concerns another channel -----------------------------
 
 
@@ -197,7 +207,8 @@ class Hello:
     ``agent_epoch`` and ``generation`` are those of the last Welcome, empty and 0 before the first. ``attempt`` rises with every
     Hello of this client, so that a delayed one is recognised. ``received`` maps each live channel to how far the client has
     received it; ``next_channel`` is the lowest channel number it never used. ``take_over`` drops the channels of the client that held
-    the session before and starts with none.
+    the session before and starts with none. ``next_accepted`` is the lowest number it accepts for a channel that the agent opens, 0 if
+    the agent may open none.
     """
 
     KIND: ClassVar[int] = 32
@@ -210,6 +221,7 @@ class Hello:
     received: dict[int, int]
     next_channel: int
     take_over: bool = False
+    next_accepted: int = 0
 
     def __repr__(self) -> str:
         return f"Hello(version={self.version}, session_id={self.session_id!r}, channels={len(self.received)})"
@@ -273,7 +285,7 @@ class GoAway:
 
 
 Imperative = Open | Run | Write | Resize | Signal | Close
-Fact = Opened | Started | Output | Gap | Exited | Closed | Failed
+Fact = Opened | Started | Output | Gap | Exited | Closed | Failed | Accepted
 Bookkeeping = Hello | Welcome | Ack | Credit | Ping | Pong | GoAway
 AnyItem = Imperative | Fact
 Frame = AnyItem | Bookkeeping

@@ -39,6 +39,21 @@ CONTROL_SLACK = 4096
 CHANNELS = 1024
 """Most channels that may be open on one session."""
 
+FIRST_ACCEPTED = 2**31
+"""The lowest number of a channel that an agent opens; those of clients are lower (PROTOCOL §7.10)."""
+
+LISTENERS = 16
+"""Most channels of kind ``listen`` on one session."""
+
+ACCEPTED_CHANNELS = 1024
+"""Most channels that an agent may have opened on one session."""
+
+UNTAKEN = 64
+"""Most connections of one listener that the client's application has not taken yet."""
+
+ACCEPTED_WINDOW_BYTES = 64 * KIB
+"""Credit for the bytes of a connection that the client's application has not taken yet."""
+
 RUN_QUEUE = 1024
 """Most commands that may wait in one shell."""
 

@@ -12,14 +12,7 @@ from dataclasses import dataclass, field
 
 def pattern(command_id: str, size_bytes: int) -> bytes:
     """Bytes that differ from those of another command and from themselves at another offset."""
-    block = hashlib.sha256(command_id.encode()).digest() + b"%d;"
-    pieces, total, i = [], 0, 0
-    while total < size_bytes:
-        piece = block + str(i).encode()
-        pieces.append(piece)
-        total += len(piece)
-        i += 1
-    return b"".join(pieces)[:size_bytes]
+    return hashlib.shake_128(command_id.encode()).digest(size_bytes)
 
 
 @dataclass

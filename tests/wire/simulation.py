@@ -2,8 +2,8 @@
 
 Each world runs one client and one agent through cuts at any message, late and duplicated greetings, attaches before the old
 connection is noticed lost, and slow readers. The agent runs *plans*: a command takes the input it was promised and prints
-numbered bytes. ``World.check`` then checks all guarantees: every plan ran once, every byte arrived once and in order, and
-nothing is left stored. A failing seed reproduces the run exactly.
+numbered bytes; ``listening`` adds connections that the agent accepts. ``World.check`` then checks all guarantees: every plan ran once,
+every byte arrived once and in order, and nothing is left stored. A failing seed reproduces the run exactly.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections import deque
 
 from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Close, Closed, Exited, Hello, Open, Opened, Output, Run, Started, Write
-from holdfast_wire.limits import DATA_BYTES, Timing
+from holdfast_wire.frames import Accepted, Close, Closed, Exited, Failed, Hello, Open, Opened, Output, Run, Started, Write
+from holdfast_wire.limits import DATA_BYTES, FIRST_ACCEPTED, Timing
 from holdfast_wire.session.agent_session import AgentSession
 from holdfast_wire.session.client_session import ClientSession
 from holdfast_wire.session.events import Attached, Delivered, Dropped, Lost, Retired, Silent, Writable
 
+from .listening import Listening
 from .plans import Job, Plan, ViolationError, Wire, pattern
 
 SESSION_ID = "simulated-session"
@@ -33,7 +34,7 @@ class World:
         self.rng = random.Random(seed)
         self.now = 0.0
         timing = Timing(ack_delay_s=0.2, ack_bytes=self.rng.choice([1, 2000, 64 * 1024]))
-        self.client = ClientSession(SESSION_ID, SECRET, timing)
+        self.client = ClientSession(SESSION_ID, SECRET, timing, accepts=True)
         self.agent = AgentSession(SESSION_ID, SECRET, EPOCH, timing)
         self.wire: Wire | None = None
         self.agent_wire: Wire | None = None  # the connection that the agent considers open
@@ -48,6 +49,7 @@ class World:
         self.faults = 0
         self.messages = 0
         self.ended: set[int] = set()
+        self.listening = Listening(self)
 
     # The client's application -----------------------------------------------------------------------------------
 
@@ -96,6 +98,7 @@ class World:
 
     def read(self) -> None:
         """The client consumes some of what it has received."""
+        self.listening.serve()
         for number, size in list(self.unread.items()):
             used = size if self.rng.random() < 0.7 else size // 2
             self.unread[number] -= used
@@ -106,6 +109,10 @@ class World:
             match event:
                 case Opened():
                     pass
+                case Accepted() | Output() | Closed() | Failed() if event.channel >= FIRST_ACCEPTED:
+                    self.listening.client_event(event)
+                case Closed() if event.channel in self.listening.closing:
+                    self.listening.closed.add(event.channel)
                 case Started():
                     plan = self._current(event.channel, event.command_id)
                     plan.started += 1
@@ -149,6 +156,13 @@ class World:
                     plan.ran += 1
                     self.agent.send(Started(event.channel, plan.command_id, {}))
                     self.jobs[event.channel] = deque([Job(event.channel, plan)])
+                case Open(kind="listen"):
+                    self.agent.send(Opened(event.channel, {}))
+                    self.listening.opened(event.channel)
+                case Write() | Close() if event.channel >= FIRST_ACCEPTED or event.channel in self.listening.waiting:
+                    self.listening.agent_event(event)
+                case Writable() if event.channel in self.listening.waiting:
+                    self.listening.accept(event.channel)
                 case Open():
                     self.agent.send(Opened(event.channel, {}))
                     self.jobs[event.channel] = deque()
@@ -176,7 +190,10 @@ class World:
                     raise ViolationError(f"unexpected {event}")
 
     def work(self) -> None:
-        """The agent's commands print a little."""
+        """The agent's commands and programs print a little."""
+        if self.rng.random() < 0.5:
+            self.listening.connect()
+        self.listening.work()
         for number, queue in self.jobs.items():
             if not queue:
                 if number in self.asked_to_close:
@@ -328,6 +345,8 @@ class World:
         for i in range(steps):
             if i % 12 == 0 and len(self.plans) < 14:
                 self.act()
+            if i % 20 == 0:
+                self.listening.act()
             self.step(faults=True)
         for number in sorted(self.shells):
             self.client.send(Close(number))
@@ -338,6 +357,8 @@ class World:
             self.step(faults=False)
             self.work()
             self.feed()
+            self.listening.serve(eager=True)
+            self.listening.finish()
             self.flush()
         self.check()
 
@@ -345,12 +366,14 @@ class World:
         return (
             all(p.exited for p in self.plans.values())
             and self.shells <= self.ended
+            and self.listening.settled
             and not self.client._channels
             and not self.agent._channels
         )
 
     def check(self) -> None:
         """Raise ``ViolationError`` unless all guarantees were kept."""
+        self.listening.check()
         for plan in self.plans.values():
             counts = (plan.ran, plan.started, plan.exited)
             if counts != (1, 1, 1):

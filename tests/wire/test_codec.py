@@ -12,6 +12,7 @@ import pytest
 from holdfast_wire.codec import decode, decode_params, encode, encode_item
 from holdfast_wire.errors import ProtocolError
 from holdfast_wire.frames import (
+    Accepted,
     Ack,
     Close,
     Closed,
@@ -60,8 +61,9 @@ EXAMPLES: list[tuple[Frame, int]] = [
     (Exited(11, "c1", {"exit_code": 0, "signal": None, "streams": {1: [6, 0, "ab"], 2: [0, 0, "cd"]}}), 8),
     (Closed(12, {"size": 3}), 4),
     (Failed(13, {"code": "file_not_found", "message": "no such file"}), 0),
-    (Hello(1, "s" * 32, b"k" * 16, "", 0, 1, {}, 1, False), 0),
-    (Hello(1, "s" * 32, b"k" * 16, "epoch", 3, 4, {1: 5, 70000: 2**40}, 70001, True), 0),
+    (Accepted(2**31, 14, {"peer": ["127.0.0.1", 50000]}), 0),
+    (Hello(1, "s" * 32, b"k" * 16, "", 0, 1, {}, 1, False, 0), 0),
+    (Hello(1, "s" * 32, b"k" * 16, "epoch", 3, 4, {1: 5, 70000: 2**40, 2**31 + 2: 9}, 70001, True, 2**31 + 3), 0),
     (Welcome(1, "epoch", 4, True, {1: 9}, {"protocol": 1}), 0),
     (Ack(1, 2**33), 0),
     (Credit(1, 1 << 20), 0),

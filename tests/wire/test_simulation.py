@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import AnyItem, Hello
+from holdfast_wire.limits import FIRST_ACCEPTED, WINDOW_BYTES
+from holdfast_wire.session import agent_session, client_session
 from holdfast_wire.session.agent_session import AgentSession
 from holdfast_wire.session.base import Session
 from holdfast_wire.session.client_session import ClientSession
@@ -21,9 +24,17 @@ WORLDS = 2000
 BATCH = 250
 
 
+@pytest.fixture(autouse=True)
+def _few_untaken_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world is too short for the limits there are."""
+    for end in (agent_session, client_session):
+        monkeypatch.setattr(end, "UNTAKEN", 2)
+        monkeypatch.setattr(end, "ACCEPTED_CHANNELS", 5)
+
+
 @pytest.mark.parametrize("first", range(0, WORLDS, BATCH))
 def test_resume_is_lossless_and_ordered(first: int) -> None:
-    faults = commands = 0
+    faults = commands = links = 0
     for seed in range(first, first + BATCH):
         world = World(seed)
         try:
@@ -32,8 +43,10 @@ def test_resume_is_lossless_and_ordered(first: int) -> None:
             pytest.fail(f"seed {seed}: {error}")
         faults += world.faults
         commands += len(world.plans)
+        links += len(world.listening.links)
     assert faults > 2 * BATCH, "too few faults to prove anything"
     assert commands > 8 * BATCH
+    assert links > 8 * BATCH
 
 
 # Bugs that a session protocol can have. Each must be caught within the seeds of one batch. ------------------------
@@ -148,6 +161,61 @@ def _received_offset_is_one_too_high(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClientSession, "_offsets", offsets)
 
 
+def _waiting_connections_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AgentSession, "may_accept", lambda self, listener: listener in self._channels)
+
+
+def _taken_connections_stay_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AgentSession, "_credited", lambda self, channel: None)
+
+
+def _an_end_is_acknowledged_before_its_connection_is_taken(patch: pytest.MonkeyPatch) -> None:
+    original = ClientSession._receive_item
+
+    def receive(self: ClientSession, item: AnyItem, offset: int, now: float) -> None:
+        original(self, item, offset, now)
+        channel = self._channels.get(item.channel)
+        if channel is not None and channel.untaken:
+            self._owed.received(item.channel, channel.inbound.received, 1, now)
+
+    patch.setattr(ClientSession, "_receive_item", receive)
+
+
+def _a_resume_sends_the_end_of_a_listener_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AgentSession, "_resume", Session._resume)
+
+
+def _connections_are_forgotten_by_a_resume(patch: pytest.MonkeyPatch) -> None:
+    original = AgentSession.attach
+
+    def attach(self: AgentSession, hello: Hello, now: float) -> None:
+        for number in [n for n, channel in self._channels.items() if channel.listener and n not in hello.received]:
+            self._remove(number)
+        original(self, hello, now)
+
+    patch.setattr(AgentSession, "attach", attach)
+
+
+def _ended_connections_are_reported_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agent_session, "_next_number", lambda hello, number: hello.next_channel if number < FIRST_ACCEPTED else FIRST_ACCEPTED)
+
+
+def _numbers_of_connections_are_used_twice(patch: pytest.MonkeyPatch) -> None:
+    original = AgentSession.accept
+
+    def accept(self: AgentSession, listener: int, info: dict[str, Any]) -> int:
+        while self._next_accepted > FIRST_ACCEPTED and self._next_accepted - 1 not in self._channels:
+            self._next_accepted -= 1
+        return original(self, listener, info)
+
+    patch.setattr(AgentSession, "accept", accept)
+
+
+def _connections_have_the_whole_window_at_once(patch: pytest.MonkeyPatch) -> None:
+    for end in (agent_session, client_session):
+        patch.setattr(end, "ACCEPTED_WINDOW_BYTES", WINDOW_BYTES)
+
+
 PLANTED = [
     _duplicates_accepted,
     _nothing_sent_again,
@@ -161,6 +229,14 @@ PLANTED = [
     _silence_ignored,
     _credit_ignored,
     _received_offset_is_one_too_high,
+    _waiting_connections_are_not_counted,
+    _taken_connections_stay_counted,
+    _an_end_is_acknowledged_before_its_connection_is_taken,
+    _a_resume_sends_the_end_of_a_listener_first,
+    _connections_are_forgotten_by_a_resume,
+    _ended_connections_are_reported_again,
+    _numbers_of_connections_are_used_twice,
+    _connections_have_the_whole_window_at_once,
 ]
 
 

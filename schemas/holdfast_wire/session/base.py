@@ -14,7 +14,7 @@ from typing import Any
 from holdfast_wire.codec import MAX_CHANNEL, MAX_OFFSET, decode
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Pong, Welcome
-from holdfast_wire.limits import CHANNELS, WINDOW_BYTES, Timing
+from holdfast_wire.limits import ACCEPTED_CHANNELS, CHANNELS, WINDOW_BYTES, Timing
 
 from .bookkeeping import Bookkeeping
 from .channels import State
@@ -25,10 +25,14 @@ from .halves import ByteCounter, ReceiveHalf, SendHalf
 class Channel:
     """One end's view of a channel: its two halves and its state."""
 
-    __slots__ = ("inbound", "kind", "outbound", "queued", "state")
+    __slots__ = ("inbound", "kind", "listener", "outbound", "queued", "state", "untaken")
 
-    def __init__(self, kind: str, counter: ByteCounter | None = None) -> None:
+    def __init__(self, kind: str, counter: ByteCounter | None = None, listener: int = 0) -> None:
+        """``listener``: the channel on which the agent accepted this connection; 0 for a channel that the client opened."""
         self.kind = kind
+        self.listener = listener
+        self.untaken = listener > 0
+        """Whether it is a connection that the client's application has not taken yet."""
         self.state = State.OPENING
         self.outbound = SendHalf(counter)
         self.inbound = ReceiveHalf()
@@ -50,6 +54,10 @@ class Session:
         """Whether there is a connection, even before Hello and Welcome were exchanged."""
         self.lost: HoldfastError | None = None
         self._channels: dict[int, Channel] = {}
+        self._accepted = 0
+        """How many of the channels the agent has opened."""
+        self._untaken: dict[int, int] = {}
+        """How many of those the client's application has not taken yet, for each listener that has any."""
         self._events: list[Event] = []
         self._owed = Bookkeeping(self.timing)
         self._ready: deque[int] = deque()
@@ -75,6 +83,8 @@ class Session:
                 raise ProtocolError(f"credit of {frame.limit} is beyond the window")
             if channel is not None and channel.outbound.grant(frame.limit):
                 self._events.append(Writable(frame.channel))
+                if channel.untaken:
+                    self._credited(channel)
         elif isinstance(frame, Ping):
             self._owed.pong(frame.number)
         elif isinstance(frame, Pong):
@@ -215,6 +225,15 @@ class Session:
         channel = self._channels.get(number)
         return channel.outbound.ack(offset) if channel is not None else []
 
+    def _count(self, listener: int, change: int) -> None:
+        """The number of connections of ``listener`` that are not taken changes by ``change``."""
+        left = self._untaken.pop(listener, 0) + change
+        if left:
+            self._untaken[listener] = left
+
+    def _credited(self, channel: Channel) -> None:
+        """The peer has given credit for a connection that was not taken yet."""
+
     def _queue_ping(self, now: float) -> None:
         self._pings += 1
         self._pinged = now
@@ -247,8 +266,8 @@ class Session:
 
 def check_offsets(received: dict[Any, Any]) -> None:
     """Raise ``ProtocolError`` unless this can be the map of received offsets of a Hello or Welcome."""
-    if len(received) > CHANNELS:
-        raise ProtocolError(f"a session has at most {CHANNELS} channels")
+    if len(received) > CHANNELS + ACCEPTED_CHANNELS:
+        raise ProtocolError(f"a session has at most {CHANNELS + ACCEPTED_CHANNELS} channels")
     for number, offset in received.items():
         if type(number) is not int or not 0 < number < MAX_CHANNEL or type(offset) is not int or not 0 <= offset < MAX_OFFSET:
             raise ProtocolError("the map of received offsets is malformed")

@@ -9,7 +9,23 @@ from __future__ import annotations
 from enum import Enum
 
 from holdfast_wire.errors import ProtocolError
-from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Open, Opened, Output, Resize, Run, Signal, Started, Write
+from holdfast_wire.frames import (
+    Accepted,
+    Close,
+    Closed,
+    Exited,
+    Failed,
+    Gap,
+    Item,
+    Open,
+    Opened,
+    Output,
+    Resize,
+    Run,
+    Signal,
+    Started,
+    Write,
+)
 
 
 class State(Enum):
@@ -58,11 +74,30 @@ _TRANSFER: _Table = {
     (_O, Failed): _E,
     (_R, Failed): _E,
 }
+_LISTEN: _Table = {
+    (_O, Opened): _R,
+    (_O, Closed): _E,
+    (_R, Closed): _E,
+    (_O, Failed): _E,
+    (_R, Failed): _E,
+}
+_CONNECTION: _Table = {
+    (_O, Accepted): _R,
+    (_R, Output): _R,
+    (_R, Closed): _E,
+    (_O, Failed): _E,
+    (_R, Failed): _E,
+}
+
+CONNECTION = "connection"
+"""The kind of a channel that an agent opens; no client opens one."""
 
 FACTS: dict[str, _Table] = {
     **dict.fromkeys(("command", "follow", "terminal"), _COMMAND),
     "shell": _SHELL,
     **dict.fromkeys(("read", "write", "fs", "watch", "download", "upload", "patch", "tunnel"), _TRANSFER),
+    "listen": _LISTEN,
+    CONNECTION: _CONNECTION,
 }
 """For each kind of channel: (state, fact) → next state. A transition that is not in the table is illegal."""
 
@@ -73,8 +108,8 @@ IMPERATIVES: dict[str, frozenset[type[Item]]] = {
     **dict.fromkeys(("command", "follow"), frozenset({Write, Signal, Close})),
     "terminal": frozenset({Write, Resize, Signal, Close}),
     "shell": frozenset({Run, Write, Resize, Signal, Close}),
-    **dict.fromkeys(("write", "upload", "patch", "tunnel"), frozenset({Write, Close})),
-    **dict.fromkeys(("read", "fs", "watch", "download"), frozenset({Close})),
+    **dict.fromkeys(("write", "upload", "patch", "tunnel", CONNECTION), frozenset({Write, Close})),
+    **dict.fromkeys(("read", "fs", "watch", "download", "listen"), frozenset({Close})),
 }
 """For each kind of channel: the items that the client may send after Open."""
 

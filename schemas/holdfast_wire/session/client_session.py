@@ -1,7 +1,7 @@
 """The client's end of a session: it sends Hello, opens channels, and detects a changed agent epoch (PROTOCOL §3).
 
-Owns Hello with its attempts, the numbers of channels, and the end of a session that is lost. Everything else is in
-``base``. Called by the SDK's transport.
+Owns Hello with its attempts, the numbers of channels, which connections the agent may report, and the end of a session that is lost.
+Everything else is in ``base``. Called by the SDK's transport.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import AnyItem, Hello, Open, Welcome
-from holdfast_wire.limits import CHANNELS, Timing
+from holdfast_wire.frames import Accepted, AnyItem, Hello, Open, Welcome
+from holdfast_wire.limits import ACCEPTED_CHANNELS, ACCEPTED_WINDOW_BYTES, CHANNELS, FIRST_ACCEPTED, LISTENERS, UNTAKEN, Timing
 
 from .base import Channel, Session, check_offsets
-from .channels import FACTS, IMPERATIVES, NO_FACTS, UNKNOWN_KIND, State, check_imperative, next_state
+from .channels import CONNECTION, FACTS, IMPERATIVES, NO_FACTS, UNKNOWN_KIND, State, check_imperative, next_state
 from .events import Attached, Lost, Ponged
 
 
@@ -22,10 +22,21 @@ class ClientSession(Session):
     """The client's end: sends Hello, opens channels, and detects a changed agent epoch."""
 
     def __init__(
-        self, session_id: str, secret: bytes, timing: Timing | None = None, *, take_over: bool = False, acknowledge_ends: bool = True
+        self,
+        session_id: str,
+        secret: bytes,
+        timing: Timing | None = None,
+        *,
+        take_over: bool = False,
+        acknowledge_ends: bool = True,
+        accepts: bool = False,
     ) -> None:
-        """With ``acknowledge_ends`` False, the last fact of a channel is acknowledged only by ``acknowledge_end``."""
+        """With ``acknowledge_ends`` False, the last fact of a channel is acknowledged only by ``acknowledge_end``.
+
+        ``accepts``: channels of kind ``listen`` may be opened, so that the agent opens one for each connection (PROTOCOL §7.10).
+        """
         super().__init__(session_id, secret, timing)
+        self._next_accepted = FIRST_ACCEPTED if accepts else 0
         self._next_channel = 1
         self._attempt = 0
         self._take_over = take_over
@@ -50,6 +61,7 @@ class ClientSession(Session):
             self._offsets(),
             self._next_channel,
             self._take_over,
+            self._next_accepted,
         )
         self._owed.queue(hello)
 
@@ -57,8 +69,10 @@ class ClientSession(Session):
         """Open a channel; returns its number. Raises ``HoldfastError`` if too many are open or the params are too large."""
         if self.lost is not None:
             raise self.lost
-        if len(self._channels) >= CHANNELS:
+        if len(self._channels) - self._accepted >= CHANNELS or self._next_channel >= FIRST_ACCEPTED:
             raise HoldfastError("session_limit", f"a session has at most {CHANNELS} open channels")
+        if kind == "listen":
+            self._check_listen()
         if len(self._channels) + self._owed.waiting >= CHANNELS:
             self._owed.acknowledge()  # the agent counts a channel until its end is acknowledged: send that before the Open
         number = self._next_channel
@@ -68,6 +82,27 @@ class ClientSession(Session):
         self._channels[number] = channel
         self._enqueue(number, channel)
         return number
+
+    def _check_listen(self) -> None:
+        if not self._next_accepted:
+            raise HoldfastError("unsupported", "this session was attached without listening")
+        if sum(channel.kind == "listen" for channel in self._channels.values()) >= LISTENERS:
+            raise HoldfastError("session_limit", f"a session listens on at most {LISTENERS} ports", hint="close one of its listeners")
+
+    def take(self, number: int) -> None:
+        """The application has taken the connection ``number``: more of its bytes may come, and another connection in its place."""
+        channel = self._channels.get(number)
+        if channel is None or not channel.untaken:
+            return
+        channel.untaken = False
+        self._count(channel.listener, -1)
+        if channel.state is State.ENDED:
+            del self._channels[number]
+            self._accepted -= 1
+            self._owed.received(number, channel.inbound.received, 0, 0.0)
+            self._owed.acknowledge()
+        else:
+            self.consume(number, 0)
 
     def acknowledge_end(self, number: int) -> None:
         """Acknowledge the end of a channel now. No effect before its end, or if it was acknowledged already."""
@@ -114,6 +149,8 @@ class ClientSession(Session):
         self.agent_epoch = frame.agent_epoch
         self.generation = frame.generation
         self._take_over = False
+        if any(channel.listener and number not in frame.received for number, channel in self._channels.items()):
+            raise ProtocolError("the agent has removed a connection without reporting its end")
         self._events.append(Attached(frame.generation, frame.resumed, frame.info))
         self._resume(frame.received)
 
@@ -122,8 +159,10 @@ class ClientSession(Session):
             raise ProtocolError(f"{type(item).__name__} is sent only to agents")
         number = item.channel
         channel = self._channels.get(number)
-        if channel is None:
-            if number >= self._next_channel:
+        if type(item) is Accepted and channel is None:
+            channel = self._accept(item)
+        elif channel is None:
+            if number >= (self._next_channel if number < FIRST_ACCEPTED else self._next_accepted):
                 raise ProtocolError(f"channel {number} was never opened")
             self._owed.received(number, offset + item.length, 0, now)  # the channel ended here, but the last fact of it was lost
             return
@@ -131,7 +170,11 @@ class ClientSession(Session):
             state = FACTS.get(channel.kind, NO_FACTS).get((channel.state, type(item)))
             channel.state = next_state(channel.kind, channel.state, item) if state is None else state
             if channel.state is State.ENDED:
+                if channel.untaken:
+                    self._events.append(item)
+                    return  # until it is taken it is kept, and its end not acknowledged, so that it counts at both ends
                 del self._channels[number]
+                self._accepted -= channel.listener > 0
                 if not self._acknowledge_ends:
                     self._ends[number] = channel.inbound.received
                     self._events.append(item)
@@ -139,6 +182,24 @@ class ClientSession(Session):
             self._events.append(item)
         received = channel.inbound.received
         self._owed.received(number, received, received - offset, now)
+
+    def _accept(self, item: Accepted) -> Channel:
+        """The channel of a connection that the agent reports. Raises ``ProtocolError`` if the client has not asked for it."""
+        number, listener = item.channel, self._channels.get(item.listener)
+        if listener is None or listener.kind != "listen":
+            raise ProtocolError(f"a connection was accepted on channel {item.listener}, which does not listen")
+        if number < self._next_accepted or number < FIRST_ACCEPTED:
+            raise ProtocolError(f"a connection has the number {number} of another channel")
+        if self._accepted >= ACCEPTED_CHANNELS:
+            raise ProtocolError(f"a session has at most {ACCEPTED_CHANNELS} connections")
+        if self._untaken.get(item.listener, 0) >= UNTAKEN:
+            raise ProtocolError(f"more than {UNTAKEN} connections wait on channel {item.listener}")
+        channel = self._channels[number] = Channel(CONNECTION, listener=item.listener)
+        channel.inbound.granted = ACCEPTED_WINDOW_BYTES
+        self._count(item.listener, 1)
+        self._accepted += 1
+        self._next_accepted = number + 1
+        return channel
 
     def _lose(self, error: HoldfastError) -> None:
         self.lost = error
