@@ -156,8 +156,8 @@ class FakeChannel:
 
 
 def serve(factory: Callable[..., Any], kind: str, workdir: object, params: dict[str, Any], user: str = "", **options: Any) -> FakeChannel:
-    """Open a channel the way the session does: an error of the factory is a Failed."""
-    channel = FakeChannel(kind, params, **options)
+    """Open a channel the way the session does: an error of the factory is a Failed. ``options`` are those of the channel, or it itself."""
+    channel: FakeChannel = options.pop("channel", None) or FakeChannel(kind, params, **options)
     try:
         channel.handler = factory(Context(str(workdir), user), channel)
     except HoldfastError as error:

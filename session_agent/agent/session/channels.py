@@ -60,6 +60,18 @@ class Channel(Protocol):
         ...
 
 
+class ListenerChannel(Channel, Protocol):
+    """The agent's end of a channel of kind ``listen``."""
+
+    def may_accept(self) -> bool:
+        """Whether a connection may be accepted now. ``writable`` is called when it may again."""
+        ...
+
+    def accept(self, info: dict[str, Any], serving: Callable[[Channel], Handler]) -> None:
+        """Open a channel for a connection of this listener. ``serving`` returns the handler of that channel."""
+        ...
+
+
 class Handler:
     """Serves one channel. Its methods are called on the loop; they must not block, and raise only ``HoldfastError``.
 

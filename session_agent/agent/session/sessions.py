@@ -19,7 +19,7 @@ from holdfast_wire.session.agent_session import AgentSession, check_hello
 from holdfast_wire.session.events import Delivered, Dropped, Event, Retired, Writable
 from holdfast_wire.session.halves import ByteCounter
 
-from .channels import Factory, Handler
+from .channels import Channel, Factory, Handler
 from .large_params import PACKED, Gathering
 
 if TYPE_CHECKING:
@@ -94,6 +94,12 @@ class _Channel:
         self._held.session.consume(self.number, size_bytes)
         self._held.wake()
 
+    def may_accept(self) -> bool:
+        return self._held.session.may_accept(self.number)
+
+    def accept(self, info: dict[str, Any], serving: Callable[[Channel], Handler]) -> None:
+        self._held.accept(self.number, info, serving)
+
 
 class UnackedQuota:
     """The limit on sent but unacknowledged bytes of all sessions together, and the sessions that wait for room.
@@ -149,6 +155,14 @@ class HeldSession:
             self._handle(getattr(event, "channel", 0), event, now)
         if self._total.waiting:
             self._total.resume_waiting()
+
+    def accept(self, listener: int, info: dict[str, Any], serving: Callable[[Channel], Handler]) -> None:
+        """Open a channel for a connection of ``listener``."""
+        self._context.used_at = self._context.now()
+        number = self.session.accept(listener, info)
+        self._flows.add(number)
+        self._handlers[number] = serving(_Channel(self, number, {}))
+        self.wake()
 
     def room(self, number: int) -> int:
         """Bytes that the agent can hold for the channel, regardless of its credit. At 0, ``writable`` is called when there is room."""

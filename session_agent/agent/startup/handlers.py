@@ -29,6 +29,7 @@ MODULES = USUAL | {
     "patch": f"{_PACKAGE}.files.patches.patch",
     "terminal": f"{_PACKAGE}.commands.terminal",
     "tunnel": f"{_PACKAGE}.network.tunnel",
+    "listen": f"{_PACKAGE}.network.listen",
 }
 """The module that serves a kind of channel, with a function ``open_`` and the kind."""
 
