@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast._async.files import AsyncFiles
     from holdfast._async.group import AsyncGroup
     from holdfast._async.images import AsyncImages
+    from holdfast._async.listener import AsyncConnection, AsyncListener
     from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast._sync.files import Files
     from holdfast._sync.group import Group
     from holdfast._sync.images import Images
+    from holdfast._sync.listener import Connection, Listener
     from holdfast._sync.process import CommandStream, Process, Terminal
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
@@ -47,28 +49,30 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncCommandStream", "AsyncFiles", "AsyncGroup",
-    "AsyncImages", "AsyncProcess", "AsyncSandbox", "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch",
-    "AuthenticationError", "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions",
-    "CommandFailedError", "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "FileEntry", "FileEvent",
-    "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
-    "InputClosedError", "InvalidArgumentError", "InvalidPathError", "NoSpaceError", "NotFoundError", "OutcomeUnknownError",
-    "PatchResult", "PortUnreachableError", "Process", "ProtocolError", "QuotaError", "RemoteFileError",
-    "RemoteFileExistsError", "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError",
-    "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError",
-    "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell",
-    "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel", "UnsupportedError", "UserNotFoundError",
-    "WaitTimeoutError", "Watch", "WorkingDirectoryError",
+    "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncCommandStream", "AsyncConnection", "AsyncFiles",
+    "AsyncGroup", "AsyncImages", "AsyncListener", "AsyncProcess", "AsyncSandbox", "AsyncSandboxClient", "AsyncShell",
+    "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "CancelledRemotelyError", "Cause", "ChecksumError",
+    "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError", "CommandResult", "CommandStream", "ConfigurationError",
+    "ConflictError", "Connection", "FileEntry", "FileEvent", "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError",
+    "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images", "InputClosedError", "InvalidArgumentError", "InvalidPathError",
+    "Listener", "NoSpaceError", "NotFoundError", "OutcomeUnknownError", "PatchResult", "PortUnreachableError", "Process",
+    "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError", "RemoteIsADirectoryError",
+    "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxInfo",
+    "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError",
+    "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult",
+    "Tunnel", "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch", "WorkingDirectoryError",
 ]  # fmt: skip
 
 _ASYNC = {
     "AsyncAttachable": "attachable",
     "AsyncCommandStream": "process",
+    "AsyncConnection": "listener",
     "AsyncFiles": "files",
     "AsyncGroup": "group",
     "AsyncImages": "images",
     "AsyncInput": "running",
     "AsyncLifecycle": "lifecycle",
+    "AsyncListener": "listener",
     "AsyncProcess": "process",
     "AsyncRunning": "running",
     "AsyncSandbox": "sandbox",

@@ -54,7 +54,7 @@ class AsyncResources:
         """The interval of the heartbeats; None if none are sent."""
         self.shells: set[AsyncShell] = set()
         self.tunnels: set[Any] = set()
-        """The open tunnels (``AsyncTunnel``, whose module imports this one)."""
+        """The open tunnels and listeners (``AsyncTunnel``, ``AsyncListener``, whose modules import this one)."""
         self._rest = rest
         self._id = sandbox_id
         self._fenced = fenced

@@ -1,6 +1,6 @@
 """A local port that reaches a TCP port in the sandbox: one channel per connection.
 
-Owns the listener and the two directions of every connection. Made by ``sandbox.tunnel(port)``.
+Owns the listener, its connections and their ends; ``forwarding`` carries their bytes. Made by ``sandbox.tunnel(port)``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from holdfast._async.forwarding import carry
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import HoldfastError, InvalidArgumentError, PortUnreachableError
 from holdfast._public import public
@@ -90,11 +91,7 @@ class AsyncTunnel:
             transfer = AsyncTransfer(await self._sandbox._attached(), "tunnel", self._params)
             self._open.add(transfer)
             await transfer.opened()
-            self._background.start(self._up, stream, transfer, name="holdfast-tunnel-up")
-            while data := await transfer.read():
-                await stream.write(data)
-            await stream.write_eof()
-            await transfer.closed()
+            await carry(stream, transfer, self._background)
         except HoldfastError as why:
             self.last_error = why
         except OSError:
@@ -103,14 +100,6 @@ class AsyncTunnel:
             if transfer is not None:
                 self._open.discard(transfer)
                 transfer.stop()
-
-    async def _up(self, stream: Stream, transfer: AsyncTransfer) -> None:
-        try:
-            while data := await stream.read():
-                await transfer.write(data)
-            await transfer.write(b"", eof=True)
-        except (HoldfastError, OSError):
-            transfer.stop()
 
     async def close(self) -> None:
         """Stop listening and end all connections."""

@@ -7,11 +7,12 @@ begin (``commands``) or REST routes (``rest``). Made by the client's ``create_sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast._arguments import (
     RemotePath,
+    bad,
     content_of,
     given,
     host_of,
@@ -42,6 +43,7 @@ from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
     from holdfast import SandboxClient  # by its public name: its module imports this one
+    from holdfast._sync.listener import Connection, Listener
 
 
 @public
@@ -295,6 +297,43 @@ class Sandbox(Lifecycle):
         tunnel._listen(*place)
         self._resources.tunnels.add(tunnel)
         return tunnel
+
+    @opening
+    def listen(
+        self,
+        port: int = 0,
+        handler: Callable[[Connection], Awaitable[None] | None] | None = None,
+        *,
+        path: RemotePath | None = None,
+        user: str | int | None = None,
+        forward_to: int | tuple[str, int] | None = None,
+    ) -> Listener:
+        """Listen on ``port`` of the sandbox's 127.0.0.1 (0: any free one) and receive here the connections that programs in it make.
+
+        The sandbox needs no network for this. With ``path`` it is a Unix socket at that path, which belongs to ``user`` (default: the
+        sandbox's own) and which every user in the sandbox may connect to. ``handler`` is called for each connection, which is closed when
+        it returns; ``forward_to`` forwards connections to a port of this machine, or to a (host, port) pair. Without either the program
+        takes the connections: iterate the listener, or call its ``accept``. Raises ``InvalidArgumentError`` if the port is in use. What a
+        sandbox sends is as little to be trusted as the programs in it.
+        """
+        if handler is not None and not callable(handler):
+            raise bad("handler must be a function of one connection")
+        if handler is not None and forward_to is not None:
+            raise bad("a listener has a handler or forward_to, not both")
+        target = None
+        if forward_to is not None:
+            host, number = forward_to if isinstance(forward_to, tuple) else ("127.0.0.1", forward_to)
+            target = host_of(host, "forward_to"), port_of(number)
+        params = {"port": local_port_of(port)} if path is None else given(path=path_of(path), user=user)
+        from holdfast._sync.listener import Listener
+
+        listener = Listener(self._attached(), params, self._resources.tunnels)
+        listener._start()
+        if target is not None:
+            listener._forward_to(*target)
+        elif handler is not None:
+            listener._serve_with(handler)
+        return listener
 
     def _limit(self, max_output_bytes: int | None, keep: Keep = "head") -> int:
         return output_limit(max_output_bytes, self._options.max_output_bytes, keep)

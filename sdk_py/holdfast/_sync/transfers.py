@@ -37,18 +37,25 @@ class Transfer:
     """One open transfer channel.
 
     Leaving its ``with`` block ends it, even if a wait was cancelled; without a block, call ``stop``. ``sink`` receives its facts (default:
-    a new ``TransferSink``).
+    a new ``TransferSink``); one that has a number belongs to a channel that the agent has opened.
     """
 
     def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any], sink: TransferSink | None = None) -> None:
         self._driver = driver
         self._sink = sink or TransferSink(driver.engine.session, driver.engine.new_event)
         self._sink.path = params.get("path")
+        if self._sink.number:
+            return
         try:
             driver.perform(driver.engine.open, kind, bounded(params), self._sink)
         except Cancelled:
             self.abandon()
             raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether the channel has ended."""
+        return self._sink.ended
 
     def opened(self) -> dict[str, Any]:
         """Wait until the channel is opened; returns the fields of ``Opened``. Raises the agent's typed error if it refuses."""

@@ -1,7 +1,7 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """A local port that reaches a TCP port in the sandbox: one channel per connection.
 
-Owns the listener and the two directions of every connection. Made by ``sandbox.tunnel(port)``.
+Owns the listener, its connections and their ends; ``forwarding`` carries their bytes. Made by ``sandbox.tunnel(port)``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from holdfast._sync.forwarding import carry
 from holdfast._sync.transfers import Transfer
 from holdfast._errors import HoldfastError, InvalidArgumentError, PortUnreachableError
 from holdfast._public import public
@@ -91,11 +92,7 @@ class Tunnel:
             transfer = Transfer(self._sandbox._attached(), "tunnel", self._params)
             self._open.add(transfer)
             transfer.opened()
-            self._background.start(self._up, stream, transfer, name="holdfast-tunnel-up")
-            while data := transfer.read():
-                stream.write(data)
-            stream.write_eof()
-            transfer.closed()
+            carry(stream, transfer, self._background)
         except HoldfastError as why:
             self.last_error = why
         except OSError:
@@ -104,14 +101,6 @@ class Tunnel:
             if transfer is not None:
                 self._open.discard(transfer)
                 transfer.stop()
-
-    def _up(self, stream: Stream, transfer: Transfer) -> None:
-        try:
-            while data := stream.read():
-                transfer.write(data)
-            transfer.write(b"", eof=True)
-        except (HoldfastError, OSError):
-            transfer.stop()
 
     def close(self) -> None:
         """Stop listening and end all connections."""

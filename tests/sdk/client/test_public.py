@@ -22,7 +22,21 @@ from holdfast_wire.errors import TABLE
 
 from infra.scripts import generate_sync
 
-OBJECTS = ["SandboxClient", "Sandbox", "Files", "Images", "Group", "Shell", "CommandStream", "Process", "Terminal", "Tunnel", "Watch"]
+OBJECTS = [
+    "SandboxClient",
+    "Sandbox",
+    "Files",
+    "Images",
+    "Group",
+    "Shell",
+    "CommandStream",
+    "Process",
+    "Terminal",
+    "Tunnel",
+    "Watch",
+    "Listener",
+    "Connection",
+]
 ERRORS = frozenset(
     """
     ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError ClientClosedError CommandFailedError

@@ -12,7 +12,7 @@ from ssl import SSLContext
 from typing import Any
 
 from holdfast._transport.aio.events import Background, Event
-from holdfast._transport.rest.answer import KEEPALIVE, is_readable
+from holdfast._transport.rest.answer import KEEPALIVE, RESET, is_readable
 from holdfast._urls import ServiceAddress
 
 _MOST_BYTES = 128 * 1024
@@ -35,6 +35,14 @@ async def connect(address: ServiceAddress, tls: SSLContext | None, timeout_s: fl
         raise
     for option in KEEPALIVE:
         stream.transport.get_extra_info("socket").setsockopt(*option)
+    return stream
+
+
+async def dial(host: str, port: int, timeout_s: float) -> Stream:
+    """A connection to an address of this machine or its network. Raises ``TimeoutError``, OSError, ``UnicodeError``."""
+    stream = Stream()
+    async with asyncio.timeout(timeout_s):
+        await asyncio.get_running_loop().create_connection(lambda: stream, host, port)
     return stream
 
 
@@ -110,6 +118,11 @@ class Stream(asyncio.Protocol):
     async def close(self) -> None:
         """Close the connection once all bytes are sent."""
         self.transport.close()
+
+    def reset(self) -> None:
+        """Close the connection at once, by a reset, so that the other side does not take it for an end."""
+        self.transport.get_extra_info("socket").setsockopt(*RESET)
+        self.abort()
 
     def abort(self) -> None:
         """Close the connection at once. Does nothing in another event loop than its own."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ KEEPALIVE = [
     *[(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES if hasattr(socket, name)],
 ]
 """Socket options by which the loss of the service's machine is noticed after 25 s: an answer may take as long as a command runs."""
+RESET = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+"""The socket option by which closing a connection resets it."""
 KEPT = 20
 """Most idle connections that are kept. Connections in use are not limited: a create may wait an hour, and must not delay heartbeats."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from holdfast_wire.agent_errors import reported_end
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
-from holdfast_wire.frames import Failed, GoAway, Item
+from holdfast_wire.frames import Accepted, Failed, GoAway, Item
 from holdfast_wire.session.client_session import ClientSession
 from holdfast_wire.session.events import Attached, Lost, Silent, Writable
 
@@ -53,9 +53,9 @@ class Engine:
         self.sandbox_id = sandbox_id
         self.new_event = new_event
         if token is None:
-            self.session = ClientSession(os.urandom(16).hex(), os.urandom(32), options.timing)
+            self.session = ClientSession(os.urandom(16).hex(), os.urandom(32), options.timing, accepts=True)
         else:
-            self.session = ClientSession(token.session_id, token.secret, options.timing, take_over=True)
+            self.session = ClientSession(token.session_id, token.secret, options.timing, take_over=True, accepts=True)
             self.session.agent_epoch = token.agent_epoch  # an agent that has lost the session refuses it, instead of creating an empty one
         self.ready = new_event()
         self.error: HoldfastError | None = None
@@ -309,6 +309,8 @@ class Engine:
                     sink.fact(event)
                     if sink.ended:
                         sinks.pop(sink.number, None)
+                elif type(event) is Accepted and event.listener in sinks:
+                    sinks[event.channel] = sinks[event.listener].accepted(event)
             elif type(event) is Writable:
                 sink = sinks.get(event.channel)
                 if sink is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Close, Failed, Item, Write
+from holdfast_wire.frames import Accepted, Close, Failed, Item, Write
 from holdfast_wire.limits import DATA_BYTES
 from holdfast_wire.session.client_session import ClientSession
 
@@ -69,6 +69,10 @@ class Sink:
         if self.verdict is None:
             return from_agent(item.error, **facts)
         return typed(self.verdict, **{**from_agent(item.error).detail, **facts})
+
+    def accepted(self, item: Accepted) -> Sink:
+        """The sink of a connection to this channel, a listener."""
+        raise NotImplementedError
 
     def cancel(self, call: Any) -> None:
         """Cancel ``call``, a command of this channel."""

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast._transport.rest.answer import KEEPALIVE, is_readable
+from holdfast._transport.rest.answer import KEEPALIVE, RESET, is_readable
 from holdfast._transport.threads.events import Background
 from holdfast._urls import ServiceAddress
 
@@ -75,6 +75,14 @@ def connect(address: ServiceAddress, tls: SSLContext | None, timeout_s: float) -
     return Stream(connection)
 
 
+def dial(host: str, port: int, timeout_s: float) -> Stream:
+    """A connection to an address of this machine or its network. Raises ``TimeoutError``, OSError, ``UnicodeError``."""
+    connection = socket.create_connection((host, port), timeout=timeout_s)
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Stream(connection)
+
+
 def abort_all(streams: list[Stream]) -> None:
     """Close the connections. In a forked process this closes only its own descriptors, not those of its parent."""
     for stream in streams:
@@ -124,6 +132,11 @@ class Stream:
         except OSError:
             pass
         self.abort()
+
+    def reset(self) -> None:
+        """Close the connection at once, by a reset, so that the other side does not take it for an end."""
+        self._connection.setsockopt(*RESET)
+        self.close()
 
     def abort(self) -> None:
         """Close it at once."""
