@@ -111,6 +111,9 @@ def test_hostile_messages_are_escaped(agent: FakeAgent) -> None:
         ["cp", "a", "b"],
         ["cp", "sb:/a", "sb:/b"],
         ["port", "sb", "x"],
+        ["port", "--reverse", "sb", "x"],
+        ["port", "--reverse", "sb", "0"],
+        ["port", "--reverse", "sb", "80:host:"],
         ["create", "img", "--cpu", "many"],
     ],
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,6 +126,24 @@ def test_port(holdfast: Run, sandbox: str, stack: Any) -> None:
             port.terminate()
             assert port.wait(60) == 0
         serving.terminate()
+
+
+def test_port_in_reverse(holdfast: Run, sandbox: str, stack: Any, tmp_path: Path) -> None:
+    """A program in the sandbox, which has no network, reaches a server of this machine."""
+    (tmp_path / "greeting").write_text("hello from outside")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for target in (f"0:{server.server_port}", f"0:localhost:{server.server_port}", str(server.server_port)):
+            command = [sys.executable, "-m", "holdfast.cli", "port", "--reverse", sandbox, target]
+            with subprocess.Popen(command, env=stack.environment(), stdout=subprocess.PIPE, text=True) as port:
+                assert port.stdout is not None
+                address = port.stdout.readline().strip()
+                fetch = f"import urllib.request as u; print(u.urlopen('http://{address}/greeting', timeout=60).read().decode())"
+                assert holdfast("exec", sandbox, "python3", "-c", fetch).stdout == "hello from outside\n"
+                port.terminate()
+                assert port.wait(60) == 0
+        server.shutdown()
 
 
 def test_shell_reads_lines_from_a_pipe(holdfast: Run, sandbox: str) -> None:

@@ -122,7 +122,12 @@ As docker cp does:
     ),
     Command(
         "port", "forward a local port to a port of a sandbox, until interrupted", "ports:port", "SANDBOX PORT",
-        more="PORT is a port of the sandbox; LOCAL:PORT also chooses the port on this machine.",
+        Option("-R --reverse", "forward a port of the sandbox to a port of this machine, as ssh -R does"),
+        more="""
+PORT is a port of the sandbox; LOCAL:PORT also chooses the port on this machine.
+With --reverse programs in the sandbox reach a port of this machine at 127.0.0.1:PORT, also without a network: PORT is both ports,
+PORT:LOCAL or PORT:HOST:LOCAL names the other side. PORT 0 is any free port; the command prints it.
+""",
     ),
     Command(
         "logs", "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",

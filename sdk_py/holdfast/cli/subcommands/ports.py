@@ -1,4 +1,4 @@
-"""``port``: forwards a local port to a port of a sandbox, until interrupted."""
+"""``port``: forwards a local port to a port of a sandbox, or with ``--reverse`` the other way, until interrupted."""
 
 from __future__ import annotations
 
@@ -6,27 +6,47 @@ import signal
 import sys
 import threading
 
-from holdfast import SandboxClient
+from holdfast import Address, SandboxClient
 from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.output import print_json, print_line
 from holdfast.cli.sandbox_names import opened
 
 
 def port(arguments: Arguments) -> None:
-    local, separator, remote = arguments.port.rpartition(":")
-    if not remote.isdecimal() or (separator and not local.isdecimal()):
-        raise UsageError("a port must be written PORT or LOCAL:PORT", hint="write holdfast port SANDBOX 8000, or SANDBOX 9000:8000")
+    if arguments.reverse:
+        number, target = _reverse(arguments.port)
+    else:
+        local, separator, remote = arguments.port.rpartition(":")
+        if not remote.isdecimal() or (separator and not local.isdecimal()):
+            raise UsageError("a port must be written PORT or LOCAL:PORT", hint="write holdfast port SANDBOX 8000, or SANDBOX 9000:8000")
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    with (
-        SandboxClient() as client,
-        opened(client, arguments.sandbox) as sandbox,
-        sandbox.tunnel(int(remote), local_port=int(local or 0)) as address,
-    ):
-        if arguments.json:
-            print_json({"host": address.host, "port": address.port})
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    with SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+        if arguments.reverse:
+            with sandbox.listen(number, forward_to=target) as listener:
+                _print(listener.address, as_json=arguments.json)
+                stop.wait()
         else:
-            print_line(str(address))
-        sys.stdout.flush()
-        stop.wait()
+            with sandbox.tunnel(int(remote), local_port=int(local or 0)) as address:
+                _print(address, as_json=arguments.json)
+                stop.wait()
+
+
+def _reverse(text: str) -> tuple[int, tuple[str, int]]:
+    """The port in the sandbox, and the address of this machine's side. An IPv6 address is written in brackets."""
+    inside, _, target = text.partition(":")
+    host, _, local = target.rpartition(":")
+    local = local or inside
+    if not (inside.isdecimal() and local.isdecimal()) or not int(local):
+        hint = "write holdfast port --reverse SANDBOX 8000, SANDBOX 8000:9000 or SANDBOX 8000:HOST:9000"
+        raise UsageError("a reverse port must be written PORT, PORT:LOCAL or PORT:HOST:LOCAL", hint=hint)
+    return int(inside), (host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(local))
+
+
+def _print(address: Address, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"host": address.host, "port": address.port})
+    else:
+        print_line(str(address))
+    sys.stdout.flush()
