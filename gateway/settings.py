@@ -111,8 +111,8 @@ class ControllerSettings:
     reconcile_interval_s: float = 10.0
     grace_s: float = 60.0
     """Nothing younger than this is declared missing, or removed as a leftover."""
-    collect_interval_s: float = 300.0
-    """How often the runtime removes what no sandbox needs any more."""
+    collect_interval_s: float = 15.0
+    """How often the runtime is asked to remove what no sandbox needs any more, and to probe what is due; it paces both by itself."""
     refill_interval_s: float = 0.5
     """How often warm pools are counted."""
     prepull_interval_s: float = 30.0

@@ -40,6 +40,8 @@ log = logging.getLogger("gateway.kubernetes")
 _UNISOLATED_GRACE_S = 10
 """Grace period of a sandbox that is ended because its network isolation failed: enough to notify its clients."""
 
+_COLLECT_S = 300.0
+"""How often unused policies are looked for."""
 _BATCH = 1000
 """Pods that are interpreted before other tasks run."""
 
@@ -63,6 +65,7 @@ class KubernetesRuntime:
         self._injection_choice = InjectionChoice(self.api, settings, self._nodes)
         self.injection = self._injection_choice.way
         self._images = ClusterImages(self.api, settings, self.injection)
+        self._collect_at = float("-inf")
 
     @property
     def images(self) -> Images | None:
@@ -178,13 +181,14 @@ class KubernetesRuntime:
         return None if self.settings.nodes_grow else await self._capacity.largest()
 
     async def collect(self) -> int:
-        """Remove egress policies that no sandbox needs any more, and return how many. Called periodically by the acting controller.
+        """Remove egress policies that no sandbox needs any more, if that is due, and return how many. Called periodically by the acting
+        controller.
 
         Also probes the network and the nodes if that is due, and ends the sandboxes whose requested network isolation does not work. None
         of these waits for another to succeed; what failed is raised at the end.
         """
         removed, network, nodes = await asyncio.gather(
-            self.policies.collect(time.time()), self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True
+            self._collect_policies(), self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True
         )
         leaks = not isinstance(network, BaseException) and await self._guard.leaks(network)
         ended = await self._end_unisolated() if leaks else 0
@@ -194,6 +198,14 @@ class KubernetesRuntime:
         if isinstance(removed, BaseException):
             raise removed
         return removed + ended
+
+    async def _collect_policies(self) -> int:
+        clock = asyncio.get_running_loop().time
+        if clock() < self._collect_at:
+            return 0
+        removed = await self.policies.collect(time.time())
+        self._collect_at = clock() + _COLLECT_S
+        return removed
 
     async def _end_unisolated(self) -> int:
         """End every sandbox that requested network isolation. The reason is annotated on its pod first, for every watcher to report."""

@@ -109,13 +109,15 @@ async def test_pods_of_a_pull_are_not_listed_as_sandboxes(images: Images, runtim
     assert (len(api.pods.names()), len(api.pods.all(SELECTOR))) == (3, 1)
 
 
+@pytest.mark.parametrize("slow_status", [False, True], ids=["in the status", "in an event first"])
 @pytest.mark.parametrize(
     ("image", "code", "words"),
     [("unknown-image", "image_not_found", "docker.io/library/unknown-image:latest: not found"), ("bad image", "image_not_found", "parse")],
 )
 async def test_an_image_that_cannot_be_pulled_is_reported_at_once_and_cleaned_up(
-    images: Images, api: FakeApi, image: str, code: str, words: str
+    images: Images, daemons: Daemons, api: FakeApi, image: str, code: str, words: str, slow_status: bool
 ) -> None:
+    daemons.slow_status = slow_status and image != "bad image"  # whose name the kubelet refuses by itself
     began = time.monotonic()
     with pytest.raises(HoldfastError, match=words) as caught:
         await images.pull(image)

@@ -16,6 +16,7 @@ from gateway.runtimes.base import EndAnnounced, RuntimeUnavailableError, Sandbox
 from gateway.runtimes.kubernetes.api.client import ApiError
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.settings import ControllerSettings
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.gateway.harness import serve
 from tests.kubernetes.conftest import QUICK, settings_for
@@ -88,6 +89,27 @@ async def test_without_a_verdict_the_wait_is_bounded_and_typed(
 async def test_a_create_with_open_network_does_not_wait_for_a_verdict(gateway: KubernetesRuntime, api: FakeApi) -> None:
     await gateway.create(order("sb-1", egress=INTERNET), CREATE_S)
     assert api.requests["get networkpolicies"] == 2, "the nodes' verdict for the profile and for the bundle, not the network's"
+
+
+async def test_creates_work_again_within_a_minute_of_the_repair_of_a_network(gateway: KubernetesRuntime, api: FakeApi) -> None:
+    """The controller of a cluster whose last probe, half a minute ago, found a leak; the plugin was repaired since."""
+    api.note_verdict(holds=False, leaks=True, age_s=30.0)
+    with pytest.raises(HoldfastError, match="cannot be isolated"):
+        await gateway.create(order("sb-1"), CREATE_S)
+    assert ControllerSettings().collect_interval_s <= 30.0
+    controllers = KubernetesRuntime(gateway.settings, "controller", QUICK)
+    with ProbePods(api).run():
+        await controllers.collect()
+
+    async def works() -> bool:
+        try:
+            await gateway.create(order("sb-2"), CREATE_S)
+        except HoldfastError:
+            return False
+        return True
+
+    await until_async(works, deadline_s=60, what="a create")
+    await controllers.aclose()
 
 
 @pytest.mark.alone

@@ -11,12 +11,14 @@ import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from holdfast_wire.bundle import AGENT_PORT
 
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
-from gateway.runtimes.kubernetes.cluster import network_probe
+from gateway.runtimes.kubernetes.cluster import network_probe, node_probes
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.support.until import until_async
 
@@ -24,6 +26,8 @@ IMAGE = os.environ.get("HOLDFAST_TEST_IMAGE", "docker.io/library/busybox:stable"
 DEBIAN = os.environ.get("HOLDFAST_TEST_DEBIAN", "docker.io/library/debian:stable")
 OUTSIDE = os.environ.get("HOLDFAST_TEST_OUTSIDE", "")
 """An address of this machine outside of the cluster's ranges, to which pods are routed."""
+CPU_SHARE = 0.02
+"""The part of a sandbox's cores that is reserved: the nodes of these tests are small."""
 CIDRS = tuple(filter(None, os.environ.get("HOLDFAST_CLUSTER_CIDRS", "").split(",")))
 
 
@@ -48,7 +52,7 @@ async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSe
             bundle_image=os.environ["HOLDFAST_BUNDLE_IMAGE"],
             sandbox_profile=os.environ.get("HOLDFAST_SANDBOX_PROFILE", "userns"),  # type: ignore[arg-type]
             bundle_injection=os.environ.get("HOLDFAST_BUNDLE_INJECTION", "auto"),  # type: ignore[arg-type]
-            cpu_request_share=0.02,
+            cpu_request_share=CPU_SHARE,
             unschedulable_patience_s=2.0,
             pull_patience_s=5.0,
             cluster_cidrs=CIDRS,
@@ -71,6 +75,19 @@ async def _note_verdict(api: Api, settings: KubernetesSettings) -> None:
         await network_probe.store_verdict(api, settings, _verdicts[0])
 
 
+async def require_image_volumes(settings: KubernetesSettings) -> None:
+    """Skip the running test where the nodes cannot mount a part of an image: containerd before 2.2."""
+    if not _volumes:
+        api = Api(kubeconfig(), 20.0)
+        try:
+            _volumes.append(await node_probes.probe(api, replace(settings, bundle_injection="auto")))
+        finally:
+            await api.aclose()
+    if _volumes[0].volume is False:
+        pytest.skip(f"needs nodes that mount a part of an image (containerd 2.2, CRI-O 1.33): {_volumes[0].volume_why}")
+
+
+_volumes: list[node_probes.NodeVerdict] = []
 _verdicts: list[network_probe.Verdict] = []
 
 

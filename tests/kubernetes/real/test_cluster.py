@@ -20,11 +20,12 @@ from holdfast_wire.errors import HoldfastError
 from gateway.model.options import Options, Volume
 from gateway.runtimes.base import EndAnnounced, SandboxEnded, Synced
 from gateway.runtimes.kubernetes.cluster import network_probe
+from gateway.runtimes.kubernetes.pods.manifest import Injection
 from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
-from tests.kubernetes.real.cluster import IMAGE, namespace
+from tests.kubernetes.real.cluster import CPU_SHARE, IMAGE, namespace, require_image_volumes
 from tests.support.requires import requires
 from tests.support.until import until_async
 
@@ -59,6 +60,7 @@ class TestOnACluster(RuntimeConformance):
 
     image = IMAGE
     unknown_image = "Not/A:Valid:Name"
+    cpu_reserved = CPU_SHARE
 
 
 @pytest.mark.parametrize(
@@ -176,16 +178,18 @@ async def test_a_missing_volume_is_reported_in_seconds(settings: KubernetesSetti
     await runtime.aclose()
 
 
-async def test_both_kinds_of_injection(settings: KubernetesSettings) -> None:
-    for injection in ("init", "image"):
-        runtime = KubernetesRuntime(replace(settings, bundle_injection=injection), "test-replica")
-        began = time.monotonic()
-        try:
-            await runtime.create(order(f"sb-{injection}", image=IMAGE), CREATE_S)
-            print(f"\n{injection}: ready after {time.monotonic() - began:.2f} s")
-        finally:
-            await runtime.delete(f"sb-{injection}")
-            await runtime.aclose()
+@pytest.mark.parametrize("injection", ["init", "image"])
+async def test_both_kinds_of_injection(settings: KubernetesSettings, injection: Injection) -> None:
+    if injection == "image":
+        await require_image_volumes(settings)
+    runtime = KubernetesRuntime(replace(settings, bundle_injection=injection), "test-replica")
+    began = time.monotonic()
+    try:
+        await runtime.create(order(f"sb-{injection}", image=IMAGE), CREATE_S)
+        print(f"\n{injection}: ready after {time.monotonic() - began:.2f} s")
+    finally:
+        await runtime.delete(f"sb-{injection}")
+        await runtime.aclose()
 
 
 async def test_the_network_enforces_what_is_declared(runtime: KubernetesRuntime, settings: KubernetesSettings) -> None:

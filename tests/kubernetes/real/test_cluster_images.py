@@ -21,7 +21,7 @@ from gateway.runtimes.kubernetes.cluster.images import ClusterImages
 from gateway.runtimes.kubernetes.names import PREPULL_SELECTOR
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
-from tests.kubernetes.real.cluster import DEBIAN, IMAGE, namespace
+from tests.kubernetes.real.cluster import DEBIAN, IMAGE, namespace, require_image_volumes
 from tests.kubernetes.stack import cluster_stack
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -37,6 +37,8 @@ async def settings() -> AsyncIterator[KubernetesSettings]:
 
 @pytest.mark.parametrize("injection", ["image", "init"])
 async def test_pulled_listed_and_removed(settings: KubernetesSettings, injection: Literal["image", "init"]) -> None:
+    if injection == "image":
+        await require_image_volumes(settings)
     runtime = KubernetesRuntime(replace(settings, bundle_injection=injection), "test-replica")
     images = runtime.images
     assert images is not None

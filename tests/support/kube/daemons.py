@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from .kubelet import PULLS
-from .objects import Entry, Object
+from .objects import Entry, Object, stamp
 from .rules import check_pod
 from .server import FakeApi
 
@@ -23,6 +23,8 @@ class Daemons:
     def __init__(self, api: FakeApi) -> None:
         self.api = api
         self.held = False
+        self.slow_status = False
+        """A failed pull is reported by an event, and not yet by the status of the pod, as for the first ten seconds on containerd."""
         self._sets = api.stores["daemonsets"]
         self._called: set[asyncio.Handle] = set()
 
@@ -78,6 +80,12 @@ class Daemons:
     def _status(self, pod: Object) -> dict[str, Any]:
         first = pod["spec"]["initContainers"][-1]
         pull_error = PULLS.get(first["image"])
+        if pull_error is not None and self.slow_status:
+            involved = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+            message = f'Failed to pull image "{first["image"]}": {pull_error[1]}'
+            warning = {"reason": "Failed", "type": "Warning", "message": message, "involvedObject": involved, "lastTimestamp": stamp()}
+            self.api.stores["events"].create({"metadata": {"name": f"event-{len(self.api.stores['events'].names())}"}, **warning})
+            pull_error = ("PodInitializing", "")
         if pull_error is None and not self.held:
             running = [{"name": "idle", "state": {"running": {}}, "ready": True}]
             return {"phase": "Running", "containerStatuses": running}

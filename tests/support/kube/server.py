@@ -63,9 +63,12 @@ class FakeApi:
         allocatable = {"cpu": "64", "memory": "256Gi", "pods": "5000"}
         self.stores["nodes"].create({"metadata": {"name": "node-1"}, "kind": "Node", "spec": {}, "status": {"allocatable": allocatable}})
 
-    def note_verdict(self, *, holds: bool, leaks: bool = False) -> None:
-        """Store the result of a probe as a controller does."""
-        store, text = self.stores["networkpolicies"], json.dumps({"holds": holds, "leaks": leaks, "detail": "planted", "at": time.time()})
+    def note_verdict(self, *, holds: bool, leaks: bool = False, age_s: float = 0.0) -> None:
+        """Store the result of a probe, which ran ``age_s`` seconds ago, as a controller does."""
+        store, text = (
+            self.stores["networkpolicies"],
+            json.dumps({"holds": holds, "leaks": leaks, "detail": "planted", "at": time.time() - age_s}),
+        )
         if "hf-canary" not in store.names():
             store.create({"kind": "NetworkPolicy", "metadata": {"name": "hf-canary"}, "spec": {}})
         store.merge("hf-canary", {"metadata": {"annotations": {"holdfast.dev/canary": text}}})

@@ -100,7 +100,7 @@ async def _profile(api: Api, settings: KubernetesSettings) -> Check:
     seen = await node_probes.known(api, settings)
     if seen is None or seen.users is None:
         why = "not probed yet" if seen is None else f"whether the nodes support it is not known: {seen.users_why}"
-        return _bad(f"{profile}: {what}; {why}", "the controller probes when it starts, and again every 5 minutes", required=False)
+        return _bad(f"{profile}: {what}; {why}", "the controller probes when it starts, and again every minute", required=False)
     if not seen.users:
         return _bad(f"{profile}: {what}; but {seen.users_why}", no_user_namespaces("").hint)
     return _good(f"{profile}: {what}, and a probe pod got a user namespace")

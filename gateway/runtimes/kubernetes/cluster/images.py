@@ -12,6 +12,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from holdfast_wire.errors import HoldfastError
 from gateway.runtimes.base import Image
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, refused
 from gateway.runtimes.kubernetes.names import COMPONENT, IMAGE, KEPT, MANAGED_BY, PREPULL, PREPULL_SELECTOR, SPEC, prepull_name
-from gateway.runtimes.kubernetes.pods.failures import Failure
+from gateway.runtimes.kubernetes.pods import pod_events
+from gateway.runtimes.kubernetes.pods.failures import Failure, event_failure
 from gateway.runtimes.kubernetes.pods.json_fields import moment
 from gateway.runtimes.kubernetes.pods.manifest import Injection, bundle_volume
 from gateway.runtimes.kubernetes.pods.profiles import CONFINED, confinement
-from gateway.runtimes.kubernetes.pods.status import read_pod
+from gateway.runtimes.kubernetes.pods.status import PodStatus, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from .probe_pods import placement
@@ -141,15 +143,25 @@ class ClusterImages:
             pause_s = min(pause_s * 1.5, _LOOK_MOST_S)
 
     async def _failure_of(self, daemon_set: dict[str, Any]) -> Failure | None:
-        """The first lasting failure of its pods."""
+        """The first lasting failure of its pods, by their status or, which shows it ten seconds sooner, by their kubelets' warnings."""
         now, selector = time.time(), f"{PREPULL}={daemon_set['metadata']['labels'][PREPULL]}"
+        waiting: dict[str, PodStatus] = {}
         async for pod in self._api.each(self._settings.pods_path, {"labelSelector": selector}, page=self._settings.page):
             owners = {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or []}
             if daemon_set["metadata"]["uid"] not in owners or pod["metadata"].get("deletionTimestamp"):
                 continue
-            found = read_pod(pod).failed(now, self._settings)
+            facts = read_pod(pod)
+            found = facts.failed(now, self._settings)
             if found is not None:
                 return found
+            if facts.placed and not facts.started:
+                waiting[facts.uid] = facts
+        image = (daemon_set["metadata"].get("annotations") or {}).get(IMAGE, "")
+        for warned in await pod_events.all_warnings(self._api, self._settings) if waiting else ():
+            of = waiting.get(warned.pod_uid)
+            failure = None if of is None else event_failure(warned.reason, warned.message, image, of.created_at)
+            if of is not None and failure is not None and replace(of, failure=failure).failed(now, self._settings) is not None:
+                return failure
         return None
 
     async def _all(self) -> list[dict[str, Any]]:

@@ -44,8 +44,8 @@ _CREATE_WAIT_S = 45.0
 _POLL_S = 0.5
 _RETRY_AFTER_S = 5
 _PROBE_EVERY_S = 6 * 3600.0
-_PROBE_AGAIN_S = 300.0
-"""After a probe that found a leak: a network may still be starting."""
+_PROBE_AGAIN_S = 20.0
+"""After a probe that found a leak: a network may still be starting, and creates are refused until a probe finds that it was repaired."""
 _PROBES, _PROBE_PAUSE_S = 5, 5.0
 """Without a verdict every create waits for one, so an inconclusive probe (no room, an image being pulled) is repeated soon."""
 _LISTEN = (

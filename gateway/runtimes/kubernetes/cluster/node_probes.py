@@ -40,7 +40,7 @@ _MESSAGE = 600
 """A container runtime names the cause at the end of a long message."""
 _REMEMBERED_S, _LOOK_AGAIN_S = 60.0, 2.0
 """How long a gateway uses a verdict; a missing or negative one is read again sooner."""
-_PROBE_EVERY_S, _PROBE_AGAIN_S = 6 * 3600.0, 300.0
+_PROBE_EVERY_S, _PROBE_AGAIN_S = 6 * 3600.0, 60.0
 """Nodes of another kind may join; after an incomplete or negative verdict it is probed again sooner."""
 _SCRIPT = f"""
 import json, os

@@ -3,7 +3,7 @@
 Owns the queries, and which events fail a create. A volume whose secret or config map is missing keeps a pod waiting for ever with nothing
 in its status, and a failed image pull appears in an event ten seconds before it appears in the status. One watch delivers the warnings of
 all pods (``pod_watch``); the events of a pod that stays slow are queried now and then. Without the right to read events this reports
-nothing. Called by ``creation`` and ``pod_watch``.
+nothing. Called by ``creation`` and ``pod_watch``, and by ``cluster.images`` for the pods that pull an image in advance.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ log = logging.getLogger("gateway.kubernetes")
 WARNINGS = "type=Warning,involvedObject.kind=Pod"
 """Field selector of the events that ``read_warning`` reads."""
 _MOST = 50
+_MOST_OF_ALL = 1000
 _MESSAGE = 2000
 _NO_SANDBOX = "FailedCreatePodSandBox"
 _REASONS = ("Failed", "InspectFailed", "FailedMount", _NO_SANDBOX)
@@ -86,10 +87,19 @@ async def warnings_of(api: Api, settings: KubernetesSettings, facts: PodStatus) 
     return [str(event.get("message") or "") for event in await _events(api, settings, facts)]
 
 
+async def all_warnings(api: Api, settings: KubernetesSettings) -> list[Warned]:
+    """The latest warnings about pods of the namespace. Never raises, as ``ask``."""
+    events = await _found(api, settings, WARNINGS, _MOST_OF_ALL)
+    return [warned for warned in map(read_warning, events) if warned is not None]
+
+
 async def _events(api: Api, settings: KubernetesSettings, facts: PodStatus) -> list[dict[str, Any]]:
-    selector = f"involvedObject.uid={facts.uid},type=Warning"
+    return await _found(api, settings, f"involvedObject.uid={facts.uid},type=Warning", _MOST)
+
+
+async def _found(api: Api, settings: KubernetesSettings, selector: str, most: int) -> list[dict[str, Any]]:
     try:
-        found = await api.get(f"/api/v1/namespaces/{settings.namespace}/events", {"fieldSelector": selector, "limit": str(_MOST)})
+        found = await api.get(f"/api/v1/namespaces/{settings.namespace}/events", {"fieldSelector": selector, "limit": str(most)})
     except ApiError as error:
         log.info("events cannot be read: %s", error.message)
         return []
