@@ -14,6 +14,12 @@ import sys
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.logs import configure_logging
 
+from session_agent.node import subordinate_ids
+
+if __name__ == "__main__":  # before the modules below, which ask for the user's id
+    subordinate_ids.enter()
+
+# ruff: noqa: I001
 from session_agent.node import doctor, recovery, settings
 from session_agent.node.images.store import ImageStore
 from session_agent.node.sandboxes import Sandboxes
@@ -21,11 +27,17 @@ from session_agent.node.server import NodeServer
 from session_agent.node.settings import NodeSettings
 
 
+log = logging.getLogger("session_agent.node")
+
+
 async def _serve(config: NodeSettings) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    if subordinate_ids.problem is not None:
+        why, fix = subordinate_ids.problem, subordinate_ids.problem.fix
+        log.warning("sandboxes have a single user id, without su, apt-get or other users: %s%s", why, f"; {fix}" if fix else "")
     images = ImageStore(config.images_dir, config.image_fallback)
     sandboxes = Sandboxes(config, images, privileged=os.geteuid() == 0)
     images.in_use = sandboxes.uses_image
@@ -40,7 +52,7 @@ async def _serve(config: NodeSettings) -> None:
     except BaseException:
         await server.stop()
         raise
-    logging.getLogger("session_agent.node").info("serving on %s", config.socket_path)
+    log.info("serving on %s", config.socket_path)
     await ended.wait()
     await server.stop()
 

@@ -30,7 +30,7 @@ from session_agent.node.kernel import freezer, rootfs
 from session_agent.node.kernel.cgroups import SandboxCgroup
 from session_agent.node.kernel.disks import LEAST_BYTES, Disk, Disks, discard
 from session_agent.node.kernel.hierarchies import Hierarchies
-from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS, IdMap
+from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS, IdMap, shared_ids
 from session_agent.node.kernel.network import NetworkHelper
 from session_agent.node.settings import NodeSettings, memory_dir
 from session_agent.node.zygote.launcher import Launcher
@@ -107,7 +107,7 @@ class ContainerFactory:
         self.disks: Disks | None = None
         """The disks; None if sandboxes cannot have their own."""
         self.space: DiskSpace | None = None
-        self._ranges = IdRanges(settings, memory_dir() if privileged else None)
+        self._ranges = IdRanges(settings, memory_dir() if privileged and not shared_ids() else None)
 
     async def create(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Container:
         """Create a container. Raises HoldfastError or OSError and then leaves nothing behind. *ahead*: no request waits for it yet."""
@@ -198,6 +198,8 @@ class ContainerFactory:
     def ids(self, slot: int) -> IdMap:
         if not self._privileged:
             return IdMap(0, 1)
+        if shared_ids():
+            return IdMap(0, shared_ids())
         # Without id-mapped mounts the layers are stored with the ids of the first range, and all sandboxes share it.
         number = slot if self._launcher.id_mapping else 0
         return IdMap(self._settings.id_base + number * LOW_IDS, LOW_IDS, self._settings.high_base + number * HIGH_IDS)

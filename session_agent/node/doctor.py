@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from session_agent.node import subordinate_ids
 from session_agent.node.kernel import disks, hierarchies, namespaces, network, rootfs, seccomp
 from session_agent.node.kernel import syscalls as sys_
 from session_agent.node.settings import MAX_SANDBOX_ID, MAX_SOCKET_PATH, NodeSettings, existing
@@ -35,6 +36,7 @@ def run(settings: NodeSettings) -> list[Check]:
         _kernel(),
         _namespaces(),
         _overlay(),
+        _ids(),
         _idmapped_mounts(settings),
         _cgroups(settings),
         _seccomp(),
@@ -112,9 +114,20 @@ def _overlay() -> Check:
     return _judged("overlay", _attempt(steps), "overlay can be mounted in a user namespace", fix)
 
 
+def _ids() -> Check:
+    """Whether sandboxes have more than one user id, and where from."""
+    problem = subordinate_ids.problem
+    if problem is not None:
+        detail = f"sandboxes have a single user id, without su, apt-get or other users: {problem}"
+        return Check("user ids", False, detail, problem.fix or "run the node as root", required=False)
+    shared = namespaces.shared_ids()
+    detail = f"sandboxes share {shared} ids of this user's own" if shared else "every sandbox has ids of its own"
+    return Check("user ids", True, detail, required=False)
+
+
 def _idmapped_mounts(settings: NodeSettings) -> Check:
-    if os.geteuid() != 0:
-        return Check("id-mapped mounts", True, "not needed: as a user every sandbox has the one id of the user", required=False)
+    if os.geteuid() != 0 or namespaces.shared_ids():
+        return Check("id-mapped mounts", True, "not needed: all sandboxes share the ids of the node's user", required=False)
     place = existing(settings.data_dir)
 
     def steps() -> None:

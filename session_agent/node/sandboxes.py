@@ -28,7 +28,7 @@ from session_agent.node.images.store import ImageStore
 from session_agent.node.images.upper import Copied
 from session_agent.node.kernel import cgroups, hierarchies, network
 from session_agent.node.kernel.disks import Disk, Disks, missing_requirement
-from session_agent.node.kernel.namespaces import IdMap
+from session_agent.node.kernel.namespaces import IdMap, shared_ids
 from session_agent.node.readiness import prepared, wait_ready
 from session_agent.node.request import CreateRequest
 from session_agent.node.sandbox import Sandbox
@@ -87,7 +87,7 @@ class Sandboxes:
     @property
     def stored_ids(self) -> IdMap | None:
         """The ids to which the image store has to change the owners of files, because the kernel cannot map ids; None if it can."""
-        return self._containers.ids(0) if self._privileged and not self._launcher.id_mapping else None
+        return self._containers.ids(0) if self._privileged and not self._launcher.id_mapping and not shared_ids() else None
 
     def get(self, sandbox_id: str) -> list[dict[str, Any]]:
         """The entry of ``list`` for this id."""

@@ -125,5 +125,6 @@ _PROBES: dict[str, Callable[[], str | None]] = {
     "namespaces": _namespaces,
     "redis": lambda: None if find_redis_server() else "no redis-server: run make setup",
     "memory file system": lambda: None if os.path.ismount("/dev/shm") else "/dev/shm is no file system of its own",
+    "subordinate ids": _program("newuidmap"),
     "root": lambda: None if os.geteuid() == 0 else "not root",
 }

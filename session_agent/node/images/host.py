@@ -13,6 +13,7 @@ import stat
 
 from session_agent.node.images import skeleton
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
+from session_agent.node.kernel.namespaces import shared_ids
 
 NAME = "host"
 _NAMES = "/opt/host/bin"
@@ -56,7 +57,10 @@ def build(path: str) -> None:
     for name, mode in _DIRECTORIES.items():
         skeleton.make_directory(os.path.join(path, name), mode)
     if os.geteuid() == 0:
-        os.chown(os.path.join(path, "home/user"), 1000, 1000)
+        home = os.path.join(path, "home/user")
+        os.chown(home, 1000, 1000)
+        if shared_ids():  # the node's user must be able to remove the folder, also without the node
+            os.chmod(home, 0o755)  # noqa: S103
     for name in _TREES:
         source = f"/{name}"
         if os.path.islink(source):

@@ -24,7 +24,7 @@ from typing import IO, Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images.links import MAX_PARTS, OPAQUE_XATTR, link_at, without_links
-from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS
+from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS, shared_ids
 
 _OVERLAY = "user.overlay."
 _ORIGIN_XATTR = "user.overlay.origin"
@@ -34,7 +34,7 @@ _ROOT_XATTRS = ("security.capability", "system.posix_acl_access", "system.posix_
 _ROOT = os.geteuid() == 0
 # Without root every file belongs to the node's own user, so these bits would have an effect on the machine.
 _MODE = 0o7777 if _ROOT else 0o1777
-_MAX_IDS = LOW_IDS + HIGH_IDS - 1
+_MAX_IDS = (shared_ids() or LOW_IDS + HIGH_IDS) - 1
 NOBODY = 65534
 """The owner, in a sandbox, of files whose owner's id is higher than the sandbox's ids."""
 WHITEOUT = ".wh."

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from session_agent.node.kernel import rootfs
 from session_agent.node.kernel import syscalls as sys_
+from session_agent.node.kernel.namespaces import shared_ids
 
 LEAST_BYTES = 64 << 20
 """Smaller disks are kept in memory: the file system would consist mostly of its own tables."""
@@ -150,7 +151,7 @@ class Disks:
 
 def missing_requirement(directory: str) -> str:
     """Why no disk can be created on this machine; empty if a test disk was created."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or shared_ids():
         return "only root can use loop devices"
     if not _mkfs():
         return "there is no mkfs.ext4"

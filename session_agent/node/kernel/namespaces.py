@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import resource
 import signal
@@ -57,6 +58,8 @@ class IdMap:
     @property
     def extents(self) -> tuple[tuple[int, int, int], ...]:
         """The ranges as (first id inside, first id outside, number of ids)."""
+        if self.base == 0 and self.count > 1:  # shared ids: the kernel wants each range to lie in one range of the outer namespace
+            return (0, 0, 1), (1, 1, self.count - 1)
         low = (0, self.base, self.count)
         return (low, (self.count, self.high_base, HIGH_IDS)) if self.high_base else (low,)
 
@@ -88,6 +91,25 @@ class IdMap:
     def inside(self, number: int) -> int | None:
         """The id inside for the id *number* outside."""
         return next((first + number - base for first, base, count in self.extents if base <= number < base + count), None)
+
+
+@functools.cache
+def shared_ids() -> int:
+    """For root of a user namespace with few ids, which all sandboxes then share: their number, from 0 on. Else 0.
+
+    A node in a container is such a root, and one with the subordinate ids of its user.
+    """
+    if os.geteuid() != 0:
+        return 0
+    counts = []
+    for kind in ("uid", "gid"):
+        with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
+            rows = sorted(tuple(map(int, line.split())) for line in file)
+        count = 0
+        for first, _, number in rows:
+            count += number if first == count else 0
+        counts.append(count)
+    return 0 if min(counts) > 1 << 31 else min(*counts, LOW_IDS)
 
 
 def write_id_maps(pid: int, extents: Sequence[tuple[int, int, int]], *, proc: str = "/proc") -> None:

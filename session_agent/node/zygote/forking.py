@@ -59,9 +59,9 @@ Entry = Callable[[dict[str, Any], int, int], object]
 class Zygote:
     """Answers the node's requests, one at a time, over a sequenced-packet socket."""
 
-    def __init__(self, control: socket.socket, entry: Entry, warm_up: Callable[[], object], directory: str, *, own_namespace: bool) -> None:
+    def __init__(self, control: socket.socket, entry: Entry, warm_up: Callable[[], object], directory: str, mode: str) -> None:
         """*directory* is any directory that only the node uses. Afterwards no path leads to the machine's files or modules any more."""
-        if own_namespace:
+        if mode == "own":
             namespaces.enter_own_user_namespace()
         else:
             namespaces.keep_capabilities_across_uids()
@@ -69,12 +69,12 @@ class Zygote:
             syscalls.unshare(syscalls.CLONE_NEWNS)
         # Later mounts of the machine (such as a data disk) are propagated to this namespace, but none of its mounts to the machine.
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)
-        self._own_namespace = own_namespace
+        self._makes_devices = mode == "init"
         self._control = control
         self._entry = entry
         self._warm_up = warm_up
         """Goes through what every agent does first, so that a spare has its own copy of the memory this writes to."""
-        self._filters = [seccomp.build(network=network, one_id=own_namespace) if seccomp.supported() else None for network in (False, True)]
+        self._filters = [seccomp.build(network=network, one_id=mode == "own") if seccomp.supported() else None for network in (False, True)]
         self._last_capability = last_capability()
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -108,7 +108,7 @@ class Zygote:
         opened = DetachedMounts((), ())
         try:
             with self.mounts.outside():
-                opened = rootfs.open_layers(root, fds.get("disk"), None if self._own_namespace else ids.base)
+                opened = rootfs.open_layers(root, fds.get("disk"), ids.base if self._makes_devices else None)
             with namespaces.owned_by(ids):
                 pid, pidfd = syscalls.fork_into(namespaces.ISOLATION | syscalls.CLONE_PARENT, self._tid_address)
                 if pid == 0:
@@ -145,7 +145,7 @@ class Zygote:
             if os.read(mapped, 1) != b"1":
                 os._exit(70)
             namespaces.become_root_inside(ids)
-            if ids.count == 1:
+            if not self._makes_devices:  # these sandboxes share their ids
                 namespaces.bound_counts()
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
@@ -285,7 +285,7 @@ def main(argv: list[str]) -> int:
     try:
         _preload()
         entry = load_entry(argv[2])
-        zygote = Zygote(control, entry, load_warm_up(argv[2]), argv[4], own_namespace=argv[3] == "own")
+        zygote = Zygote(control, entry, load_warm_up(argv[2]), argv[4], argv[3])
     except Exception as error:  # noqa: BLE001 - the node must report the reason
         traceback.print_exc()
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])

@@ -22,6 +22,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.descriptors import until_readable
 from session_agent.node.kernel.hierarchies import Hierarchies
+from session_agent.node.kernel.namespaces import shared_ids
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Launcher:
         """Start the zygote. Raises HoldfastError(runtime_unavailable) with the zygote's message if it cannot work on this machine."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        mode = "init" if self._privileged else "own"
+        mode = ("mapped" if shared_ids() else "init") if self._privileged else "own"
         argv = [sys.executable, "-m", "session_agent.node.zygote", str(theirs.fileno()), self._settings.agent_entry]
         # Without the node's own environment, which must not be in a sandbox's memory.
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
