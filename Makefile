@@ -72,7 +72,7 @@ bundle: .venv/.stamp ## Build the folder that is injected into images, and an im
 images: ## Build the images of gateway and bundle (REGISTRY, TAG, ARGS=--push)
 	@exec infra/scripts/build $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(TAG),--tag $(TAG)) $(ARGS)
 
-deploy: .venv/.stamp ## Put Holdfast on the cluster that kubectl reaches (OVERLAY=dev|generic|aks|knative, REGISTRY, TAG)
+deploy: .venv/.stamp ## Put Holdfast on the cluster that kubectl reaches (OVERLAY=dev|generic|aks|knative, REGISTRY, TAG, MIRROR, PULL_SECRET)
 	@exec $(PY) -m infra.scripts.deploy apply $(OVERLAY) $(ARGS)
 
 cluster: .venv/.stamp ## Bring up a cluster for development (kind, k3d or minikube) and deploy dev on it (ARGS="--tool kind", --delete)

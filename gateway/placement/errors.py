@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from holdfast_wire.errors import HoldfastError
 
+NO_ANSWER = "the placement store does not answer"
+
 
 class PlacementUnavailableError(HoldfastError):
     """The store is down. Safe to retry: every step is idempotent or guarded."""
 
-    def __init__(self, message: str = "the placement store does not answer") -> None:
+    def __init__(self, message: str = NO_ANSWER) -> None:
         super().__init__("placement_unavailable", message)
 
 

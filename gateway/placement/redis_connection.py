@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import socket
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -19,6 +21,7 @@ from typing import Any
 from hiredis import pack_command
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
     ClusterDownError,
     MasterDownError,
     NoPermissionError,
@@ -34,7 +37,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from gateway.settings import PlacementSettings
 
-from .errors import FencedError, PlacementUnavailableError, UnreadableError
+from .errors import NO_ANSWER, FencedError, PlacementUnavailableError, UnreadableError
 from .redis_address import RedisAddress
 
 Argument = str | bytes | int | float
@@ -88,6 +91,8 @@ class RedisConnection:
         self._address = RedisAddress(settings.redis_url, settings.connect_timeout_s)
         self._cluster = self._address.cluster
         self._retry_at = 0.0
+        self._why = ""
+        """Why the store did not answer last."""
         self._idle: list[_Kept] = []
         self._era = 0
         """Rises when the address may lead to another server than before: connections of an earlier era are made again before their use."""
@@ -133,8 +138,9 @@ class RedisConnection:
         Raises the first error among them.
         """
         clock = asyncio.get_running_loop().time
+        kept: _Kept | None = None
         if clock() < self._retry_at:
-            raise PlacementUnavailableError
+            raise PlacementUnavailableError(f"{NO_ANSWER}{self._why}")
         try:
             if self._cluster is not None:
                 async with TurnLimit(self._settings.step_timeout_s):
@@ -142,7 +148,7 @@ class RedisConnection:
             await self._wait_for_connection()
             try:
                 if clock() < self._retry_at:  # the step that used the connection before has found that the store is down
-                    raise PlacementUnavailableError
+                    raise PlacementUnavailableError(f"{NO_ANSWER}{self._why}")
                 kept = self._idle.pop() if self._idle else _Kept(self._address.make_connection())
                 try:
                     async with TurnLimit(self._settings.step_timeout_s):
@@ -165,7 +171,8 @@ class RedisConnection:
                 raise PlacementUnavailableError(f"the placement store refuses to be written to: {refusal}") from error
             self._retry_at = clock() + self._settings.rest_after_failure_s
             self._era += 1  # a server that vanished breaks no connection: each of them would use up a time limit
-            raise PlacementUnavailableError from error
+            self._why = _why(error, connecting=kept is not None and kept.connecting)
+            raise PlacementUnavailableError(f"{NO_ANSWER}{self._why}") from error
 
     async def _wait_for_connection(self) -> None:
         """Wait until a connection is free. Raises ``PlacementUnavailableError`` if all of them are in use for too long."""
@@ -191,8 +198,9 @@ class RedisConnection:
             was_open = connection.is_connected
             try:
                 if not was_open:
-                    kept.era = self._era
+                    kept.era, kept.connecting = self._era, True
                     await connection.connect()  # sending would connect, but not ask the Sentinels
+                    kept.connecting = False
                 answers, refused = await _answers_of(connection, packed, count)
             except BaseException as error:
                 await connection.disconnect(nowait=True)  # an answer may still arrive on it
@@ -211,13 +219,14 @@ class RedisConnection:
 
 
 class _Kept:
-    """A connection, and the era in which it was opened."""
+    """A connection, the era in which it was opened, and whether it is being opened or could not be."""
 
-    __slots__ = ("connection", "era")
+    __slots__ = ("connecting", "connection", "era")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.era = 0
+        self.connecting = False
 
 
 async def _answers_of(connection: Any, packed: bytes, count: int) -> tuple[list[Any], ResponseError | None]:
@@ -231,6 +240,26 @@ async def _answers_of(connection: Any, packed: bytes, count: int) -> tuple[list[
         except ResponseError as error:
             failed = failed or error
     return answers, failed
+
+
+def _why(error: BaseException, *, connecting: bool) -> str:
+    """What an operator has to look at, without addresses: clients of the service read it, too."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, socket.gaierror):
+            return ": its name cannot be resolved (DNS)"
+        if isinstance(chain, ConnectionRefusedError):
+            return ": it refuses connections"
+        if isinstance(chain, AuthenticationError):
+            return ": it does not accept the password"
+        if isinstance(chain, ssl.SSLError):
+            return ": TLS fails"
+        chain = chain.__cause__ or chain.__context__
+    if not isinstance(error, TimeoutError):
+        return ""
+    return (
+        ": no connection to it within the time limit; its name may not be resolved (DNS)" if connecting else ": it exceeds the time limit"
+    )
 
 
 def _refusal(error: ResponseError) -> str | None:

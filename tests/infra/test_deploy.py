@@ -12,10 +12,11 @@ import pytest
 
 from gateway.auth import Keys
 from gateway.runtimes.kubernetes.cluster import node_probes
+from infra.scripts.deploy import __main__ as deploying
 from infra.scripts.deploy import checks, keys
 from infra.scripts.deploy.__main__ import main as deploy
 from infra.scripts.deploy.kubectl import DeployError, Kubectl
-from infra.scripts.deploy.render import MARK, SETTINGS, containers, marked, with_images
+from infra.scripts.deploy.render import MARK, SETTINGS, containers, marked, with_images, with_pull_secret
 from tests.infra.kustomize import render
 from tests.infra.overlays import K8S
 
@@ -36,6 +37,46 @@ def test_images_of_a_registry_and_marks_of_changed_settings() -> None:
     before = marks(manifests)
     marked(manifests, "another version of the Secret")
     assert all(mark != before[name] for name, mark in marks(manifests).items())
+
+
+def test_every_image_can_come_from_a_mirror_and_be_pulled_with_a_secret() -> None:
+    manifests = render(K8S / "overlays/dev")
+    with_images(manifests, "", "", "mirror.example.com/hub/")
+    with_pull_secret(manifests, "hub")
+    workloads = [one for one in manifests if containers(one)]
+    assert {one["metadata"]["name"] for one in workloads} == {"holdfast-gateway", "holdfast-controller", "holdfast-redis"}
+    assert all(one["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "hub"}] for one in workloads)
+    assert {container["image"] for one in workloads for container in containers(one)} == {
+        "holdfast-gateway:dev",
+        "mirror.example.com/hub/redis:7-alpine",
+    }
+    settings = next(one for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS)
+    assert settings["data"]["HOLDFAST_PULL_SECRETS"] == "hub"
+    settings["data"]["HOLDFAST_PULL_SECRETS"] = "theirs"
+    with_pull_secret(manifests, "hub")
+    assert all(one["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "hub"}] for one in workloads)
+    assert settings["data"]["HOLDFAST_PULL_SECRETS"] == "theirs"
+
+
+def test_a_workload_that_does_not_become_ready_is_reported_with_its_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As on a cluster whose DNS is broken: the pod's status says ContainersNotReady, only the log says why."""
+    unmet = {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "containers with unready status: [gateway]"}
+    status = {"phase": "Running", "conditions": [unmet], "containerStatuses": [{"state": {"running": {}}}]}
+    pods = json.dumps({"items": [{"metadata": {"name": "holdfast-gateway-1"}, "status": status}]})
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f"""#!/bin/sh
+case "$1 $2" in
+  "get pods") echo '{pods}' ;;
+  "logs holdfast-gateway-1") echo 'not ready: placement: its name cannot be resolved (DNS)' ;;
+  *) exit 1 ;;
+esac
+"""
+    )
+    kubectl.chmod(0o755)
+    why = deploying._why(Kubectl(str(kubectl)), "gateway")
+    assert "ContainersNotReady" in why
+    assert "    not ready: placement: its name cannot be resolved (DNS)" in why
 
 
 def marks(manifests: list[dict[str, Any]]) -> dict[str, str]:

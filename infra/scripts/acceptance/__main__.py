@@ -44,7 +44,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--overlay", default="", help="deploy this overlay first (default: test what is deployed)")
     parser.add_argument("--url", default="", help="URL of the service (default: a port forwarded by kubectl)")
     parser.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="API key (default: a temporary one)")
-    parser.add_argument("--image", default="busybox:stable", help="image of the sandboxes and bare pods (default: busybox:stable)")
+    parser.add_argument("--image", default=smoking.IMAGE, help=f"image of the sandboxes and bare pods (default: {smoking.IMAGE})")
     parser.add_argument("--cpu", default="100m", help="cpu of each sandbox; with much less an agent starts slowly (default: 100m)")
     parser.add_argument("--images", default="", metavar="NAME=IMAGE,…", help="images to test, each with a name for the report")
     parser.add_argument("--count", type=int, default=100, metavar="N", help="sandboxes of the burst (default: 100)")

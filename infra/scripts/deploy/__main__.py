@@ -6,6 +6,7 @@ Owns the command line and what is printed. Exit status 0 when everything runs, e
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ import yaml
 
 from infra.scripts.deploy import checks, keys, rotation
 from infra.scripts.deploy.kubectl import SYSTEM, DeployError, Kubectl
-from infra.scripts.deploy.render import Manifest, marked, render, with_images
+from infra.scripts.deploy.render import Manifest, marked, render, with_images, with_pull_secret
 
+_LOG_LINES = 5
 _WORKLOADS = ("StatefulSet", "Deployment")
 
 
@@ -28,6 +30,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     apply.add_argument("overlay", help="dev, generic, aks, knative, or a folder of yours")
     apply.add_argument("--registry", default=os.environ.get("REGISTRY", ""), help="registry of the images (default: as in the overlay)")
     apply.add_argument("--tag", default=os.environ.get("TAG", ""), help="tag of the images (default: as in the overlay)")
+    mirror, secret = os.environ.get("MIRROR", ""), os.environ.get("PULL_SECRET", "")
+    apply.add_argument("--mirror", default=mirror, help="registry of the images of others, which is Redis (default: as in the overlay)")
+    apply.add_argument("--pull-secret", default=secret, help="Secret of holdfast and holdfast-sandboxes with which all pods pull")
     apply.add_argument("--redis-url", help="URL of a Redis of yours, for the component redis-managed; stored in a Secret")
     apply.add_argument("--owner", default="admin", help="owner of the first API key (default: admin)")
     apply.add_argument("--key-file", type=Path, help="file for the first API key, readable by you alone (default: print the key)")
@@ -48,7 +53,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def apply(options: argparse.Namespace, cluster: Kubectl) -> None:
     manifests = render(cluster, options.overlay)
-    with_images(manifests, options.registry, options.tag)
+    with_images(manifests, options.registry, options.tag, options.mirror)
+    if options.pull_secret:
+        with_pull_secret(manifests, options.pull_secret)
     if options.show:
         print(yaml.safe_dump_all(manifests, sort_keys=False), end="")
         return
@@ -99,7 +106,7 @@ def _wait(cluster: Kubectl, manifest: Manifest, timeout_s: int) -> None:
 
 
 def _why(cluster: Kubectl, component: str) -> str:
-    """Status and conditions of the pods of a component."""
+    """Status and conditions of the pods of a component, and the last lines of the log of one that runs and is not ready."""
     found = cluster.get("pods", "--namespace", SYSTEM, "--selector", f"app.kubernetes.io/component={component}") or {}
     found_lines = []
     for pod in found.get("items", ()):
@@ -108,6 +115,10 @@ def _why(cluster: Kubectl, component: str) -> str:
         unmet = [one for one in status.get("conditions", ()) if one.get("status") != "True" and one.get("message")]
         reasons = [f"{one.get('reason', '')}: {one.get('message', '')}" for one in (*waiting, *unmet)]
         found_lines.append(f"  {name}: {status.get('phase')}; {'; '.join(reasons) or 'no reason given'}")
+        if unmet and any("running" in one.get("state", {}) for one in status.get("containerStatuses", ())):
+            with contextlib.suppress(DeployError):  # the log may not be readable, and is an addition
+                log = cluster.run("logs", name, "--namespace", SYSTEM, f"--tail={_LOG_LINES}")
+                found_lines += [f"    {line}" for line in log.splitlines()]
     return "\n".join(found_lines) or f"  there is no pod: kubectl describe --namespace {SYSTEM} replicaset shows why"
 
 

@@ -37,16 +37,14 @@ def render(cluster: Kubectl, overlay: str) -> list[Manifest]:
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-def with_images(manifests: list[Manifest], registry: str, tag: str) -> None:
-    """Use ``registry`` and ``tag`` for the images of this project; an empty value keeps that of the overlay.
-
-    The image of Redis is not changed.
-    """
+def with_images(manifests: list[Manifest], registry: str, tag: str, mirror: str = "") -> None:
+    """Use ``registry`` and ``tag`` for the images of this project, and ``mirror`` for those of others (Redis); an empty value keeps that of
+    the overlay."""
 
     def moved(reference: str) -> str:
         name, _, version = reference.rpartition("/")[2].partition(":")
         if name not in _OURS:
-            return reference
+            return f"{mirror.rstrip('/')}/{reference.rpartition('/')[2]}" if mirror else reference
         return f"{registry + '/' if registry else ''}{name}:{tag or version or 'latest'}"
 
     for manifest in manifests:
@@ -54,6 +52,17 @@ def with_images(manifests: list[Manifest], registry: str, tag: str) -> None:
             container["image"] = moved(container["image"])
         if manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] == SETTINGS:
             manifest["data"]["HOLDFAST_BUNDLE_IMAGE"] = moved(manifest["data"]["HOLDFAST_BUNDLE_IMAGE"])
+
+
+def with_pull_secret(manifests: list[Manifest], secret: str) -> None:
+    """Let every pod of the deployment pull with this Secret, and the sandboxes too, unless the overlay names theirs."""
+    for manifest in manifests:
+        if containers(manifest):
+            spec = manifest["spec"]["template"]["spec"]
+            if {"name": secret} not in spec.setdefault("imagePullSecrets", []):
+                spec["imagePullSecrets"].append({"name": secret})
+        if manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] == SETTINGS:
+            manifest["data"].setdefault("HOLDFAST_PULL_SECRETS", secret)
 
 
 def marked(manifests: list[Manifest], redis_version: str = "") -> None:

@@ -24,6 +24,8 @@ from typing import Any
 from infra.scripts.deploy.kubectl import SYSTEM, DeployError, Kubectl
 from infra.scripts.smoke import episodes
 
+IMAGE = "busybox:stable"
+"""The image that this and the acceptance test use unless another is named, so that a cluster needs one."""
 _SERVICE = "service/holdfast-gateway"
 _INSIDE = f"http://holdfast-gateway.{SYSTEM}.svc"
 _GATEWAYS = "app.kubernetes.io/component=gateway"
@@ -43,7 +45,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     way.add_argument("--context", default="")
     way.add_argument("--kubectl", default=os.environ.get("KUBECTL", "kubectl"))
     what = parser.add_argument_group("what to do")
-    what.add_argument("--image", default="busybox", help="image of the sandboxes (default: busybox)")
+    what.add_argument("--image", default=IMAGE, help=f"image of the sandboxes (default: {IMAGE})")
     what.add_argument("--count", type=int, default=1, metavar="N", help="sandboxes at a time (default: 1)")
     what.add_argument("--cpu", default="100m")
     what.add_argument("--memory", default="256Mi")
