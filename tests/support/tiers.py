@@ -44,7 +44,7 @@ SLOW = (
     "recipes/pipeline/test_commands",
     "recipes/pipeline/test_documentation",
     "recipes/pipeline/test_managed",
-    "recipes/proxy/test_relay",
+    "recipes/proxy/test_listening",
     "recipes/swe/test_commands",
     "recipes/swe/test_factory",
     "recipes/swe/test_job",

@@ -172,24 +172,32 @@ class Listener:
         if sink.error is not None and not self._closed:
             raise sink.error
 
-    def close(self) -> None:
-        """Stop listening. Connections that wait are reset; those that were passed to a handler or forwarded end too, and others go on."""
+    def close(self, grace_s: float = 0.0) -> None:
+        """Stop listening. Connections that wait are reset; those that were passed to a handler or forwarded end too, and others go on.
+
+        ``grace_s``: how long connections that were passed on may take to end by themselves.
+        """
         self._listeners.discard(self)
         if self._closed:
             return
         self._closed = True
         self._transfer.stop()
         self._sink.changed.set()
+        self._settle(grace_s)
         for transfer in list(self._served):
             transfer.stop()
-        end = time.monotonic() + _CLOSE_S
         self._sink.over.wait(_CLOSE_S)  # the port is free then
         self._sink.over.set()
+        self._settle(_CLOSE_S)
+        self._background.stop()
+
+    def _settle(self, limit_s: float) -> None:
+        """Wait until no connection is served."""
+        end = time.monotonic() + limit_s
         while self._served and (left := end - time.monotonic()) > 0 and self._driver.engine.error is None:
             self._settled.clear()
             if self._served:
                 self._settled.wait(left)
-        self._background.stop()
 
     # Handlers ---------------------------------------------------------------------------------------------------
 

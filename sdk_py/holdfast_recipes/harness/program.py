@@ -1,6 +1,6 @@
 """A third-party command-line agent as a harness: it runs in the sandbox, and a policy answers its model calls (C4.2).
 
-Owns one such run: relay, session, the program's files and variables, its time, its patch, and the cause of its end. A ``Program``
+Owns one such run: its port, session, files and variables, its time, its patch, and the cause of its end. A ``Program``
 describes the differences between programs (``programs`` has three). A run that failed is a value; ``run_program`` raises only when
 it is cancelled.
 """
@@ -15,12 +15,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from holdfast import AsyncProcess, AsyncSandbox, CommandResult, HoldfastError, SpawnError
+from holdfast import AsyncListener, AsyncProcess, AsyncSandbox, CommandResult, HoldfastError, SpawnError
 
 from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.policy.base import ContextLengthError, Generation, Policy, PolicyError, PolicyUnavailableError
 from holdfast_recipes.proxy.branches import Call, Sample
-from holdfast_recipes.proxy.relay_link import RelayError, RelayLink
 from holdfast_recipes.proxy.server import Proxy
 from holdfast_recipes.proxy.session import Session, SessionLimits
 
@@ -32,11 +31,13 @@ HOME = "/var/tmp/holdfast-harness"
 helper programs under /tmp."""
 _KEPT_BYTES = 64 * 1024
 _GRACE_S = 10.0
+_SETTLE_S = 0.5
+"""How long connections may take to end after the program: whether it read an answer is seen from their end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How to start an agent in a sandbox. ``argv``, ``env`` and ``files`` (paths under its home) may hold ``${url}`` (of the relay,
+    """How to start an agent in a sandbox. ``argv``, ``env`` and ``files`` (paths under its home) may hold ``${url}`` (of the proxy,
     without ``/v1``), ``${key}``, ``${model}``, ``${prompt}``, ``${home}`` and ``${workdir}``. Its images bring the program itself."""
 
     name: str
@@ -177,25 +178,23 @@ class _Run:
         self._workdir, self._user, self._prompt = workdir, user, prompt
         self.exit_code: int | None = None
         self.output = ""
+        self._unreachable = False
 
     async def play(self, proxy: Proxy) -> End:
         try:
             base = await self._git("rev-parse", "HEAD")
-            async with RelayLink(self._sandbox, proxy.address, user=self._user) as relay:
-                values = {"url": relay.url, "key": self._session.key, "model": proxy.model, "prompt": self._prompt}
+            async with self._sandbox.listen(forward_to=proxy.address) as listener:
+                url = f"http://{listener.address}"
+                values = {"url": url, "key": self._session.key, "model": proxy.model, "prompt": self._prompt}
                 process = await self._start({**values, "home": HOME, "workdir": self._workdir})
-                await self._finish(process, relay)
-                lost = relay.failure if relay.ended.is_set() else None
-            if isinstance(lost, HoldfastError):
-                return _fault(lost)
+                await self._finish(process, listener)
+                await listener.close(_SETTLE_S)
             self.patch = await self._diff(base)
         except SpawnError:
             return End(Status.ABORTED, Blame.ENVIRONMENT, "program_not_found")
-        except RelayError as error:
-            return End(Status.ABORTED, Blame.ENVIRONMENT, "no_python" if error.missing else "relay_failed")
         except HoldfastError as error:
             return _fault(error)
-        return judged(self.result, self._session, relay_lost=lost is not None)
+        return judged(self.result, self._session, unreachable=self._unreachable)
 
     async def _start(self, values: Mapping[str, str]) -> AsyncProcess:
         def filled(text: str) -> str:
@@ -219,11 +218,12 @@ class _Run:
             keep="tail",
         )
 
-    async def _finish(self, process: AsyncProcess, relay: RelayLink) -> None:
+    async def _finish(self, process: AsyncProcess, listener: AsyncListener) -> None:
         """Wait for the program; one that can get no further answer is given a moment to end by itself, and then killed."""
-        waits = [asyncio.ensure_future(work) for work in (process.wait(), relay.ended.wait(), self._session.out_of_steps.wait())]
+        waits = [asyncio.ensure_future(work) for work in (process.wait(), listener.wait(), self._session.out_of_steps.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            self._unreachable = waits[1].done() and not waits[0].done()
             if not waits[0].done():
                 await asyncio.wait(waits[:1], timeout=_GRACE_S)
             if not waits[0].done():
@@ -236,7 +236,7 @@ class _Run:
         finally:
             for wait in waits:
                 wait.cancel()
-            await asyncio.wait(waits)
+            await asyncio.gather(*waits, return_exceptions=True)  # with the session both of the first end: ``process`` has the reason
 
     # The work ---------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class _Run:
         return result.stdout_bytes.decode("utf-8", "surrogateescape").removesuffix("\n") if result.ok and not result.truncated else None
 
 
-def judged(result: CommandResult | None, session: Session, *, relay_lost: bool = False) -> End:
+def judged(result: CommandResult | None, session: Session, *, unreachable: bool = False) -> End:
     """The cause of a program's end, from its result and its session.
 
     The policy answers for its own end and for the clock; a policy that did not answer is infrastructure; a program that never asked
@@ -283,8 +283,8 @@ def judged(result: CommandResult | None, session: Session, *, relay_lost: bool =
         return End(Status.ABORTED, Blame.INFRASTRUCTURE, "policy_unavailable" if unavailable else "policy_refused")
     if result.timed_out:
         return End(Status.TIMEOUT, Blame.POLICY, "wall_clock")
-    if relay_lost:
-        return End(Status.ABORTED, Blame.WORKLOAD, "relay_ended")
+    if unreachable:  # the sandbox ended its listener, which only its workload can have caused
+        return End(Status.ABORTED, Blame.WORKLOAD, "listener_ended")
     if result.exit_code and session.refused == "tokens":
         return End(Status.TRUNCATED, None, "tokens")
     if not session.calls:

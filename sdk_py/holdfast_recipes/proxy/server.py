@@ -1,7 +1,7 @@
 """The HTTP server that stands between third-party harnesses and a policy: three dialects, whole answers and streams (C4.2).
 
 Owns routes, keys and the life of connections. A request belongs to the session whose key it carries; the session
-handles its content. Listens on loopback: a sandbox without a network reaches it through ``relay_link``.
+handles its content. Listens on loopback: a sandbox without a network reaches it through ``sandbox.listen``.
 """
 
 from __future__ import annotations

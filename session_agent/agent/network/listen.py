@@ -260,10 +260,13 @@ class AcceptedConnection(SocketChannel):
 
     def _linger_if_closed(self) -> None:
         if self._discarding and self._transport is not None and self._linger is None and not self._over:
-            self._linger = self._loop.call_later(LINGER_S, self._finish, Closed(self._channel.number, self._counts()))
+            self._linger = self._loop.call_later(LINGER_S, self._give_up)
             if self._stalled and not self._transport.is_closing():
                 self._stalled = False
                 self._transport.resume_reading()
+
+    def _give_up(self) -> None:
+        self._finish(Closed(self._channel.number, self._counts()))
 
     def _stall(self) -> None:
         if not self._discarding:

@@ -141,7 +141,9 @@ class SocketChannel(Handler, asyncio.BufferedProtocol):
             self._transport.close()
 
     def _counts(self) -> dict[str, int]:
-        return {"sent": self._sent, "received": self._received}
+        """Bytes that the kernel has accepted for the program, and bytes that came from it."""
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return {"sent": self._sent - unsent, "received": self._received}
 
     def _finish(self, fact: Closed | Failed | None) -> None:
         if self._over:

@@ -13,7 +13,7 @@ import pytest
 from holdfast import AsyncSandbox, AsyncSandboxClient
 from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.harness.limits import MINI, Layer, Limit, Limits, RolloutLimits
-from holdfast_recipes.harness.program import PatientPolicy, Program, ProgramRun, run_program
+from holdfast_recipes.harness.program import End, PatientPolicy, Program, ProgramRun, run_program
 from holdfast_recipes.harness.programs import PROGRAMS
 from holdfast_recipes.policy.base import ContextLengthError, Generation, PolicyRefusedError, PolicyUnavailableError
 from holdfast_recipes.policy.scripted import ScriptedTokens, written
@@ -127,7 +127,6 @@ ENDS: list[tuple[str, Program, Limits, tuple[Status, Blame | None, str]]] = [
     ("steps", agent(), limits_of(steps=3), (Status.TRUNCATED, None, "steps")),
     ("stubborn", shell("python3 ~/agent.py; while :; do sleep 1; done"), limits_of(steps=1), (Status.TRUNCATED, None, "steps")),
     ("tokens", agent(), limits_of(tokens=2200), (Status.TRUNCATED, None, "tokens")),
-    ("relay", shell("pkill -9 -f '[R]EADY'; sleep 100"), limits_of(), (Status.ABORTED, Blame.WORKLOAD, "relay_ended")),
 ]
 
 
@@ -145,19 +144,23 @@ async def test_ends(
 
 
 @requires("busybox")
-async def test_an_image_without_python(stack: Stack, proxy: Proxy, tmp_path: Path) -> None:
+async def test_an_image_without_python_or_git(stack: Stack, proxy: Proxy, tmp_path: Path) -> None:
     busybox = static_busybox()
     assert busybox is not None
     for folder in ("bin", "testbed", "tmp", "var"):
         (tmp_path / folder).mkdir()
     shutil.copy(busybox, tmp_path / "bin/busybox")
-    for name in ("sh", "sleep"):
+    for name in ("sh", "wget"):
         (tmp_path / "bin" / name).symlink_to("busybox")
+    body = '{"model": "policy", "messages": [{"role": "user", "content": "hi"}]}'
+    program = shell(f"wget -q -O - --header 'x-api-key: '$KEY --post-data '{body}' $URL/v1/chat/completions")
     async with AsyncSandboxClient(stack.url, stack.key) as client:
         await client.images.import_(tmp_path, "without-python")
         async with await client.create_sandbox("without-python") as bare:
-            run = await run_program(shell("true"), bare, proxy, scripted(lambda prompt: "x"), "x", limits=limits_of())
-    assert (run.end.status, run.end.blame, run.end.reason) == (Status.ABORTED, Blame.ENVIRONMENT, "no_python"), run
+            run = await run_program(program, bare, proxy, scripted(lambda prompt: "an answer"), "x", limits=limits_of())
+    assert (run.end, run.exit_code, run.patch) == (End(Status.COMPLETED), 0, None), run
+    assert "an answer" in run.output
+    assert [call.finish for call in run.calls] == ["stop"]
 
 
 async def test_a_program_that_fails_after_its_work(sandbox: AsyncSandbox, proxy: Proxy) -> None:
@@ -245,7 +248,7 @@ async def test_cancelling_a_run_ends_its_program(sandbox: AsyncSandbox, proxy: P
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    left = await sandbox.exec("pgrep -af 'agent.py|sleep 5432[1]|READY' | grep -v pgrep")
+    left = await sandbox.exec("pgrep -af 'agent.py|sleep 5432[1]' | grep -v pgrep")
     assert left.stdout == ""
 
 

@@ -1,21 +1,15 @@
-"""The relay: programs in a sandbox without a network reach one server outside, many at once, streamed, held back, and cut off."""
+"""Programs in a sandbox without a network reach one server outside: many at once, streamed, held back, and cut off."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
 import json
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
-import holdfast_recipes.proxy.relay as inner
 import pytest
-from holdfast import AsyncSandbox, AsyncSandboxClient, SandboxLostError
-from holdfast_recipes.proxy.relay import DATA, HEAD, NUMBER, OPEN, READY, WINDOW
-from holdfast_recipes.proxy.relay_link import RelayError, RelayLink
+from holdfast import AsyncSandbox, AsyncSandboxClient, PortUnreachableError, SandboxLostError
 from holdfast_recipes.proxy.server import Proxy
 from holdfast_recipes.proxy.session import SessionLimits
 
@@ -65,23 +59,14 @@ async def serving(handler: Handler) -> AsyncIterator[tuple[str, int]]:
         await asyncio.gather(*tasks)
 
 
-def test_the_script_is_plain_python_of_2016() -> None:
-    source = Path(inner.__file__).read_text()
-    tree = ast.parse(source, feature_version=(3, 6))
-    names = {node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.Import)}
-    assert names == {"os", "selectors", "socket", "struct", "sys"}
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert len(source) < 64 * 1024  # it is one argument of a command line
-
-
 async def test_many_requests_at_once_without_a_network(sandbox: AsyncSandbox) -> None:
     async with Proxy(TOKENIZER) as proxy:
         session = proxy.open(scripted_policy("word " * 200))
-        async with RelayLink(sandbox, proxy.address) as relay:
+        async with sandbox.listen(forward_to=proxy.address) as listener:
             closed = await sandbox.exec(f"python3 -c 'import socket; socket.create_connection({proxy.address}, 3)'", timeout=60)
             assert closed.exit_code != 0  # the server itself is out of reach
             body = json.dumps(body_of("chat", [{"role": "user", "content": "task NUMBER"}], stream=True))
-            command = ["python3", "-c", CLIENT, relay.url + PATHS["chat"], session.key, "40"]
+            command = ["python3", "-c", CLIENT, f"http://{listener.address}" + PATHS["chat"], session.key, "40"]
             result = await sandbox.exec(command, input=body, timeout=120)
             assert result.ok, result.stderr
             answers = json.loads(result.stdout)
@@ -113,13 +98,13 @@ while piece := sock.recv(65536):
     back += piece
 print(len(back), back == data)
 """
-    async with serving(echo) as address, RelayLink(sandbox, address) as relay:
-        result = await sandbox.exec(["python3", "-c", script, str(relay.port)], timeout=120)
+    async with serving(echo) as address, sandbox.listen(forward_to=address) as listener:
+        result = await sandbox.exec(["python3", "-c", script, str(listener.address.port)], timeout=120)
     assert result.stdout == "10240000 True\n", result.stderr
 
 
 async def test_pieces_arrive_as_they_are_written(sandbox: AsyncSandbox) -> None:
-    """Each piece is answered before the next is sent: a relay that buffered them would deadlock."""
+    """Each piece is answered before the next is sent: one that buffered them would deadlock."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for number in range(20):
@@ -134,8 +119,8 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as sock, sock.mak
         both.flush()
         print(line)
 """
-    async with serving(serve) as address, RelayLink(sandbox, address) as relay:
-        result = await sandbox.exec(["python3", "-c", script, str(relay.port)], timeout=60)
+    async with serving(serve) as address, sandbox.listen(forward_to=address) as listener:
+        result = await sandbox.exec(["python3", "-c", script, str(listener.address.port)], timeout=60)
     assert result.stdout.count("piece") == 20
 
 
@@ -169,8 +154,8 @@ small = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 small.sendall(b"small\\n")
 print(small.recv(100))
 """
-    async with serving(flood) as address, RelayLink(sandbox, address) as relay:
-        process = await sandbox.start(["python3", "-c", script, str(relay.port)], timeout=120)
+    async with serving(flood) as address, sandbox.listen(forward_to=address) as listener:
+        process = await sandbox.start(["python3", "-c", script, str(listener.address.port)], timeout=120)
         async with asyncio.timeout(60):
             await full.wait()
         await process.write("now\n")
@@ -198,16 +183,16 @@ else:
     async with Proxy(TOKENIZER) as proxy:
         slow, quick = scripted_policy("one", held=True), scripted_policy("word " * 1000)
         held, written = proxy.open(slow), proxy.open(quick, limits=SessionLimits(new_tokens=100_000))
-        async with RelayLink(sandbox, proxy.address) as relay:
+        async with sandbox.listen(forward_to=proxy.address) as listener:
             body = json.dumps(body_of("chat", [{"role": "user", "content": "x"}], stream=True))
-            process = await sandbox.start(["python3", "-c", script, str(relay.port), held.key, "waits"], timeout=120)
+            process = await sandbox.start(["python3", "-c", script, str(listener.address.port), held.key, "waits"], timeout=120)
             await process.write(body)
             await process.close_stdin()
             await slow.prompts.get()
             await process.kill()
             async with asyncio.timeout(60):
                 await slow.cancelled.wait()
-            await sandbox.exec(["python3", "-c", script, str(relay.port), written.key, "reads"], input=body, timeout=60)
+            await sandbox.exec(["python3", "-c", script, str(listener.address.port), written.key, "reads"], input=body, timeout=60)
             async with asyncio.timeout(60):
                 while not written.calls or written.calls[0].finish != "cut":
                     await asyncio.sleep(0.01)
@@ -215,7 +200,7 @@ else:
     assert [call.finish for call in written.calls] == ["cut"]
 
 
-async def test_a_relay_that_is_closed_cuts_no_answer_that_was_taken(sandbox: AsyncSandbox) -> None:
+async def test_closing_the_listener_cuts_no_answer_that_was_taken(sandbox: AsyncSandbox) -> None:
     """A program may keep its connection open to the end, as opencode does."""
     script = """
 import http.client, sys, time
@@ -228,9 +213,9 @@ time.sleep(100)
     async with Proxy(TOKENIZER) as proxy:
         taken, held = proxy.open(scripted_policy("word " * 100)), proxy.open(scripted_policy("one", held=True))
         body = json.dumps(body_of("chat", [{"role": "user", "content": "x"}], stream=True))
-        async with RelayLink(sandbox, proxy.address) as relay:
+        async with sandbox.listen(forward_to=proxy.address) as listener:
             for session in (held, taken):
-                process = await sandbox.start(["python3", "-c", script, str(relay.port), session.key], timeout=100)
+                process = await sandbox.start(["python3", "-c", script, str(listener.address.port), session.key], timeout=100)
                 await process.write(body)
                 await process.close_stdin()
             chunk = await process.read(60)
@@ -260,110 +245,32 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as sock, sock.mak
     both.write(b"seen\\n"); both.flush()
     print(both.readline())
 """
-    async with serving(serve) as address, RelayLink(sandbox, address) as relay:
-        process = await sandbox.start(["python3", "-c", script, str(relay.port)], timeout=170)
+    async with serving(serve) as address, sandbox.listen(forward_to=address) as listener:
+        process = await sandbox.start(["python3", "-c", script, str(listener.address.port)], timeout=170)
         chunk = await process.read(60)
         assert chunk is None or "first" in chunk.text
         old = await asyncio.to_thread(stack.kill_process, "gateway")
         go_on.set()
         result = await process.wait(120)
         assert "second" in result.stdout
-        assert relay.failure is None
+        assert listener.last_error is None
         await asyncio.to_thread(stack.wait_restarted, "gateway", old)
         await asyncio.to_thread(stack.wait_ready)
-
-
-async def test_an_image_without_python_is_named_as_such(sandbox: AsyncSandbox) -> None:
-    with pytest.raises(RelayError, match="no Python") as caught:
-        async with RelayLink(sandbox, ("127.0.0.1", 1), pythons=("no-python", "/none/python3")):
-            pass
-    assert caught.value.missing
-    with pytest.raises(RelayError, match="ended") as caught:
-        async with RelayLink(sandbox, ("127.0.0.1", 1), pythons=("false",)):
-            pass
-    assert not caught.value.missing
-    async with RelayLink(sandbox, ("127.0.0.1", 1), pythons=("none", "false", "python3")) as relay:
-        assert relay.port
 
 
 async def test_a_server_that_is_away_resets_the_program(sandbox: AsyncSandbox) -> None:
     async with serving(lambda reader, writer: asyncio.sleep(0)) as address:
         pass
-    async with RelayLink(sandbox, address) as relay:
-        command = f"import socket; print(socket.create_connection(('127.0.0.1', {relay.port})).recv(5))"
+    async with sandbox.listen(forward_to=address) as listener:
+        command = f"import socket; print(socket.create_connection(('127.0.0.1', {listener.address.port})).recv(5))"
         result = await sandbox.exec(["python3", "-c", command], timeout=60)
         assert result.stdout == "b''\n" or "ConnectionReset" in result.stderr
-        assert not relay.ended.is_set()
+        assert isinstance(listener.last_error, PortUnreachableError)
 
 
-async def test_a_killed_relay_reports_a_failure(sandbox: AsyncSandbox) -> None:
-    async with RelayLink(sandbox, ("127.0.0.1", 1)) as relay:
-        assert relay._process is not None
-        await sandbox.exec(["kill", "-9", str(relay._process.pid)])
-        async with asyncio.timeout(60):
-            await relay.ended.wait()
-        assert isinstance(relay.failure, RelayError)
-
-
-async def test_a_deleted_sandbox_ends_its_relay(sandbox: AsyncSandbox) -> None:
-    async with RelayLink(sandbox, ("127.0.0.1", 1)) as relay:
+async def test_a_deleted_sandbox_ends_its_listener(sandbox: AsyncSandbox) -> None:
+    async with sandbox.listen(forward_to=1) as listener:
         await sandbox.client.get_sandbox(sandbox.id).delete()
-        async with asyncio.timeout(60):
-            await relay.ended.wait()
-        assert isinstance(relay.failure, SandboxLostError)
-
-
-HOSTILE = {
-    "a frame of 4 GiB": HEAD.pack(1, DATA, 2**32 - 1),
-    "more than its window": HEAD.pack(1, OPEN, 0) + HEAD.pack(1, DATA, WINDOW) + b"x" * WINDOW + HEAD.pack(1, DATA, 1) + b"x",
-    "a stream twice": HEAD.pack(1, OPEN, 0) * 2,
-    "a credit of no size": HEAD.pack(1, OPEN, 0) + HEAD.pack(1, 5, 1) + b"x",
-    "a stream after the other": b"".join(HEAD.pack(number, OPEN, 0) for number in range(1000)),
-}
-
-
-@pytest.mark.parametrize("what", HOSTILE)
-async def test_what_comes_out_of_a_sandbox_is_checked(sandbox: AsyncSandbox, what: str) -> None:
-    """A relay that its sandbox replaced: an invalid frame ends only this relay."""
-
-    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    stream = HEAD.pack(0, READY, 4) + NUMBER.pack(7) + HOSTILE[what]
-    python = "/tmp/python"
-    await sandbox.files.write(python, b"#!/bin/sh\ncat /tmp/stream\nexec sleep 100\n")
-    await sandbox.files.write("/tmp/stream", stream)
-    await sandbox.exec(["chmod", "+x", python])
-    async with serving(hold) as address, RelayLink(sandbox, address, pythons=(python,)) as relay:
-        async with asyncio.timeout(60):
-            await relay.ended.wait()
-        assert isinstance(relay.failure, RelayError | struct.error)
-
-
-async def test_frames_of_the_script(tmp_path: Path) -> None:
-    """The script by itself, on this machine: what it sends for a connection, and that it ends with its input."""
-    process = await asyncio.create_subprocess_exec(
-        "python3", "-I", "-u", inner.__file__, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    async def frame() -> tuple[int, int, bytes]:
-        assert process.stdout is not None
-        number, kind, size = HEAD.unpack(await process.stdout.readexactly(HEAD.size))
-        return number, kind, await process.stdout.readexactly(size)
-
-    number, kind, payload = await frame()
-    assert (number, kind) == (0, READY)
-    reader, writer = await asyncio.open_connection("127.0.0.1", NUMBER.unpack(payload)[0])
-    assert await frame() == (1, OPEN, b"")
-    writer.write(b"question")
-    assert await frame() == (1, DATA, b"question")
-    process.stdin.write(HEAD.pack(1, DATA, 6) + b"answer" + HEAD.pack(1, inner.EOF, 0))
-    assert await reader.read() == b"answer"
-    assert await frame() == (1, inner.CREDIT, NUMBER.pack(6))
-    writer.close()
-    assert await frame() == (1, inner.EOF, b"")
-    process.stdin.close()
-    async with asyncio.timeout(60):
-        assert await process.wait() == 0
+        with pytest.raises(SandboxLostError):
+            async with asyncio.timeout(60):
+                await listener.wait()
