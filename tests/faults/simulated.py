@@ -20,6 +20,7 @@ from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.engine import Engine
+from holdfast._transport.session.listen_sink import ConnectionSink, ListenSink
 from holdfast._transport.session.sinks import new_command, open_command
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import Hello
@@ -36,6 +37,7 @@ from session_agent.agent.session.sessions import HeldSession
 
 from .history import History, check
 from .load import classify_error
+from .simulated_callers import Callers
 
 OPTIONS = Options("http://simulated", "k", resume_timeout_s=1e9, connect_timeout_s=1e9)
 PIECES = (1, 300, 20_000, 120_000)
@@ -107,6 +109,7 @@ class Sandbox:
 
     def __init__(self, world: World, number: int) -> None:
         self.epoch = f"epoch-{number}"
+        self._callers = world.callers
         self.trace: list[str] = []
         self.history = History()
         self.jobs: list[Job] = []
@@ -122,9 +125,9 @@ class Sandbox:
         if held is None:
             if hello.agent_epoch:
                 raise HoldfastError("session_lost", "it is not here")
-            held = self.held[hello.session_id] = HeldSession(
-                AgentSession(hello.session_id, hello.secret, self.epoch), self.context, {"command": self._open}
-            )
+            session = AgentSession(hello.session_id, hello.secret, self.epoch)
+            factories = {"command": self._open, "listen": self._callers.opener}
+            held = self.held[hello.session_id] = HeldSession(session, self.context, factories)
         held.session.attach(hello, now)
         if held.connection is not None and held.connection is not wire:
             held.connection.fence()
@@ -152,6 +155,8 @@ class Client:
         self.calls: dict[str, Call] = {}
         self.wire: Wire | None = None
         self.retry_at = 0.0
+        self.listener: ListenSink | None = None
+        self.connections: dict[ConnectionSink, bytearray] = {}
 
 
 class World:
@@ -163,10 +168,12 @@ class World:
         self.faults = 0
         self.commands = 0
         self.unknown = 0
+        self.callers = Callers(self)
         self.sandbox = Sandbox(self, 0)
         self.ended: list[Sandbox] = []
         self.stale: list[Wire] = []
         self.client = Client(self, None)
+        self.callers.listen(self.client)
         self.sent_before: set[str] = set()
         """Commands that a killed client sent: an error that its successor gets does not prove that they did not start."""
         self.open: dict[str, dict[str, Any]] = {}
@@ -257,6 +264,7 @@ class World:
         if session.agent_epoch and before.engine.error is None and self.rng.random() < 0.5:
             token = SessionToken("sb", session.session_id, session.secret, session.agent_epoch)
         self.client = Client(self, token)
+        self.callers.listen(self.client)
         self.sent_before.update(self.open)
         for params in list(self.open.values()):
             self._call(params)
@@ -290,6 +298,7 @@ class World:
         self.sandbox = Sandbox(self, len(self.ended))
         self.open.clear()
         self.client = Client(self, None)
+        self.callers.listen(self.client)
 
     # Normal operation --- ---------------------------------------------------------------------------------------------
 
@@ -343,6 +352,9 @@ class World:
         elif chance < 0.85:
             for job in self.sandbox.jobs:
                 job.step(rng.choice(PIECES))
+            if rng.random() < 0.4 and len(self.callers.all) < 30:
+                self.callers.connect()
+            self.callers.serve(self.client)
         elif chance < 0.9:
             self.client.engine.tick(self.now)
             for held in self.sandbox.held.values():
@@ -369,12 +381,14 @@ class World:
                 self.ask()
             self.step(faults=True)
         for _ in range(20_000):
-            if not self.open:
+            if not self.open and self.callers.settled():
                 break
+            self.callers.serve(self.client, eager=True)
             self.step(faults=False)
             for job in self.sandbox.jobs:
                 job.step(PIECES[-1])
         assert not self.open, f"{sorted(self.open)} never had an outcome"
+        self.callers.check()
         for sandbox in (*self.ended, self.sandbox):
             verdict = check(sandbox.history, sandbox.trace)
             assert verdict.clean, verdict.violations

@@ -10,22 +10,34 @@ from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Gap, Hello
+from holdfast_wire.limits import FIRST_ACCEPTED
+from holdfast_wire.session import agent_session, client_session
+from holdfast_wire.session.client_session import ClientSession
 
 from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.records import Record, Records
 from session_agent.agent.output.spool import Spool, SpoolReader
 from session_agent.agent.session.delivery import Presenter
+from session_agent.agent.session.sessions import HeldSession
 from tests.support.planted import Plant, expect_caught
 
 from .simulated import Sandbox, Wire, World
+from .simulated_callers import Callers, ListenerHandler
 
 WORLDS = 500
 BATCH = 125
 
 
+@pytest.fixture(autouse=True)
+def _few_untaken_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world is too short for the limit there is."""
+    for end in (agent_session, client_session):
+        monkeypatch.setattr(end, "UNTAKEN", 2)
+
+
 @pytest.mark.parametrize("first", range(0, WORLDS, BATCH))
 def test_commands_run_at_most_once_whichever_process_dies(first: int) -> None:
-    faults = commands = unknown = 0
+    faults = commands = unknown = served = 0
     for seed in range(first, first + BATCH):
         world = World(seed)
         try:
@@ -35,9 +47,11 @@ def test_commands_run_at_most_once_whichever_process_dies(first: int) -> None:
         faults += world.faults
         commands += world.commands
         unknown += world.unknown
+        served += sum(caller.served for caller in world.callers.all)
     print(f"{BATCH} worlds, {commands} commands, {faults} deaths and cuts, {unknown} without a result")
     assert faults > 10 * BATCH, "too few faults to prove anything"
     assert 0 < unknown < commands / 2
+    assert served > 4 * BATCH
 
 
 # Bugs of one process that only the death of another reveals. Each must be detected within the seeds of one batch. ---------------
@@ -130,6 +144,33 @@ def _disconnected_readers_block_the_spool(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Spool, "_present", lambda self: self.readers)
 
 
+def _connections_are_not_taken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClientSession, "take", lambda self, number: None)
+
+
+def _connections_end_with_their_connection(patch: pytest.MonkeyPatch) -> None:
+    original = HeldSession.detached
+
+    def detached(self: HeldSession) -> None:
+        original(self)
+        for number in [number for number in self._handlers if number >= FIRST_ACCEPTED]:
+            self._handlers.pop(number).drop()
+
+    patch.setattr(HeldSession, "detached", detached)
+
+
+def _connections_are_reported_to_the_next_client_too(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Callers, "opener", _opener_of_the_newest)
+
+
+def _opener_of_the_newest(self: Callers, context: object, channel: Any) -> ListenerHandler:
+    handler = ListenerHandler(channel)
+    if channel.params.get("client") == id(self._world.client):
+        handler.queue = [dataclasses.replace(caller, sent=0, question_ended=False, over=False) for caller in self.all if caller.sent]
+        self.listener = handler
+    return handler
+
+
 PLANTED = [
     _a_repeated_id_runs_again,
     _a_record_is_removed_at_the_exit,
@@ -141,6 +182,9 @@ PLANTED = [
     _gaps_are_not_sent,
     _output_is_dropped_once_it_is_sent,
     _disconnected_readers_block_the_spool,
+    _connections_are_not_taken,
+    _connections_end_with_their_connection,
+    _connections_are_reported_to_the_next_client_too,
 ]
 
 
