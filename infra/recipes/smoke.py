@@ -22,7 +22,11 @@ from holdfast_server.embed import EmbeddedStack, running_stack
 
 TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("HOLDFAST_DATA", ".holdfast")) / "recipes"
-ENGINES = {"trl": ["trl", "trl_async", "slime", "datasets"], "verifiers": ["verifiers"], "verl": ["verl"]}
+ENGINES = {
+    "trl": ["trl", "trl_async", "slime", "datasets", "masks", "masks_trl"],
+    "verifiers": ["verifiers"],
+    "verl": ["verl", "masks_verl"],
+}
 """Engines with their files of tests, each in an environment of its own (`infra/scripts/engine_venv`). slime has none: its records import
 torch, so they are tested beside TRL, the real ones where HOLDFAST_SLIME_PATH names a checkout."""
 SANDBOX_PART_S = 90.0

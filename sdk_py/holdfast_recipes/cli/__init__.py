@@ -38,6 +38,12 @@ COMMANDS: dict[str, _Command] = {
         "tasks:equivalence",
         "holdfast recipes equivalence tasks/tasks.jsonl --most 100",
     ),
+    "tasks": _Command(
+        "screen tasks in sandboxes (leaks, flaky tests), or keep those of trainable difficulty",
+        "pools:tasks",
+        "holdfast recipes tasks screen tasks.jsonl --out screened --runs 5\n"
+        "holdfast recipes tasks band tasks.jsonl --runs-of run --high 0.5 --out pool",
+    ),
     "collect": _Command(
         "roll tasks out in sandboxes, resumably",
         "rollouts:collect",
@@ -57,6 +63,12 @@ COMMANDS: dict[str, _Command] = {
         "holdfast recipes curate run --out set --tokenizer bytes --unresolved drop --form jsonl",
     ),
     "validate": _Command("check a data set or a file of trajectories", "data:validate", "holdfast recipes validate set"),
+    "export": _Command(
+        "rows for TRL, verl, slime, Axolotl or LLaMA-Factory, with loss on the credited turns",
+        "exports:export",
+        "holdfast recipes export set --engine trl --tokenizer student/tokenizer.json --out trl.jsonl\n"
+        "holdfast recipes export set --engine axolotl --out axolotl.jsonl",
+    ),
     "sft": _Command("train on a data set (needs the extra train)", "training:sft", "holdfast recipes sft --help"),
     "rl": _Command("train on rollouts (needs the extra train)", "training:rl", "holdfast recipes rl --help"),
     "eval": _Command(

@@ -83,18 +83,30 @@ def rejected(reason: str) -> Grade:
 
 
 def grade(outcomes: Outcomes, fail_to_pass: Collection[str], pass_to_pass: Collection[str] = ()) -> Grade:
-    """The grade of a run of the tests. A test without an outcome did not pass. Names are compared without timings.
+    """The grade of a run of the tests. A test without an outcome did not pass; a test to keep may be skipped. Names are compared without
+    timings.
 
     Raises ValueError for a task without a test to fix: any patch would resolve it.
     """
     if not fail_to_pass:
         raise ValueError("a task needs at least one test that fails before the fix")
     plain = worst((without_timing(name), outcome) for name, outcome in outcomes.items())
-    failing = tuple(name for name in fail_to_pass if plain.get(without_timing(name)) is not TestOutcome.PASSED)
-    broken = tuple(name for name in pass_to_pass if plain.get(without_timing(name)) is not TestOutcome.PASSED)
+    failing = tuple(name for name in fail_to_pass if _outcome(name, plain) is not TestOutcome.PASSED)
+    broken = tuple(name for name in pass_to_pass if _outcome(name, plain) not in (TestOutcome.PASSED, TestOutcome.SKIPPED))
     fixed, kept = len(fail_to_pass) - len(failing), len(pass_to_pass) - len(broken)
     resolution = Resolution.NO if broken or not fixed else Resolution.PARTIAL if failing else Resolution.RESOLVED
     return Grade(resolution, (fixed, len(fail_to_pass)), (kept, len(pass_to_pass)), "", failing, broken)
+
+
+def _outcome(listed: str, plain: Outcomes) -> TestOutcome | None:
+    """Of a test as a set lists it. Some sets cut a name within its parameters (``test[log(a``): it stands for all tests that begin so, if
+    these agree on whether they passed."""
+    name = without_timing(listed)
+    if name in plain or name.count("[") <= name.count("]"):
+        return plain.get(name)
+    found = [outcome for each, outcome in plain.items() if each.startswith(name)]
+    agreed = len({outcome is TestOutcome.PASSED for outcome in found}) == 1
+    return max(found, key=lambda outcome: outcome.badness) if agreed else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from holdfast import AsyncGroup, AsyncSandbox, AsyncSandboxClient, CommandResult
@@ -141,7 +141,12 @@ class SweJob:
             if resources is None:
                 break
             given = resources
+        if not run.started:
+            return infrastructure("environment: no_tests"), run.log_sha256
         found = grade(run.outcomes, self.task.fail_to_pass, self.task.pass_to_pass)
+        if run.signed is not None and (run.signed.tampered or (run.finished and not run.signed.ended)):
+            why = f"tampered: {run.signed.tampered}" if run.signed.tampered else "tests: ended_early"
+            return replace(found, resolution=Resolution.NO, reason=why), run.log_sha256
         if not run.finished and found.resolution is not Resolution.RESOLVED:
             found = Grade(found.resolution, found.fixed, found.kept, f"tests: {run.cause}")
         return found, run.log_sha256

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from holdfast_recipes.core import diffs
@@ -66,7 +66,8 @@ class SweTask:
 
 
 def swe_bench(row: Row) -> SweTask:
-    """SWE-bench (Verified, Multilingual): the image is at the base commit, unless named it follows from the instance."""
+    """SWE-bench (Verified, Multilingual): the image is at the base commit, unless named it follows from the instance. Newer rows bring the
+    script of the evaluation and the name of the parser."""
     name = _text(row, "instance_id")
     return SweTask(
         **_common(row, "swe_bench"),
@@ -74,7 +75,15 @@ def swe_bench(row: Row) -> SweTask:
         gold_patch=_text(row, "patch"),
         test_patch=_text(row, "test_patch"),
         base_commit=_text(row, "base_commit"),
+        log_parser=str(row.get("log_parser") or ""),
+        test_commands=(script,) if (script := str(row.get("eval_script") or "")) else (),
     )
+
+
+def swe_gym(row: Row) -> SweTask:
+    """SWE-Gym: the columns of SWE-bench, with images of its own."""
+    image = f"docker.io/xingyaoww/sweb.eval.x86_64.{_text(row, 'instance_id').lower().replace('__', '_s_')}:latest"
+    return replace(swe_bench({**row, "image_name": image_of(row) or image}), source="swe_gym")
 
 
 def swe_rebench(row: Row) -> SweTask:
@@ -177,6 +186,7 @@ def mutation(row: Row) -> SweTask:
 
 READERS: Mapping[str, Callable[[Row], SweTask]] = {
     "swe_bench": swe_bench,
+    "swe_gym": swe_gym,
     "swe_rebench": swe_rebench,
     "swe_rebench_v2": swe_rebench_v2,
     "scale_swe": scale_swe,

@@ -45,6 +45,7 @@ async def validate(machine: Machine, task: SweTask, archives: Archives | None, *
         return Validation((f"the gold patch does not apply: {why}",), None, found)
     after = [await workspace.run_tests(machine, task, timeout_s=timeout_s) for _ in range(runs)]
     lines = [f"leak: {leak.path} holds {leak.found} of {leak.distinctive} lines" for leak in found]
+    lines += [] if any(run.started for run in (*before, *after)) else ["no test was parsed"]
     lines += ["the tests do not finish"] if any(not run.finished for run in (*before, *after)) else []
     outcomes = [run.outcomes for run in before], [run.outcomes for run in after]
     lines += problems(*outcomes, task.fail_to_pass, task.pass_to_pass)

@@ -11,7 +11,7 @@ import hashlib
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -25,7 +25,9 @@ from holdfast_recipes.harness.machine import Machine
 
 from .archives import ArchiveError, Archives
 from .grading import APPLY
-from .reports import PARSERS, Outcomes, TestOutcome, parse_junit
+from .outcomes import parsers, specs, swebench_package
+from .outcomes.signed import Report, Signed
+from .reports import PARSERS, Outcomes, parse_junit, worst
 from .sources import SweTask
 
 GIT = (
@@ -62,7 +64,8 @@ export GIT_INDEX_FILE="$index"
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """The result of a run of the tests. ``finished`` is False after a time-out or an external end (``cause``)."""
+    """The result of a run of the tests. ``finished`` is False after a time-out or an external end (``cause``). ``signed``: the runner's
+    report, which gives the outcomes where there is one; None where its runner writes none (other languages, sympy's)."""
 
     __test__ = False  # the name is no test class
 
@@ -71,6 +74,12 @@ class TestRun:
     finished: bool
     seconds: float
     cause: str | None = None
+    signed: Signed | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether anything shows that tests ran. Where nothing does, the environment is at fault, whatever the patch."""
+        return bool(self.outcomes) or not self.finished or (self.signed is not None and not self.signed.ended)
 
     @property
     def log_sha256(self) -> str:
@@ -122,14 +131,20 @@ async def apply(machine: Machine, task: SweTask, patch: str) -> str | None:
     return result.output.strip()[-500:] or f"git apply ended with {result.exit_code}"
 
 
-async def run_tests(machine: Machine, task: SweTask, *, timeout_s: float = 500.0, commands: Sequence[str] | None = None) -> TestRun:
-    """Run the task's test commands one after the other, together for at most ``timeout_s``. ``{report}`` in a command is replaced by the
-    path of a JUnit report, which then gives the outcomes; else they are read from the output."""
+async def run_tests(
+    machine: Machine, task: SweTask, *, timeout_s: float = 500.0, commands: Sequence[str] | None = None, sign: bool = True
+) -> TestRun:
+    """Run the task's test commands one after the other, together for at most ``timeout_s``. Outcomes come from the runner's signed report;
+    where there is none, from the JUnit report that ``{report}`` in a command stands for, or from the output. ``sign`` False: no code of
+    a policy runs, so no report is needed."""
     report = f"/tmp/{secrets.token_hex(8)}.xml"
-    chosen = commands if commands is not None else test_commands(task)
+    chosen = commands if commands is not None else await test_commands_of(task)
+    signing = Report()
+    signs = sign and await signing.prepare(machine)
     log, seconds, cause, reported = [], 0.0, None, any("{report}" in command for command in chosen)
     for command in chosen:
         text = command.replace("{report}", report)
+        text = signing.applied(text) if signs else text
         result = await machine.exec(
             text,
             cwd=task.workdir,
@@ -146,8 +161,38 @@ async def run_tests(machine: Machine, task: SweTask, *, timeout_s: float = 500.0
         if cause is not None:
             break
     text = "".join(log)
-    outcomes = parse_junit(await _read(machine, report)) if reported else parser(task)(text)
+    signed = await signing.read(machine) if signs else None
+    name = parser_name(task)
+    if signed is not None and (reported or name in SIGNABLE or signed.runner == "unittest"):
+        outcomes = worst(signed.named()) if reported or name in PARSERS else await _parsed(signed.log(), name, task)
+        return TestRun(outcomes, text, cause is None, seconds, cause, signed)
+    outcomes = parse_junit(await _read(machine, report)) if reported else await _parsed(text, name, task)
     return TestRun(outcomes, text, cause is None, seconds, cause)
+
+
+SIGNABLE = parsers.SIGNABLE | {"pytest"}
+
+
+async def _parsed(log: str, name: str, task: SweTask) -> Outcomes:
+    """With our parser of that name, else with that of the package swebench. Raises FaultError where neither has it."""
+    parse = parsers.NAMED.get(name) or PARSERS.get(name)
+    if parse is not None:
+        return parse(log)
+    found = await swebench_package.parsed(log, name, repo=task.repo, version=task.version)
+    if found is not None:
+        return found
+    hint = f"install swebench in an environment of its own and name its Python in {swebench_package.VARIABLE}"
+    raise FaultError(Layer.REWARD, Blame.ENVIRONMENT, "unknown_parser", f"{name}: {hint}")
+
+
+async def test_commands_of(task: SweTask) -> tuple[str, ...]:
+    """The commands that run a task's tests: its own; those of its repository in the published sets; else pytest on its tests' files."""
+    if (spec := specs.spec_of(task)) is not None:
+        return (specs.command(task, spec),)
+    if not task.test_commands and task.source in specs.SETS and (found := await swebench_package.specification(task.repo, task.version)):
+        listed = found["test_cmd"]
+        return tuple(found.get("build") or ()) + ((listed,) if isinstance(listed, str) else tuple(listed))
+    return test_commands(task)
 
 
 def test_commands(task: SweTask) -> tuple[str, ...]:
@@ -162,13 +207,13 @@ def test_commands(task: SweTask) -> tuple[str, ...]:
     return task.test_commands
 
 
-def parser(task: SweTask) -> Callable[[str], dict[str, TestOutcome]]:
-    """The parser of the tests' output. Raises FaultError for an unknown parser."""
-    name = task.log_parser or "pytest"
-    for known, parse in PARSERS.items():
-        if known in name:
-            return parse
-    raise FaultError(Layer.REWARD, Blame.ENVIRONMENT, "unknown_parser", name)
+def parser_name(task: SweTask) -> str:
+    """Of the parser of the tests' output: the row's, that of the repository's specification, or pytest's."""
+    if task.log_parser in parsers.NAMED or task.log_parser in PARSERS:
+        return task.log_parser
+    if not task.log_parser and (spec := specs.spec_of(task)) is not None:
+        return spec.parser
+    return next((known for known in PARSERS if known in task.log_parser), task.log_parser or "pytest")
 
 
 def script_path(task: SweTask) -> str:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 
-ENGINES = {"test_trl.py": "trl", "test_trl_async.py": "trl", "test_verifiers.py": "verifiers", "test_verl.py": "verl"}
+ENGINES = {
+    **dict.fromkeys(("test_trl.py", "test_trl_async.py", "test_masks_trl.py"), "trl"),
+    "test_verifiers.py": "verifiers",
+    **dict.fromkeys(("test_verl.py", "test_masks_verl.py"), "verl"),
+}
 
 collect_ignore = [name for name, package in ENGINES.items() if importlib.util.find_spec(package) is None]

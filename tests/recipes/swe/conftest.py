@@ -24,7 +24,11 @@ RUNNER = """
 import importlib, sys, traceback
 lines = []
 for file in sys.argv[1:]:
-    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    try:
+        module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    except Exception as error:
+        lines.append(f"ERROR {file} - {error}")
+        continue
     for name in sorted(dir(module)):
         if name.startswith("test_"):
             try:

@@ -54,6 +54,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "pre_commands": "source /env.sh",
     },
     "swe_smith": {**COMMON, "image_name": "swesmith/x:1"},
+    "swe_gym": {**COMMON, "base_commit": "abc", "test_patch": TESTS, "version": "1.2"},
 }
 
 
@@ -70,6 +71,7 @@ def test_every_format_is_read() -> None:
         "swe_rebench_v2": "v2/x:1",
         "scale_swe": "scale/x:1",
         "swe_smith": "swesmith/x:1",
+        "swe_gym": "docker.io/xingyaoww/sweb.eval.x86_64.own_s_er-repo-1:latest",
     }
     assert {source: task.workdir for source, task in tasks.items()} == {
         "swe_bench": "/testbed",
@@ -77,6 +79,7 @@ def test_every_format_is_read() -> None:
         "swe_rebench_v2": "/er-repo",
         "scale_swe": "/workspace/er-repo",
         "swe_smith": "/testbed",
+        "swe_gym": "/testbed",
     }
     assert tasks["swe_bench"].hints == "hint"
     assert (tasks["swe_rebench"].test_commands, tasks["swe_rebench"].log_parser) == (("pytest -rA",), "parse_log_pytest")
