@@ -57,20 +57,11 @@ def _figures(heading: str, made: Mapping[str, Any]) -> Figures:
         return [
             ("Differences, paired over tasks", charts.intervals(_differences(made["e1_first"]), x="difference (95 % interval)", zero=True))
         ]
-    parts = {
-        "credit-assignment": "e4",
-        "288 runs": "e4_more_runs",
-        "spoils the values": "e4_sweep",
-        "Balanced Adaptive": "e6",
-        "1/8": "e6_hard",
-        "flipped": "e6_noise",
-        "at random": "e6_rank",
-    }
-    name = next((experiment for words, experiment in parts.items() if words in heading), None)
+    name = next((name for name, title in (tables.CREDIT | tables.BALANCE).items() if title == heading), None)
     if name is None or name not in made["experiments"]:
         return []
     arms = made["experiments"][name]
-    return list(_credit(arms) if name.startswith("e4") else _balance(arms))
+    return list(_credit(arms) if name in tables.CREDIT else _balance(arms))
 
 
 def _differences(made: Mapping[str, Any]) -> list[Bar]:
@@ -118,8 +109,14 @@ def _point(x: float, each: Mapping[str, float]) -> Point:
 
 
 def _credit(arms: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "Solved", charts.intervals([Bar(name, *row["solved"]) for name, row in arms.items()], x="share solved (95 % interval)")
-    over = [Bar(name, *row["solved_over_control"]) for name, row in arms.items() if row.get("solved_over_control")]
+    yield (
+        "Solved",
+        charts.intervals(
+            [Bar(name, *(row.get("over_seeds") or row["solved"])) for name, row in arms.items()], x="share solved (95 % interval)"
+        ),
+    )
+    differences = {name: row.get("solved_over_control_nested") or row.get("solved_over_control") for name, row in arms.items()}
+    over = [Bar(name, *difference) for name, difference in differences.items() if difference]
     if over:
         yield "Over resolved runs only, paired over tasks", charts.intervals(over, x="difference (95 % interval)", zero=True)
 
@@ -132,7 +129,8 @@ def _balance(arms: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         series = [Series(name, [Point(point[key], point["solved"]) for point in row["curve"]]) for name, row in full.items()]
         yield f"Solved, by {words}", charts.lines(series, x=words, y="solved", low=0.0)
     yield "Solved after the last update", charts.intervals([Bar(name, *row["solved"]) for name, row in full.items()], x="share solved")
-    over = [Bar(name, *row["solved_over_fixed"]) for name, row in full.items() if row.get("solved_over_fixed")]
+    differences = {name: row.get("solved_over_fixed_nested") or row.get("solved_over_fixed") for name, row in full.items()}
+    over = [Bar(name, *difference) for name, difference in differences.items() if difference]
     if over:
         yield "Over fixed groups, paired over tasks", charts.intervals(over, x="difference (95 % interval)", zero=True)
     yield (

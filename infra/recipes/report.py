@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast_recipes.core.metrics import Interval, bootstrap, paired_bootstrap
+from holdfast_recipes.core.metrics import Interval, bootstrap, nested_bootstrap, paired_bootstrap
 
 from . import plan, repair_report
 from .verdicts import verdicts
@@ -28,7 +28,7 @@ RESAMPLES = 2_000
 def summary(lines: Lines) -> dict[str, Any]:
     """Everything that the tables show, and the lines that failed. Of a job that ran twice the last line counts, of another registration
     none does."""
-    digests = {plan.digest(), plan.digest(plan.REPAIR)}
+    digests = {plan.digest(), plan.digest(plan.EQUAL), plan.digest(plan.REPAIR)}
     latest = {(line["experiment"], line["arm"], line["seed"]): line for line in lines if line["plan"] in digests}
     by_experiment: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for line in latest.values():
@@ -36,7 +36,7 @@ def summary(lines: Lines) -> dict[str, Any]:
             by_experiment[line["experiment"]].append(line)
     experiments: dict[str, Any] = {}
     for name, found in by_experiment.items():
-        kind = plan.load()[name]["kind"]
+        kind = (plan.load() | plan.load(plan.EQUAL))[name]["kind"]
         experiments[name] = {"credit": _credit, "estimators": _estimators, "balance": _balance}[kind](found)
     repaired = repair_report.summary(
         [line for line in latest.values() if line["experiment"] == "e1" and "error" not in line], plan.load(plan.REPAIR)["fault_rates"]
@@ -102,18 +102,37 @@ def _credit(lines: Lines) -> dict[str, Any]:
             "steps": round(statistics.fmean(line["result"]["training"]["steps"] for line in each), 1),
             "supervised_tokens": round(statistics.fmean(line["result"]["training"]["supervised_tokens"] for line in each)),
             "loss_on": _loss_on(each),
+            "seconds": round(statistics.fmean(line["seconds"] for line in each), 1),
+            "over_seeds": _interval(nested_bootstrap([_tasks([line], "sampled", "solved", seeds) for line in each], resamples=RESAMPLES)),
         }
+        for what in ("tokens_read", "rollouts"):  # lines of the first registration have neither
+            found = [line["result"]["training"].get(what, line["result"].get(what)) for line in each]
+            row[what] = round(statistics.fmean(found)) if None not in found else None
         both = sorted({line["seed"] for line in control} & set(seeds))
         if both and name != "resolved only":
             for what in ("solved", "localised"):
                 row[f"{what}_over_control"] = _interval(
                     paired_bootstrap(_tasks(each, "sampled", what, both), _tasks(control, "sampled", what, both), resamples=RESAMPLES)
                 )
+                row[f"{what}_over_control_nested"] = _interval(
+                    nested_bootstrap(_differences(each, control, what, both), resamples=RESAMPLES)
+                )
             row["greedy_over_control"] = _interval(
                 paired_bootstrap(_tasks(each, "greedy", "solved", both), _tasks(control, "greedy", "solved", both), resamples=RESAMPLES)
             )
         made[name] = row
     return made
+
+
+def _differences(lines: Lines, control: Lines, what: str, seeds: Sequence[int]) -> list[list[float]]:
+    """By seed, for each task the arm's outcome less the control's."""
+    return [
+        [
+            after - before
+            for after, before in zip(_tasks(lines, "sampled", what, [seed]), _tasks(control, "sampled", what, [seed]), strict=True)
+        ]
+        for seed in seeds
+    ]
 
 
 def _loss_on(lines: Lines) -> dict[str, int]:
@@ -174,6 +193,8 @@ def _balance(lines: Lines) -> dict[str, Any]:
                 for points in zip(*(line["result"]["curve"] for line in full), strict=True)
             ],
             "final": {str(line["seed"]): line["result"]["curve"][-1]["solved"] for line in full},
+            "gain": _interval(nested_bootstrap([_gain(line["result"]["curve"]) for line in full], resamples=RESAMPLES)),
+            "seconds": round(statistics.fmean(line["seconds"] for line in full), 1),
         }
     _over(made, "fixed 8, filtered")
     for row in made.values():
@@ -191,6 +212,14 @@ def _over(made: dict[str, Any], plain: str) -> None:
         mine = [float(value) for seed in both for value in row["final"][seed]]
         its = [float(value) for seed in both for value in made[str(control)]["final"][seed]]
         row["solved_over_fixed"] = _interval(paired_bootstrap(mine, its, resamples=RESAMPLES))
+        pairs = [(row["final"][seed], made[str(control)]["final"][seed]) for seed in both]
+        by_seed = [[float(after - before) for after, before in zip(*pair, strict=True)] for pair in pairs]
+        row["solved_over_fixed_nested"] = _interval(nested_bootstrap(by_seed, resamples=RESAMPLES))
+
+
+def _gain(curve: Sequence[Mapping[str, Any]]) -> list[float]:
+    """For each task of the evaluation the outcome after the last update less that before the first."""
+    return [float(after - before) for before, after in zip(curve[0]["solved"], curve[-1]["solved"], strict=True)]
 
 
 def _suffix(name: str) -> str:

@@ -20,6 +20,31 @@ machine with {cores} cores{load}.
 {missing}"""
 
 
+CREDIT = {
+    "steps": "E4 (miniature): credit-assignment SFT at equal steps (600 for every arm)",
+    "tokens": "E4 (miniature): credit-assignment SFT at equal tokens (376,000 with loss for every arm)",
+    "steps_more": "E4 (miniature): more arms at equal steps",
+    "tokens_more": "E4 (miniature): more arms at equal tokens",
+    "eps_exact": "E4 (miniature): sensitivity to ε, exact values with noise .05, at equal steps",
+    "eps_rules": "E4 (miniature): sensitivity to ε, values by rules with noise .05, at equal steps",
+    "noise": "E4 (miniature): noise on the values, and the wrong convention, at equal steps",
+    "sparsity": "E4 (miniature): annotation of every n-th turn, at equal steps",
+    "e4": "E4 (miniature), superseded: equal epochs, so the first arm has half of the steps (96 resolved runs)",
+    "e4_more_runs": "E4 (miniature): the same with 288 runs of each kind",
+    "e4_sweep": "E4 (miniature): what spoils the values (all: + unresolved, rise segments)",
+}
+"""Experiments on credit assignment, in the order of the page, with their headings."""
+BALANCE = {
+    "e6": "E6 (miniature): Balanced Adaptive Rollout, tasks with 0 < p̂ ≤ 1/2",
+    "e6_hard": "E6 (miniature): tasks with 0 < p̂ ≤ 1/8",
+    "e6_noise": "E6 (miniature): 10 % of rewards flipped",
+    "e6_rank": "E6 (miniature): failures chosen at random instead of the shortest",
+    "transfer": "Transfer (miniature): held-out pairs of function and operator",
+    "flipped": "E6 (miniature), five seeds: 10 % of rewards flipped",
+    "rank": "E6 (miniature), five seeds: failures chosen at random instead of the shortest",
+}
+
+
 def page(made: Mapping[str, Any]) -> str:
     """The whole page."""
     experiments = made["experiments"]
@@ -31,22 +56,12 @@ def page(made: Mapping[str, Any]) -> str:
         first = made["e1_first"]
         parts.append(f"## E1 (miniature): the first registration\n\n{_FIRST.format(plan=first['plan'])}\n\n{_repaired(first)}")
         parts.append(_hypotheses(first["hypotheses"]))
-    titles = {
-        "e4": "E4 (miniature): credit-assignment SFT, 96 resolved runs",
-        "e4_more_runs": "E4 (miniature): the same with 288 runs of each kind",
-        "e4_sweep": "E4 (miniature): what spoils the values (all: + unresolved, rise segments)",
-    }
-    for name, title in titles.items():
+    for name, title in CREDIT.items():
         if name in experiments:
             parts.append(f"## {title}\n\n{_credit(experiments[name])}")
     if "e5" in experiments:
         parts.append(f"## E5 (miniature): estimates of values against the exact ones\n\n{_estimators(experiments['e5'])}")
-    for name, title in {
-        "e6": "E6 (miniature): Balanced Adaptive Rollout, tasks with 0 < p̂ ≤ 1/2",
-        "e6_hard": "E6 (miniature): tasks with 0 < p̂ ≤ 1/8",
-        "e6_noise": "E6 (miniature): 10 % of rewards flipped",
-        "e6_rank": "E6 (miniature): failures chosen at random instead of the shortest",
-    }.items():
+    for name, title in BALANCE.items():
         if name in experiments:
             parts.append(f"## {title}\n\n{_balance(experiments[name])}")
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
@@ -62,25 +77,37 @@ def _missing(made: Mapping[str, Any]) -> str:
         f"{name}: {arm} ({len(row['seeds'])})"
         for name, arms in made["experiments"].items()
         for arm, row in arms.items()
-        if "seeds" in row and len(row["seeds"]) < _SEEDS
+        if "seeds" in row and len(row["seeds"]) < seeds_of(name)
     ]
-    absent = [name for name in plan.load() if name != "common" and name not in made["experiments"]]
+    unrun = [
+        f"{name}: {arm}"
+        for name, arms in made["experiments"].items()
+        for arm in (plan.load() | plan.load(plan.EQUAL))[name]["arms"]
+        if arm not in arms
+    ]
+    absent_arms = f"\nArms that are registered and not run yet: {'; '.join(unrun)}.\n" if unrun else ""
+    absent = [name for name in plan.load() | plan.load(plan.EQUAL) if name != "common" and name not in made["experiments"]]
     absent += [] if made["e1"]["arms"] else ["e1"]
     short += [f"e1: {name} ({len(arm['seeds'])})" for name, arm in made["e1"]["arms"].items() if len(arm["seeds"]) < _SEEDS]
-    text = f"\nWith fewer than the registered three seeds (how many): {'; '.join(short)}.\n" if short else ""
-    return text + (f"\nRegistered and not run yet: {', '.join(absent)}.\n" if absent else "")
+    text = f"\nWith fewer than the registered seeds (how many): {'; '.join(short)}.\n" if short else ""
+    return text + absent_arms + (f"\nRegistered and not run yet: {', '.join(absent)}.\n" if absent else "")
+
+
+def seeds_of(experiment: str) -> int:
+    """The number of registered seeds."""
+    where = plan.load(plan.EQUAL) if experiment in plan.load(plan.EQUAL) else plan.load()
+    return len(where["common"]["seeds"])
 
 
 def _hypotheses(found: Sequence[Mapping[str, Any]]) -> str:
     words = {True: "held", False: "did not hold", None: "not decided: runs are missing"}
-    rows = [
-        [each["name"], each["text"], words[each["held"]] + _seeds(each["seeds"], each["held"]), _figures(each["figures"])] for each in found
-    ]
+    rows = [[each["name"], each["text"], words[each["held"]] + _seeds(each), _figures(each["figures"])] for each in found]
     return _table(["", "hypothesis (miniature)", "came out", "figures"], rows)
 
 
-def _seeds(count: int, held: bool | None) -> str:
-    return "" if held is None or count >= _SEEDS else f" (on {count} of {_SEEDS} seeds)"
+def _seeds(verdict: Mapping[str, Any]) -> str:
+    registered = len(plan.load(plan.EQUAL)["common"]["seeds"]) if verdict.get("equal") else _SEEDS
+    return "" if verdict["held"] is None or verdict["seeds"] >= registered else f" (on {verdict['seeds']} of {registered} seeds)"
 
 
 def _figures(figures: Mapping[str, Any]) -> str:
@@ -98,12 +125,12 @@ def _number(value: Any) -> str:
 def _credit(arms: Mapping[str, Any]) -> str:
     rows = []
     for name, row in arms.items():
-        over = row.get("solved_over_control")
+        over = row.get("solved_over_control_nested") or row.get("solved_over_control")
         spread = "" if row["spread"] is None else f" ± {row['spread']:.3f}"
         rows.append(
             [
                 name,
-                _number(row["solved"]),
+                _number(row.get("over_seeds") or row["solved"]),
                 f"{len(row['seeds'])}{spread}",
                 _number(over) if over else "",
                 f"{row['localised']:.3f}",
@@ -111,6 +138,9 @@ def _credit(arms: Mapping[str, Any]) -> str:
                 f"{row['localised_greedy']:.3f}",
                 f"{row['steps']:.0f}",
                 f"{row['supervised_tokens'] / 1000:.0f}k",
+                f"{row['tokens_read'] / 1000:.0f}k" if row.get("tokens_read") else "",
+                str(row.get("rollouts") or ""),
+                str(row.get("seconds") or ""),
             ]
         )
     head = [
@@ -123,6 +153,9 @@ def _credit(arms: Mapping[str, Any]) -> str:
         "localised, greedy",
         "steps",
         "tokens with loss",
+        "tokens read",
+        "teacher's runs",
+        "seconds",
     ]
     return _table(head, rows)
 
@@ -148,7 +181,7 @@ def _balance(arms: Mapping[str, Any]) -> str:
             rows.append([name, row["refused"], *[""] * 8])
             continue
         spread = "" if row["spread"] is None else f" ± {row['spread']:.3f}"
-        over = row.get("solved_over_fixed")
+        over = row.get("solved_over_fixed_nested") or row.get("solved_over_fixed")
         rows.append(
             [
                 name,

@@ -91,6 +91,26 @@ def paired_bootstrap(
     return bootstrap(differences, resamples=resamples, confidence=confidence, seed=seed)
 
 
+def nested_bootstrap(groups: Sequence[Sequence[float]], *, resamples: int = 10_000, confidence: float = 0.95, seed: int = 0) -> Interval:
+    """Interval of the mean of the groups' means ([seeds][tasks]): groups are drawn, and within each drawn one its values. It holds for
+    a new group (a training run with another seed), which an interval over the values alone does not."""
+    if not groups or not all(groups):
+        raise ValueError("each group needs a value, and there must be a group")
+    if not all(math.isfinite(value) for group in groups for value in group):
+        raise ValueError("values must be finite")
+    _quantile(confidence)
+    draw = random.Random(seed)  # noqa: S311  reproducible resampling, no secret
+
+    def mean(values: Sequence[float]) -> float:
+        return math.fsum(values) / len(values)
+
+    means = sorted(
+        mean([mean(draw.choices(group, k=len(group))) for group in draw.choices(groups, k=len(groups))]) for _ in range(resamples)
+    )
+    tail = (1 - confidence) / 2
+    return Interval(mean([mean(group) for group in groups]), _percentile(means, tail), _percentile(means, 1 - tail))
+
+
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     """Rank correlation, ties sharing their mean rank; NaN where one side is constant or there are fewer than two points. Raises
     ValueError for values that are NaN, which have no rank."""

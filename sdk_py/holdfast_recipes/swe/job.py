@@ -131,7 +131,7 @@ class SweJob:
         given = self.resources
         while True:
             try:
-                run = await self._tested(counted.patch, given)
+                run = await self.tested(counted.patch, given)
             except FaultError as fault:
                 if fault.layer is Layer.REWARD and fault.blame is Blame.POLICY:
                     return _nothing(self.task, f"malformed: {fault.message}"), ""
@@ -151,13 +151,13 @@ class SweJob:
             found = Grade(found.resolution, found.fixed, found.kept, f"tests: {run.cause}")
         return found, run.log_sha256
 
-    async def _tested(self, patch: str, resources: Resources) -> workspace.TestRun:
-        """The tests over a patch in a fresh sandbox. Raises FaultError, blamed on the policy where its patch does not apply."""
+    async def tested(self, patch: str, resources: Resources) -> workspace.TestRun:
+        """The tests over a patch ("" for none) in a fresh sandbox. Raises FaultError, of the policy where its patch does not apply."""
         sandbox: Machine | None = None
         try:
             sandbox = await self._make(self.task, resources)
             await workspace.start(sandbox, self.task, self._archives)
-            if (problem := await workspace.apply(sandbox, self.task, patch)) is not None:
+            if patch and (problem := await workspace.apply(sandbox, self.task, patch)) is not None:
                 raise FaultError(Layer.REWARD, Blame.POLICY, "patch", problem)
             await self._bring_tests(sandbox)
             return await workspace.run_tests(sandbox, self.task, timeout_s=self._test_timeout_s)

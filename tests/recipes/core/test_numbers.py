@@ -9,7 +9,17 @@ import statistics
 import pytest
 from holdfast_recipes.core.advantage import advantages, broadcast, pair_weights
 from holdfast_recipes.core.errors import ConfigurationError
-from holdfast_recipes.core.metrics import bootstrap, mean_pass, paired_bootstrap, pass_at_k, pass_hat_k, spearman, strict, wilson
+from holdfast_recipes.core.metrics import (
+    bootstrap,
+    mean_pass,
+    nested_bootstrap,
+    paired_bootstrap,
+    pass_at_k,
+    pass_hat_k,
+    spearman,
+    strict,
+    wilson,
+)
 from holdfast_recipes.core.objective import clipped, reduced
 from holdfast_recipes.core.schedule import Schedule, saturated, steps_per_epoch
 from hypothesis import given
@@ -254,3 +264,16 @@ def test_statistics_refuse_what_has_no_order() -> None:
         spearman([1.0, math.nan, 2.0], [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="same number of trials"):
         strict([[True, True, True], [True]])
+
+
+def test_an_interval_over_seeds_is_as_wide_as_the_seeds_differ() -> None:
+    groups = [[1.0] * 300 + [0.0] * 300, [1.0] * 60 + [0.0] * 540, [1.0] * 540 + [0.0] * 60]
+    nested = nested_bootstrap(groups, resamples=500)
+    flat = bootstrap([value for group in groups for value in group], resamples=500)
+    assert nested.estimate == pytest.approx(flat.estimate) == pytest.approx(0.5)
+    assert flat.high - flat.low < 0.06 < 0.3 < nested.high - nested.low
+    assert nested_bootstrap(groups, resamples=500) == nested
+    with pytest.raises(ValueError, match="each group needs a value"):
+        nested_bootstrap([[1.0], []])
+    with pytest.raises(ValueError, match="finite"):
+        nested_bootstrap([[float("nan")]])

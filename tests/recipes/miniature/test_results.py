@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from infra.recipes import jobs, page, plan, repair_report, report, tables
-from infra.recipes.verdicts import verdicts
+from infra.recipes.verdicts import EXACT, RESOLVED, RISES, TWICE, UNMASKED, verdicts
 
 
 def test_a_line_that_a_kill_cut_off_spoils_no_other(tmp_path: Path) -> None:
@@ -134,3 +134,68 @@ def test_the_page_shows_what_the_tables_say(tmp_path: Path) -> None:
     )
     for svg in re.findall(r"<svg.*?</svg>", text):
         ElementTree.fromstring(svg)
+
+
+EQUAL = plan.digest(plan.EQUAL)
+
+
+def credit_lines(experiment: str, gains: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """Of arms that solve this share of 100 tasks, by seed."""
+    made = []
+    for arm, shares in gains.items():
+        for seed, share in zip((11, 12, 13, 14, 15), shares, strict=True):
+            solved = [int(index < 100 * share) for index in range(100)]
+            outcomes = {"solved": solved, "localised": solved, "malformed": [0] * 100}
+            training = {"rows": 96.0, "steps": 600.0, "supervised_tokens": 376e3, "tokens_read": 8e5}
+            result = {"training": training, "rollouts": 140, "data": {}, "sampled": outcomes, "greedy": outcomes}
+            made.append({"experiment": experiment, "arm": arm, "seed": seed, "plan": EQUAL, "seconds": 20.0, "result": result})
+    return made
+
+
+def of_e4(rises: list[float], experiment: str = "steps") -> dict[str, Any]:
+    arms = {RESOLVED: [0.4] * 5, UNMASKED: [0.3] * 5, RISES: rises, EXACT: [0.41] * 5, TWICE: [0.6] * 5}
+    made = report.summary(credit_lines(experiment, arms))
+    return {each["name"]: each for each in made["hypotheses"] if each["name"].startswith("E4 ")}
+
+
+def test_a_verdict_says_its_condition_and_its_interval_is_over_seeds_too() -> None:
+    found = of_e4([0.7, 0.7, 0.7, 0.7, 0.7])
+    assert [each["held"] for each in found.values()] == [True, False, True, True, False]
+    assert all(each["text"].startswith("at equal steps") and each["seeds"] == 5 for each in found.values())
+    assert "read the task's solution" in found["E4 steps-H1"]["text"]
+    wide = of_e4([0.9, 0.9, 0.4, 0.3, 0.35], "tokens")  # 17 points on average, of which single seeds show nothing
+    assert wide["E4 tokens-H1"]["figures"]["difference"][0] == pytest.approx(0.17)
+    assert wide["E4 tokens-H1"]["held"] is False
+    assert wide["E4 tokens-H1"]["text"].startswith("at equal tokens")
+
+
+def test_the_old_verdicts_stay_with_what_was_wrong(tmp_path: Path) -> None:
+    made = report.write(
+        credit_lines("steps", {RESOLVED: [0.4] * 5, RISES: [0.5] * 5}),
+        tmp_path / "now.json",
+        Path(report.__file__).with_name("results.json"),
+    )
+    old = [each for each in made["hypotheses"] if each["name"].startswith("E4-")]
+    assert [each["name"] for each in old] == ["E4-H1", "E4-H2", "E4-H3", "E4-H4"]
+    assert all("half of the optimiser steps" in each["text"] for each in old)
+    shown = tables.page(made)
+    assert "superseded: equal epochs" in shown
+    assert "| 133 |" not in shown
+    assert "| 140 | 20.0 |" in shown
+    assert "not run yet: " in shown
+
+
+def test_held_out_pairs() -> None:
+    def line(arm: str, before: float, after: float) -> list[dict[str, Any]]:
+        solved = [[int(task < 100 * share) for task in range(100)] for share in (before, after)]
+        point = {"updates": 0, "generated": 0, "solved": solved[0], "localised": 1, "pool_solved": 0.1}
+        curve = [point, point | {"updates": 40, "generated": 5000, "solved": solved[1]}]
+        totals = {"generated": 5000.0, "trained_groups": 4.0, "trained_balanced": 2.0}
+        result = {"pool": 20, "curve": curve, "updates": 40, "totals": totals}
+        common = {"experiment": "transfer", "arm": arm, "plan": EQUAL, "seconds": 9.0, "result": result}
+        return [common | {"seed": seed} for seed in range(11, 16)]
+
+    made = report.summary([*line("fixed 8, filtered", 0.4, 0.6), *line("BAR 8/16, s=4", 0.4, 0.7)])
+    found = {each["name"]: each["held"] for each in made["hypotheses"] if each["name"].startswith("T")}
+    assert found == {"T1": True, "T2": False}
+    assert "held-out pairs" in tables.page(made | {"e1_first": None})
