@@ -1,7 +1,7 @@
 """Packing local directories into tar streams, and unpacking tar streams from a sandbox.
 
-Packing is a generator of bytes with bounded memory. Unpacking reads a spooled file, which is untrusted: the ``data`` filter of ``tarfile``
-(no absolute names, no devices; symbolic links that lead out are left out) and limits on entries and bytes.
+Packing is a generator of bytes with bounded memory. Unpacking reads a spooled file, which is untrusted; the extraction is the agent's own
+(``holdfast_wire.archives``), with the rules for a client's machine and limits on entries and bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+from holdfast_wire.errors import HoldfastError as WireError
 
 from holdfast._errors import ArchiveError
 
@@ -104,43 +106,22 @@ def _read(path: Path) -> Iterator[bytes]:
 
 
 def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
-    """Unpack the tar in ``file`` below ``target``; returns entries, bytes and links left out. Raises ``ArchiveError``."""
-    import tarfile
+    """Unpack the tar in ``file`` below ``target``; returns entries, bytes and links left out.
 
-    entries = size = left_out = 0
-    made: list[tuple[Path, int]] = []
+    Nothing is written outside of ``target``: links that lead out, devices and FIFOs are left out. Raises ``ArchiveError`` and ``OSError``.
+    """
+    from holdfast_wire.archives.extraction import ClientRules, extract
+    from holdfast_wire.archives.tar import TarLimits
+
     target.mkdir(parents=True, exist_ok=True)
+    extraction = extract(os.fspath(target), TarLimits(MOST_ENTRIES, MOST_BYTES), ClientRules())
     try:
-        with tarfile.open(fileobj=file, mode="r|") as archive:
-            for member in archive:
-                entries += 1
-                size += member.size
-                if entries > MOST_ENTRIES or size > MOST_BYTES:
-                    raise ArchiveError("archive_limit", f"the archive holds more than {MOST_ENTRIES} entries or {MOST_BYTES} bytes")
-                try:
-                    if member.isdir():
-                        place = target / tarfile.data_filter(member, os.fspath(target)).name  # the name that it will have on this machine
-                        if not place.exists():
-                            made.append((place, member.mode))
-                    archive.extract(member, target, filter="data")
-                except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
-                    if not member.issym():
-                        raise
-                    left_out += 1  # such as a virtual environment's python: it means nothing here, and must not lead out of the target
-    except (tarfile.TarError, ValueError, EOFError) as wrong:
-        raise ArchiveError("archive_invalid", f"the archive cannot be unpacked: {type(wrong).__name__}: {wrong}") from None
-    for place, mode in reversed(made):
-        _settle(place, mode)
-    return entries - left_out, size, left_out
-
-
-def _settle(directory: Path, mode: int) -> None:
-    """Set the permission bits of a new directory, which the filter keeps for files only. As for files, no other user may write to it."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return  # another file has replaced it
-    try:
-        os.fchmod(descriptor, mode & 0o755 | 0o700)
-    finally:
-        os.close(descriptor)
+        next(extraction)
+        while True:
+            extraction.send(file.read(PIECE_BYTES) or None)
+    except StopIteration as done:
+        counts = done.value
+    except WireError as refused:
+        raise ArchiveError(refused.code, refused.message, hint=refused.hint, detail=refused.detail) from None
+    left_out = counts["left_out"]
+    return counts["entries"] - left_out - counts["skipped"], counts["bytes"], left_out + counts["skipped"]

@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from holdfast_wire.archives.tar import Member, TarLimits, TarReader
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.agent.files.archives.tar import Member, TarLimits, TarReader
 from session_agent.agent.files.patches.diff_parser import parse
 from session_agent.agent.files.patches.unified_diff import PatchError, apply, prefix_depth
 from session_agent.agent.files.transfers import Sink, finish

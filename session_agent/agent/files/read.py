@@ -13,11 +13,12 @@ from binascii import crc32
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.paths import shown
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.request.params import integer
-from session_agent.agent.request.paths import absolute, path_param, shown
+from session_agent.agent.request.paths import absolute, path_param
 from session_agent.agent.session.channels import Channel, Handler
 
 from .descriptors import opened

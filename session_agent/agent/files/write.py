@@ -16,12 +16,13 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.paths import shown
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.process.users import User
 from session_agent.agent.request.params import boolean, integer, text
-from session_agent.agent.request.paths import absolute, path_param, shown
+from session_agent.agent.request.paths import absolute, path_param
 from session_agent.agent.session.channels import Channel, Handler
 
 from .descriptors import CREATE, opened, temporary_name, write_all

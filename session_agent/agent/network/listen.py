@@ -17,12 +17,13 @@ from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Failed, Opened
+from holdfast_wire.paths import shown
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.files.file_user import Owner, acting, switched
 from session_agent.agent.process.users import User
 from session_agent.agent.request.params import integer
-from session_agent.agent.request.paths import absolute, os_failure, path_param, shown
+from session_agent.agent.request.paths import absolute, os_failure, path_param
 from session_agent.agent.session.channels import Channel, Handler, ListenerChannel
 
 from .socket_channel import SocketChannel

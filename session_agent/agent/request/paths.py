@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import PATH_BYTES
+from holdfast_wire.paths import shown, wire
 
 _CODES = {
     errno.ENOENT: "file_not_found",
@@ -79,21 +80,10 @@ def start_of(path: str) -> str:
     return path
 
 
-def wire(path: str) -> str:
-    """``path`` as text for the wire, with U+FFFD for bytes that are not UTF-8."""
-    return os.fsencode(path).decode("utf-8", "replace")
-
-
 def path_fields(key: str, path: str) -> dict[str, str | bytes]:
     """``path`` under ``key``, and its bytes under ``raw_…`` if they are not UTF-8."""
     text = wire(path)
     return {key: text} if text == path else {key: text, f"raw_{key}": os.fsencode(path)}
-
-
-def shown(path: str) -> str:
-    """``path`` for a message: encodable as UTF-8 and without control characters."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)  # not by a codec: a forked agent cannot import its module
 
 
 def os_failure(error: OSError, path: str) -> HoldfastError:

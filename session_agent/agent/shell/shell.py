@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.paths import wire
 
 from session_agent.agent.commands.window import Keyboard
 from session_agent.agent.context import AgentContext
@@ -23,7 +24,6 @@ from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch
 from session_agent.agent.process.process_tree import TreeKill, members, owned_by, signal_all
 from session_agent.agent.process.processes import exit_outcome, signal_name, signal_number
-from session_agent.agent.request.paths import wire
 
 from .driver import Report
 from .monitor import Monitor

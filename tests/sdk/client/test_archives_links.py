@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -106,3 +107,92 @@ def test_a_directory_replaced_by_a_link_does_not_change_the_mode_of_the_target(t
         pass  # a link where a directory exists may also be refused
     if (tmp_path / "inside").exists():
         assert (tmp_path / "inside").stat().st_mode & 0o777 == 0o700
+
+
+def _archive(*members: tarfile.TarInfo | tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for one in members:
+            info, content = one if isinstance(one, tuple) else (one, b"")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    data.seek(0)
+    return data
+
+
+def _link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def _directory(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = tarfile.DIRTYPE, 0o755
+    return info
+
+
+def _long_chain(length: int = 16) -> list[tarfile.TarInfo]:
+    """Links whose joined targets are longer than a path may be: a check that joins them gives up, and the kernel follows them.
+
+    CVE-2025-4517 of tarfile's own filter.
+    """
+    name, members = "d" * 200, list[tarfile.TarInfo]()
+    path = ""
+    for letter in "abcdefghijklmnop"[:length]:
+        members += [_directory(f"{path}{name}"), _link(f"{path}{letter}", name)]
+        path += f"{letter}/"
+    chain = "/".join("abcdefghijklmnop"[:length])
+    return [*members, _link(f"{chain}/{'l' * 254}", "../" * length), _link("escape", f"{chain}/{'l' * 254}/../outside")]
+
+
+def test_nothing_is_written_through_a_chain_of_links(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    members: list[tarfile.TarInfo | tuple[tarfile.TarInfo, bytes]] = [*_long_chain(), (tarfile.TarInfo("escape/evil"), b"evil")]
+    with contextlib.suppress(ArchiveError):
+        unpack(_archive(*members), tmp_path / "home")
+    assert list(outside.iterdir()) == []
+    assert not (tmp_path / "home/escape").is_symlink() or "outside" not in os.path.realpath(tmp_path / "home/escape")
+
+
+def test_a_link_that_leads_out_only_through_a_later_one_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    members = [_directory("a"), _link("l", "a/b/../../secret"), _link("a/b", "../c"), _directory("c")]
+    assert unpack(_archive(*members), tmp_path / "home") == (3, 0, 1)
+    assert not os.path.lexists(tmp_path / "home/l")
+
+
+def test_files_of_this_machine_keep_their_modes(tmp_path: Path) -> None:
+    """A hard link to a file that was there before, and then a member of the same name: the file itself is not changed."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "key").write_text("secret")
+    (home / "key").chmod(0o600)
+    opened = tarfile.TarInfo("copy")
+    opened.mode = 0o6777
+    unpack(_archive(_link("copy", "key", tarfile.LNKTYPE), (opened, b"new")), home)
+    assert (home / "key").stat().st_mode & 0o7777 == 0o600
+    assert (home / "key").read_text() == "secret"
+    assert (home / "copy").stat().st_mode & 0o7777 == 0o755, "no special bits, not for others to write"
+
+
+@pytest.mark.parametrize("target", ["missing", "missing/too", "../outside", "/etc/passwd", "d"])
+def test_a_hard_link_to_no_file_of_the_archive_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "outside").write_text("x")
+    with pytest.raises(ArchiveError, match="link"):
+        unpack(_archive(_directory("d"), _link("h", target, tarfile.LNKTYPE)), tmp_path / "home")
+    assert not (tmp_path / "home/h").exists()
+
+
+def test_devices_are_left_out_and_bad_archives_are_refused(tmp_path: Path) -> None:
+    device = tarfile.TarInfo("null")
+    device.type = tarfile.CHRTYPE
+    assert unpack(_archive(device, (tarfile.TarInfo("f"), b"x")), tmp_path / "home") == (1, 1, 1)
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["f"]
+    for data in (b"", b"not a tar at all" * 64, _archive((tarfile.TarInfo("f"), b"x" * 600)).getvalue()[:700]):
+        with pytest.raises(ArchiveError):
+            unpack(io.BytesIO(data), tmp_path / "home")
+    with pytest.raises(ArchiveError):
+        unpack(_archive((tarfile.TarInfo("../up"), b"x")), tmp_path / "home")
+    assert not (tmp_path / "up").exists()

@@ -12,9 +12,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from holdfast_wire.archives.safe_path import SafeRoot
 
 from session_agent.agent.files.archives.download import _Archive, archive, open_download
-from session_agent.agent.files.safe_path import SafeRoot
 from tests.session_agent.trees_and_tars import DIR, build, download, facts, info, send, tar, upload
 from tests.support.channel import serve
 

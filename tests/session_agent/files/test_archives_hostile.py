@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast_wire.archives.tar import TarLimits
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.files.archives import upload as extracting
-from session_agent.agent.files.archives.tar import TarLimits
 from session_agent.agent.files.transfers import finish
 from tests.session_agent.trees_and_tars import DIR, HARD, LINK, info, send, tar, upload
 
@@ -112,7 +112,7 @@ def test_hard_links(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "in")) == ["b", "c", "d"]
     with pytest.raises(HoldfastError) as caught:
         extract(tmp_path / "in", tar(info("h", HARD, linkname="missing")))
-    assert caught.value.code == "file_not_found"
+    assert caught.value.code == "archive_invalid"
 
 
 def test_devices_and_fifos_are_skipped(tmp_path: Path) -> None:

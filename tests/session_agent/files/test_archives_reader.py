@@ -7,10 +7,10 @@ import tarfile
 from typing import Any
 
 import pytest
+from holdfast_wire.archives.tar import END, Member, TarReader, header, padding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session_agent.agent.files.archives.tar import END, Member, TarReader, header, padding
 from tests.support.hostile import check_tar, damaged, read_tar, recording, resum
 
 NAME = st.binary(min_size=1, max_size=300).map(lambda b: b.replace(b"\0", b"0").replace(b"/", b"_"))

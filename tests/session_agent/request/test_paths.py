@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from holdfast_wire.archives.safe_path import SafeRoot
 from holdfast_wire.errors import TABLE, HoldfastError
+from holdfast_wire.paths import shown
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session_agent.agent.files.safe_path import SafeRoot
-from session_agent.agent.request.paths import _CODES, os_failure, path_fields, path_param, shown
+from session_agent.agent.request.paths import _CODES, os_failure, path_fields, path_param
 from tests.support.own_process import in_own_process
 
 

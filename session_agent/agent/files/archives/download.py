@@ -14,19 +14,19 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 
+from holdfast_wire.archives.safe_path import SafeRoot
+from holdfast_wire.archives.tar import END, Kind, Member, Names, header, padding
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.paths import shown
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.files.descriptors import opened
 from session_agent.agent.files.file_user import acting
-from session_agent.agent.files.safe_path import SafeRoot
 from session_agent.agent.files.transfers import Outgoing, Source, joined
 from session_agent.agent.request.params import texts
-from session_agent.agent.request.paths import absolute, path_param, shown
+from session_agent.agent.request.paths import absolute, path_param
 from session_agent.agent.session.channels import Channel, Handler
-
-from .tar import END, Kind, Member, Names, header, padding
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}

@@ -12,14 +12,15 @@ import errno
 import os
 import stat
 
+from holdfast_wire.archives.safe_path import SafeRoot
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.paths import shown, wire
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.files.file_user import Owner, acting
-from session_agent.agent.files.safe_path import SafeRoot
 from session_agent.agent.files.transfers import Incoming, Info, Sink
 from session_agent.agent.request.params import boolean, integer
-from session_agent.agent.request.paths import absolute, path_param, shown, wire
+from session_agent.agent.request.paths import absolute, path_param
 from session_agent.agent.session.channels import Channel, Handler
 
 from .diff_parser import parse

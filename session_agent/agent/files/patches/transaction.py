@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 
+from holdfast_wire.archives.safe_path import SafeRoot
 from holdfast_wire.records import dataclass
 
 from session_agent.agent.files.descriptors import CREATE, opened, temporary_name, write_all
 from session_agent.agent.files.file_user import Owner, give, owner_of
-from session_agent.agent.files.safe_path import SafeRoot
 from session_agent.agent.request.paths import os_failure
 
 

@@ -16,10 +16,11 @@ from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.paths import shown, wire
 
 from session_agent.agent.files.descriptors import opened
 from session_agent.agent.files.transfers import Info, Source
-from session_agent.agent.request.paths import os_failure, shown, wire
+from session_agent.agent.request.paths import os_failure
 from session_agent.trees import DIRECTORY, Cursor, Identity, identity
 
 from .contents import copy_attributes, copy_contents

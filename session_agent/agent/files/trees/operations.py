@@ -15,13 +15,14 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import PATH_BYTES
+from holdfast_wire.paths import shown, wire
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.files.file_user import Owner, acting, give
 from session_agent.agent.files.transfers import Outgoing, Source
 from session_agent.agent.files.write import make_parents
 from session_agent.agent.request.params import boolean, choice, integer
-from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
+from session_agent.agent.request.paths import absolute, os_failure, path_param
 from session_agent.agent.session.channels import Channel, Handler
 from session_agent.trees import remove_tree
 

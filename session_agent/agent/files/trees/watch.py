@@ -19,12 +19,13 @@ from typing import Any, ClassVar
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed
 from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.paths import shown
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.files.file_user import acting
 from session_agent.agent.files.transfers import Outgoing, Source
 from session_agent.agent.request.params import boolean
-from session_agent.agent.request.paths import absolute, path_fields, path_param, shown, start_of
+from session_agent.agent.request.paths import absolute, path_fields, path_param, start_of
 from session_agent.agent.session.channels import Channel, Handler
 
 from . import inotify

@@ -1,10 +1,10 @@
 """The tar format: writing the headers of members, and reading members from a stream.
 
-Owns the syntax (GNU's is written; v7, ustar and PAX are read too), and the limits on entries and bytes. Opens no file: ``download`` and
-``upload`` do. The reader's generators wait for bytes as they arrive; it needs no thread that waits for input and no buffer beyond one
-header. For any input its only exception is ``HoldfastError`` with ``archive_invalid`` or ``archive_limit``. The standard library's tarfile
-is not used: it imports compressors into every agent, needs file objects, while both directions are driven by credit here, and has its own
-rules for hostile archives.
+Owns the syntax (GNU's is written; v7, ustar and PAX are read too), and the limits on entries and bytes. Opens no file: ``extraction`` and
+the agent's ``download`` do. The reader's generators wait for bytes as they arrive; it needs no thread that waits for input and no buffer
+beyond one header. For any input its only exception is ``HoldfastError`` with ``archive_invalid`` or ``archive_limit``. The standard
+library's tarfile is not used: it imports compressors into every agent, needs file objects, while both directions are driven by credit here,
+and has its own rules for hostile archives, which differ between patch releases of Python.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Generator
 from typing import Any, Literal
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.paths import wire
 from holdfast_wire.records import dataclass
 
-from session_agent.agent.files.transfers import Info
-from session_agent.agent.request.paths import wire
-
+Info = dict[str, Any]
 BLOCK = 512
 END = bytes(2 * BLOCK)
 _META_BYTES = 1024 * 1024  # PAX records and long names of one member: a path is at most 4 KiB, attributes may be more

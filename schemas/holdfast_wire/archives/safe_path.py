@@ -2,7 +2,7 @@
 
 Owns the walk: it opens one component after the other, never through a link, and resolves links itself, so that it follows those that stay
 inside and refuses all others. The system call openat2 does the same, but older kernels and many seccomp filters do not have it. Called by
-archives and patches.
+``extraction``, and by the agent's archives and patches.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import PATH_BYTES
-
-from session_agent.agent.request.paths import shown
+from holdfast_wire.paths import shown
 
 _MOST_LINKS = 40  # the kernel's own MAXSYMLINKS
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
