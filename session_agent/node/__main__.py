@@ -21,6 +21,9 @@ if __name__ == "__main__":  # before the modules below, which ask for the user's
 
 # ruff: noqa: I001
 from session_agent.node import doctor, recovery, settings
+from session_agent.node.images.layers import LayerLimits
+from session_agent.node.images.pull import PullSettings
+from session_agent.node.images.registries import parse
 from session_agent.node.images.store import ImageStore
 from session_agent.node.sandboxes import Sandboxes
 from session_agent.node.server import NodeServer
@@ -38,7 +41,10 @@ async def _serve(config: NodeSettings) -> None:
     if subordinate_ids.problem is not None:
         why, fix = subordinate_ids.problem, subordinate_ids.problem.fix
         log.warning("sandboxes have a single user id, without su, apt-get or other users: %s%s", why, f"; {fix}" if fix else "")
-    images = ImageStore(config.images_dir, config.image_fallback)
+    pulls = PullSettings(
+        parse(config.registries), config.id_base - 1, LayerLimits().size_bytes, auth_files=config.auth_files, proxy=config.proxy
+    )
+    images = ImageStore(config.images_dir, config.image_fallback, pulls=pulls)
     sandboxes = Sandboxes(config, images, privileged=os.geteuid() == 0)
     images.in_use = sandboxes.uses_image
     images.before_remove = sandboxes.spares.drop_image
@@ -62,6 +68,7 @@ def main(argv: list[str]) -> int:
     configure_logging()
     try:
         config = settings.from_environment(os.environ)
+        parse(config.registries)
     except ValueError as error:
         print(f"node: {error}", file=sys.stderr)
         return 78

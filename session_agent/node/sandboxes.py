@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -131,7 +132,7 @@ class Sandboxes:
             raise HoldfastError("draining", "the node is stopping")
         if request.sandbox_id in self._live or request.sandbox_id in self._failed:
             raise HoldfastError("sandbox_exists", f"sandbox {request.sandbox_id} already exists")
-        image = self._images.resolve(request.image)
+        image = self._images.resolve(request.image, request.owner)
         self._space.check(request.disk)
         if request.entrypoint is True and not image.entrypoint:
             message = f"image {request.image} has neither ENTRYPOINT nor CMD"
@@ -178,7 +179,8 @@ class Sandboxes:
         Raises HoldfastError(sandbox_not_found, unsupported) and what ``ImageStore.commit`` raises.
         """
         async with self._running(sandbox_id, incarnation) as (box, container):
-            return await self._images.commit(box.image, name, lambda *target: self._copy(box, container, *target))
+            copy = functools.partial(self._copy, box, container)
+            return await self._images.commit(box.image, name, copy, owner=box.request.owner)
 
     async def _copy(self, box: Sandbox, container: Container, target: str, pool: str) -> Copied:
         """Copy what the sandbox has written while none of its processes runs."""

@@ -167,18 +167,20 @@ class NodeServer:
             case "list":
                 return {"sandboxes": sandboxes.list()}
             case "images":
-                return {"images": images.list()}
+                return {"images": images.list(_owner(body))}
             case "image_import":
-                return {"image": await images.import_path(_text(body, "path"), _text(body, "name"))}
+                return {"image": await images.import_path(_text(body, "path"), _text(body, "name"), _owner(body))}
             case "image_pull":
-                return {"image": await images.pull(_text(body, "name"))}
+                return {"image": await images.pull(_text(body, "name"), _owner(body))}
+            case "image_pulls":
+                return {"pulls": [asdict(one) for one in images.progress if one.owner == _owner(body)]}
             case "image_export":
-                await images.export(_text(body, "name"), _text(body, "path"))
+                await images.export(_text(body, "name"), _text(body, "path"), _owner(body))
                 return {}
             case "image_tag":
-                return {"image": await images.tag(_text(body, "name"), _text(body, "other"))}
+                return {"image": await images.tag(_text(body, "name"), _text(body, "other"), _owner(body))}
             case "image_remove":
-                await images.remove(_text(body, "name"))
+                await images.remove(_text(body, "name"), _owner(body))
                 return {}
             case "doctor":
                 return {"checks": await self._doctor()}
@@ -220,6 +222,11 @@ def _text(body: dict[str, Any], key: str) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise HoldfastError("invalid_argument", f"{key} must be a non-empty string")
     return value
+
+
+def _owner(body: dict[str, Any]) -> str:
+    """Whose image it is; empty for shared ones."""
+    return "" if body.get("owner") is None else _text(body, "owner")
 
 
 def _incarnation(body: dict[str, Any]) -> str | None:

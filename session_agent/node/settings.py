@@ -31,11 +31,15 @@ class NodeSettings:
     `id_base` is the first of `id_slots` ranges of 65536 host ids given to sandboxes as root; it lies above what distributions hand to users
     and containers. `high_base` is the first of as many ranges of 524288 for ids above 65535, where kernels allow users and distributions
     have none. `tmpfs` sizes and limits are bytes; without `default_disk` a sandbox's disk use is limited only if its request sets a limit.
+    `registries` (images/registries.py), `auth_files` and `proxy` (this machine's own) are for pulls.
     """
 
     data_dir: str
     socket_path: str
     image_fallback: str | None = None
+    registries: str = ""
+    auth_files: tuple[str, ...] = ()
+    proxy: str = ""
     agent_entry: str = AGENT_ENTRY
     id_base: int = ID_BASE
     id_slots: int = ID_SLOTS
@@ -101,6 +105,9 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         data_dir=data_dir,
         socket_path=socket_path,
         image_fallback=fallback or None,
+        registries=environ.get("HOLDFAST_REGISTRIES", ""),
+        auth_files=_auth_files(environ),
+        proxy=environ.get("HTTPS_PROXY") or environ.get("https_proxy") or "",
         agent_entry=environ.get("HOLDFAST_AGENT_ENTRY") or AGENT_ENTRY,
         id_base=first,
         spares=_number(environ, "HOLDFAST_NODE_SPARES", 4, 0, 8),
@@ -117,6 +124,13 @@ def memory_dir() -> str | None:
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
         kinds = {point: kind for _, point, kind, *_ in map(str.split, file)}
     return next((path for path in ("/run", "/dev/shm") if kinds.get(path) == "tmpfs" and os.access(path, os.W_OK)), None)
+
+
+def _auth_files(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Where ``skopeo login`` and ``docker login`` store the operator's logins, in the order in which skopeo reads them."""
+    home, run = environ.get("HOME") or "/root", environ.get("XDG_RUNTIME_DIR") or f"/run/containers/{os.geteuid()}"
+    files = [f"{run}/containers/auth.json", f"{run}/auth.json", f"{home}/.config/containers/auth.json", f"{home}/.docker/config.json"]
+    return tuple(filter(None, [environ.get("REGISTRY_AUTH_FILE"), *files]))
 
 
 def _number(environ: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -120,6 +120,7 @@ _PROBES: dict[str, Callable[[], str | None]] = {
     "cgroups": _cgroups,
     "chromium": lambda: _install("chromium"),
     "cluster": _cluster,
+    "skopeo": _program("skopeo"),
     "container tools": _container_tools,
     "git": _program("git"),
     "namespaces": _namespaces,

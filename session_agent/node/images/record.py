@@ -27,6 +27,13 @@ class ImageRecord:
     """``host`` where the layers lie above this machine's own image."""
     parent: str = ""
     """The digest of the image that the sandbox of this snapshot was created from; empty for an image that is no snapshot."""
+    owner: str = ""
+    """The owner of the key that imported, pulled or committed it; empty for an image that is shared by all owners."""
+
+    @property
+    def key(self) -> str:
+        """Names the record in the store: names are unique for each owner."""
+        return key_of(self.owner, self.name)
 
     def content_digest(self) -> str:
         """The digest of a snapshot: the same layers and configuration are the same image."""
@@ -40,4 +47,10 @@ class ImageRecord:
             "size_bytes": self.size_bytes,
             "created": self.created,
             "parent": self.parent,
+            "shared": not self.owner,
         }
+
+
+def key_of(owner: str, name: str) -> str:
+    """The key of a name in normal form. No such name begins with ``@``, and no owner contains a slash."""
+    return f"@{owner}/{name}" if owner else name

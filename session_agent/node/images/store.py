@@ -1,8 +1,9 @@
 """The image store: layers by digest, images by name, all under one directory.
 
-Owns `$HOLDFAST_DATA/images`: `layers/<sha256>` (unpacked, shared, never written again), `index/*.json` (one per name), `skeleton` and
-`host` (created again at each start), `tmp` (emptied at start). One process, the node, uses it; changes are serial and appear by rename, so
-a crash leaves an image whole or absent.
+Owns `$HOLDFAST_DATA/images`: `layers/<sha256>` (unpacked, shared, never written again), `index/*.json` (one per owner and name), `skeleton`
+and `host` (created again at each start), `tmp` (emptied at start), and whose an image is: a name means the caller's own image, else the
+shared one; another owner's is indistinguishable from one that does not exist. One process, the node, uses it; changes are serial and appear
+by rename, so a crash leaves an image whole or absent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +27,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images import export, formats, host, links, names, pull, skeleton
 from session_agent.node.images.layers import NOBODY, LayerLimits
-from session_agent.node.images.record import ImageRecord
+from session_agent.node.images.record import ImageRecord, key_of
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.images.upper import Copied, content_digest
 from session_agent.node.kernel.namespaces import IdMap
@@ -33,21 +35,36 @@ from session_agent.node.kernel.rootfs import MAX_LAYERS
 
 log = logging.getLogger(__name__)
 Digests = list[str]
+_PULLS = 8
+"""Most pulls at a time; further ones wait."""
+_PULLS_OF_OWNER = 3
+_REMEMBERED_PULLS = 100
 _HELD = "~"
 """The first character of the names of images that only a paused sandbox has: no image's name may begin with it."""
 _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
 
 
 class ImageStore:
-    """`in_use` returns whether a sandbox uses an image's digest, `layer_in_use` whether one uses a layer's directory."""
+    """`in_use` returns whether a sandbox uses an image's digest, `layer_in_use` whether one uses a layer's directory.
 
-    def __init__(self, directory: str, fallback: str | None, limits: LayerLimits | None = None) -> None:
+    The *owner* of a method is that of the caller's key; empty, it stands for the operator, who sees and changes only shared images.
+    """
+
+    def __init__(
+        self, directory: str, fallback: str | None, limits: LayerLimits | None = None, pulls: pull.PullSettings | None = None
+    ) -> None:
         self._directory = directory
         self._fallback = fallback
         self._limits = limits or LayerLimits()
         self._ids: IdMap | None = None
         self._records: dict[str, ImageRecord] = {}
         self._changing = asyncio.Lock()
+        self._pulls = pulls or pull.PullSettings()
+        self._pull_places = asyncio.Semaphore(_PULLS)
+        self._places_of: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PULLS_OF_OWNER))
+        """One entry for each owner; their number is limited by the keys file."""
+        self.progress: deque[pull.Progress] = deque(maxlen=_REMEMBERED_PULLS)
+        """The latest pulls, the oldest first."""
         self._reading = list[str]()
         """Layers that are being exported."""
         self.before_remove: Callable[[str], Awaitable[None]] | None = None
@@ -80,25 +97,34 @@ class ImageStore:
                 log.warning("an image has to be imported again: its record %s cannot be read: %s", name, error)
                 continue
             if all(os.path.isdir(self._layer(digest)) for digest in record.layers):
-                self._records[record.name] = record
+                self._records[record.key] = record
             else:
                 log.warning("the image %s has to be imported again: one of its layers is missing", record.name)
         self._collect_layers()
 
-    def list(self) -> list[dict[str, Any]]:
-        machine = {"name": host.NAME, "digest": "host", "size_bytes": 0, "created": ""}
-        return [machine, *(record.to_map() for name, record in sorted(self._records.items()) if not name.startswith(_HELD))]
+    def list(self, owner: str = "") -> list[dict[str, Any]]:
+        """The owner's images and the shared ones."""
+        machine = {"name": host.NAME, "digest": "host", "size_bytes": 0, "created": "", "shared": True}
+        return [machine, *(record.to_map() for record in sorted(self._visible(owner), key=lambda record: (record.name, record.owner)))]
 
-    def resolve(self, name: str) -> ImageSpec:
+    def resolve(self, name: str, owner: str = "") -> ImageSpec:
         """The facts about an image that a sandbox needs. Raises HoldfastError(image_not_found, invalid_argument)."""
         if _is_host(name):
             return host.spec(self._path("host"))
-        record = self._records.get(names.normalise(name)) or self._by_digest(name)
+        record = self._find(name, owner)
         if record is None:
             if self._fallback == host.NAME:
                 return host.spec(self._path("host"))
-            raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
+            raise _missing(name)
         return self._spec(record)
+
+    def _visible(self, owner: str) -> Iterator[ImageRecord]:
+        return (record for key, record in self._records.items() if record.owner in ("", owner) and not key.startswith(_HELD))
+
+    def _find(self, name: str, owner: str) -> ImageRecord | None:
+        """The owner's image of this name or digest, else the shared one."""
+        wanted = names.normalise(name)
+        return self._records.get(key_of(owner, wanted)) or self._records.get(wanted) or self._by_digest(name, owner)
 
     def _spec(self, record: ImageRecord) -> ImageSpec:
         # a layer may occur twice (often an empty one); only the topmost occurrence has an effect, and overlay accepts a layer only once
@@ -116,38 +142,53 @@ class ImageStore:
             entrypoint=tuple(record.entrypoint),
         )
 
-    async def import_path(self, path: str, name: str) -> dict[str, Any]:
-        """Import an OCI layout or archive, a docker archive, a root tar or a root directory. An existing image *name* is replaced."""
+    async def import_path(self, path: str, name: str, owner: str = "") -> dict[str, Any]:
+        """Import an OCI layout or archive, a docker archive, a root tar or a root directory. The owner's image *name* is replaced."""
         wanted = self._importable_name(name)
         async with self._changing:
-            return await self._keep(os.path.abspath(path), wanted)
+            return await self._keep(os.path.abspath(path), wanted, owner)
 
-    async def pull(self, name: str) -> dict[str, Any]:
-        """Fetch *name* from its registry with skopeo. Raises HoldfastError(image_pull_failed, unsupported)."""
+    async def pull(self, name: str, owner: str = "") -> dict[str, Any]:
+        """Fetch *name* from its registry with skopeo. Only the import holds the store's lock.
+
+        Raises HoldfastError(invalid_argument, image_not_found, image_pull_failed, unsupported).
+        """
         wanted = self._importable_name(name)
-        async with self._changing:
-            target = self._fresh()
-            try:
-                await pull.fetch(wanted, target)
-                return await self._keep(target, wanted)
-            finally:
-                await asyncio.to_thread(shutil.rmtree, target, True)
+        self._pulls.registries.check(wanted)
+        progress = pull.Progress(names.short_name(wanted), owner)
+        self.progress.append(progress)
+        try:
+            async with self._places_of[owner], self._pull_places:
+                target = self._fresh()
+                try:
+                    progress.state = "fetching"
+                    layout = await pull.fetch(wanted, target, self._pulls, progress.add)
+                    progress.state = "importing"
+                    async with self._changing:
+                        image = await self._keep(layout, wanted, owner)
+                    progress.state = "done"
+                    return image
+                finally:
+                    await asyncio.to_thread(shutil.rmtree, target, True)
+        except BaseException as error:
+            progress.state, progress.error = "failed", getattr(error, "code", type(error).__name__)
+            raise
 
-    async def _keep(self, path: str, name: str) -> dict[str, Any]:
-        return await self._add(await asyncio.to_thread(self._import, path, name))
+    async def _keep(self, path: str, name: str, owner: str) -> dict[str, Any]:
+        return await self._add(dataclasses.replace(await asyncio.to_thread(self._import, path, name), owner=owner))
 
     async def _add(self, record: ImageRecord) -> dict[str, Any]:
         """Write the record of an image whose layers are complete; it replaces the image of the same name."""
         await asyncio.to_thread(self._write, record)
-        replaced = self._records.get(record.name)
-        self._records[record.name] = record
-        if replaced and replaced.digest != record.digest and self.before_remove:
+        replaced = self._records.get(record.key)
+        self._records[record.key] = record
+        if replaced and self.before_remove and not self._has_digest(replaced.digest):
             await self.before_remove(replaced.digest)
         await asyncio.to_thread(self._collect_layers)
         return record.to_map()
 
     async def commit(
-        self, image: ImageSpec, name: str | None, copy: Callable[[str, str], Awaitable[Copied]], *, holder: str = ""
+        self, image: ImageSpec, name: str | None, copy: Callable[[str, str], Awaitable[Copied]], *, holder: str = "", owner: str = ""
     ) -> dict[str, Any]:
         """Store what a sandbox of *image* has written as an image of its own: a layer above those of *image*.
 
@@ -180,6 +221,7 @@ class ImageStore:
                     entrypoint=[*image.entrypoint],
                     base=base,
                     parent=image.digest,
+                    owner="" if holder else owner,
                 )
                 digest = record.content_digest()
                 record = dataclasses.replace(record, digest=digest, name=wanted or names.normalise(digest))
@@ -195,22 +237,22 @@ class ImageStore:
         own = [path.removeprefix(folder) for path in reversed(image.layers) if path.startswith(folder)]
         return [f"sha256:{name[: len(name) - suffix]}" for name in own], host.NAME if image.trees else ""
 
-    async def tag(self, name: str, other: str) -> dict[str, Any]:
-        """Give an image a second name, which costs nothing. Raises HoldfastError(image_not_found)."""
+    async def tag(self, name: str, other: str, owner: str = "") -> dict[str, Any]:
+        """Give an image a second name of the owner's, which costs nothing. Raises HoldfastError(image_not_found)."""
         if _is_host(name):
             raise HoldfastError("invalid_argument", "the host image is this machine's and cannot have another name")
         wanted = self._importable_name(other)
         async with self._changing:
-            record = self._records.get(names.normalise(name)) or self._by_digest(name)
+            record = self._find(name, owner)
             if record is None:
-                raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
-            return await self._add(dataclasses.replace(record, name=wanted))
+                raise _missing(name)
+            return await self._add(dataclasses.replace(record, name=wanted, owner=owner))
 
-    async def export(self, name: str, path: str) -> None:
+    async def export(self, name: str, path: str, owner: str = "") -> None:
         """Write an image as an OCI archive to the new file *path*. Raises HoldfastError(image_not_found, unsupported) and OSError."""
-        record = None if _is_host(name) else self._records.get(names.normalise(name)) or self._by_digest(name)
+        record = None if _is_host(name) else self._find(name, owner)
         if record is None and not _is_host(name):
-            raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
+            raise _missing(name)
         if record is None or record.base:
             hint = "export what it adds with `holdfast cp`, or begin with an image that was imported or pulled"
             raise HoldfastError("unsupported", f"{name} lies above this machine's own files, which are not exported", hint=hint)
@@ -253,8 +295,8 @@ class ImageStore:
                     os.unlink(self._index_file(key))
             await asyncio.to_thread(self._collect_layers)
 
-    async def remove(self, name: str) -> None:
-        """Remove an image. Raises HoldfastError(image_not_found, image_in_use).
+    async def remove(self, name: str, owner: str = "") -> None:
+        """Remove an image. Raises HoldfastError(image_not_found, image_in_use, permission_denied).
 
         A snapshot may be removed while sandboxes use it: its layers stay until the last of them has ended.
         """
@@ -262,18 +304,24 @@ class ImageStore:
             raise HoldfastError("invalid_argument", "the host image is this machine's and cannot be removed")
         wanted = names.normalise(name)
         async with self._changing:
-            record = self._records.get(wanted)
+            record = self._records.get(key_of(owner, wanted))
+            if record is None and wanted in self._records:
+                hint = "your own image of the same name would be used instead of it; the operator can remove it"
+                raise HoldfastError("permission_denied", f"the image {name} is shared by all owners", hint=hint)
             if record is None:
-                raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
-            others = any(other.digest == record.digest for other in self._records.values() if other is not record)
+                raise _missing(name)
+            others = self._has_digest(record.digest, but=record)
             if not record.parent and not others and self.in_use(record.digest):
                 raise HoldfastError("image_in_use", f"sandboxes are using {name}")
             # From here on no create finds the image, and creates that found it are counted as users.
-            del self._records[wanted]
-            os.unlink(self._index_file(wanted))
-            if self.before_remove:
+            del self._records[record.key]
+            os.unlink(self._index_file(record.key))
+            if self.before_remove and not others:
                 await self.before_remove(record.digest)
             await asyncio.to_thread(self._collect_layers)
+
+    def _has_digest(self, digest: str, but: ImageRecord | None = None) -> bool:
+        return any(record.digest == digest and record is not but for record in self._records.values())
 
     def _import(self, path: str, name: str) -> ImageRecord:
         workspace = self._fresh()
@@ -310,7 +358,7 @@ class ImageStore:
             json.dump(asdict(record), file)
             file.flush()
             os.fsync(file.fileno())
-        os.rename(draft, self._index_file(record.name))
+        os.rename(draft, self._index_file(record.key))
 
     def _unpack(self, layer: formats.Layer) -> None:
         if os.path.isdir(self._layer(layer.digest)):
@@ -325,7 +373,7 @@ class ImageStore:
 
     async def release(self, image: ImageSpec) -> None:
         """A sandbox of *image* has ended: if it was the last of an image that was removed, its layers are removed too."""
-        if image.digest != host.NAME and not any(record.digest == image.digest for record in self._records.values()):
+        if image.digest != host.NAME and not self._has_digest(image.digest):
             async with self._changing:
                 await asyncio.to_thread(self._collect_layers)
 
@@ -338,10 +386,9 @@ class ImageStore:
             ):  # a running sandbox may still use the layers of a replaced image
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _by_digest(self, name: str) -> ImageRecord | None:
+    def _by_digest(self, name: str, owner: str) -> ImageRecord | None:
         digest = name if name.startswith("sha256:") else name.partition("@")[2]
-        found = (record for name, record in self._records.items() if record.digest == digest and not name.startswith(_HELD))
-        return next(found, None) if digest else None
+        return next((record for record in self._visible(owner) if record.digest == digest), None) if digest else None
 
     @staticmethod
     def _importable_name(name: str) -> str:
@@ -366,8 +413,8 @@ class ImageStore:
                 shifted.add(status.st_ino)
                 _give(item, status, self._ids)
 
-    def _index_file(self, name: str) -> str:
-        return self._path("index", hashlib.sha256(name.encode()).hexdigest() + ".json")
+    def _index_file(self, key: str) -> str:
+        return self._path("index", hashlib.sha256(key.encode()).hexdigest() + ".json")
 
     def _fresh(self) -> str:
         path = self._path("tmp", os.urandom(8).hex())
@@ -376,6 +423,10 @@ class ImageStore:
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._directory, *parts)
+
+
+def _missing(name: str) -> HoldfastError:
+    return HoldfastError("image_not_found", f"there is no image {name} on this machine")
 
 
 def _volume_layer(volumes: Sequence[str]) -> list[formats.Layer]:

@@ -208,13 +208,13 @@ def become_agent(ids: IdMap) -> None:
 
 def set_up_network(ids: IdMap) -> None:
     """Child: bring up lo, the only interface, and allow every user to ping and to listen on any port, as docker does."""
-    _loopback_up()
+    set_up_loopback()
     for name, text in (("ip_unprivileged_port_start", "0"), ("ping_group_range", f"0 {ids.commands - 1}")):
         with contextlib.suppress(OSError):
             sys_.write_file(f"/proc/sys/net/ipv4/{name}", text)
 
 
-def _loopback_up() -> None:
+def set_up_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as control:
         request = struct.pack("16sH14x", b"lo", 0)
         flags = struct.unpack("16sH14x", fcntl.ioctl(control, _SIOCGIFFLAGS, request))[1]

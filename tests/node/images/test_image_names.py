@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -43,9 +45,14 @@ async def test_pulling_needs_skopeo(store: ImageStore, monkeypatch: pytest.Monke
 async def test_a_pull_is_imported(store: ImageStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With a fake skopeo that writes a layout, and with ones that fail."""
     layout = oci_layout(tmp_path / "layout", [BASE])
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "skopeo").write_text(f'#!/bin/sh\nfor a; do t=$a; done; t=${{t#oci:}}; cp -r {layout}/. "${{t%:image}}"\n')
+    with tempfile.TemporaryDirectory(prefix="holdfast-tools-", dir="/tmp") as folder:  # which a process without rights can read
+        os.chmod(folder, 0o755)
+        await _pull_with_fakes(store, monkeypatch, layout, Path(folder))
+
+
+async def _pull_with_fakes(store: ImageStore, monkeypatch: pytest.MonkeyPatch, layout: Path, tools: Path) -> None:
+    shutil.copytree(layout, tools / "layout")
+    (tools / "skopeo").write_text(f'#!/bin/sh\nfor a; do t=$a; done; t=${{t#oci:}}; cp -r {tools}/layout/. "${{t%:image}}"\n')
     (tools / "skopeo").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     assert (await store.pull("python:3.11-slim"))["name"] == "python:3.11-slim"
