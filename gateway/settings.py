@@ -156,6 +156,8 @@ class Settings:
     """HOLDFAST_OTHER_SECRETS_FILE: further accepted secrets, one a line, while the deployment rotates its own; the file may be missing."""
     allowed_origins: frozenset[str] = frozenset()
     """Origins whose pages may open WebSockets; no browser page may by default."""
+    operators: frozenset[str] = frozenset()
+    """HOLDFAST_OPERATORS: owners, separated by commas, whose keys may import, pull and remove shared images."""
     pools_file: Path | None = None
     """HOLDFAST_POOLS_FILE: the definitions of warm pools (``pools``)."""
     metrics_port: int | None = None
@@ -195,6 +197,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
         other_secrets_file=_path(env, "HOLDFAST_OTHER_SECRETS_FILE", data_dir / "other-secrets"),
         allowed_origins=origins,
+        operators=frozenset(part.strip() for part in env.get("HOLDFAST_OPERATORS", "").split(",") if part.strip()),
         pools_file=_pools_file(env, runtime),
         admission=_admission(env),
         metrics_port=_integer(env, "HOLDFAST_METRICS_PORT", 0) or None,

@@ -144,14 +144,15 @@ async def resources(request: Request) -> Response:
 
 
 async def list_images(request: Request) -> Response:
-    gateway, _ = authenticated(request)
-    return json_response({"images": [_image(image) for image in await _images(gateway).list_all()]})
+    gateway, owner = authenticated(request)
+    return json_response({"images": [_image(image) for image in await _images(gateway).list_all(owner)]})
 
 
 async def import_image(request: Request) -> Response:
     """``POST /images?name=``: the body is an archive; it is written to a file beside the node's data, never held in memory."""
-    gateway, _ = authenticated(request)
+    gateway, owner = authenticated(request)
     name = _image_name(request.query_params.get("name"))
+    owner = _image_owner(gateway, owner, shared=request.query_params.get("shared", "").lower() in ("true", "1"))
     limit = gateway.settings.rest.image_bytes
     folder = gateway.settings.data_dir / "uploads"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -167,7 +168,7 @@ async def import_image(request: Request) -> Response:
                 await asyncio.to_thread(file.write, chunk) if len(chunk) >= _CHUNK else file.write(chunk)
         if not size:
             raise HoldfastError("image_invalid", "the body is empty, where an image archive was expected")
-        image = await _images(gateway).load(Path(path), name)
+        image = await _images(gateway).load(Path(path), name, owner)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -180,17 +181,20 @@ async def import_image(request: Request) -> Response:
 
 
 async def pull_image(request: Request) -> Response:
-    """``POST /images/pull`` ``{name}``."""
-    gateway, _ = authenticated(request)
-    name = _image_name(Fields(await read_json(request, 64 * 1024)).required("name"))
-    return json_response(_image(await _images(gateway).pull(name)), 201)
+    """``POST /images/pull`` ``{name, shared}``."""
+    gateway, owner = authenticated(request)
+    fields = Fields(await read_json(request, 64 * 1024))
+    name = _image_name(fields.required("name"))
+    owner = _image_owner(gateway, owner, shared=fields.boolean("shared", False))
+    return json_response(_image(await _images(gateway).pull(name, owner)), 201)
 
 
 async def remove_image(request: Request) -> Response:
-    gateway, _ = authenticated(request)
+    gateway, owner = authenticated(request)
     name = _image_name(request.path_params["name"])
+    owner = _image_owner(gateway, owner, shared=request.query_params.get("shared", "").lower() in ("true", "1"))
     await gateway.removals.wait(_REMOVALS_S)  # deleted sandboxes stop using the image
-    await _images(gateway).remove(name)
+    await _images(gateway).remove(name, owner)
     return json_response({"status": "deleted", "name": name})
 
 
@@ -230,6 +234,16 @@ def _images(gateway: Gateway) -> Images:
     return images
 
 
+def _image_owner(gateway: Gateway, owner: str, *, shared: bool) -> str:
+    """Whose image is changed: the caller's, or with ``shared`` everybody's, which only operators may change."""
+    if not shared:
+        return owner
+    if owner not in gateway.settings.operators:
+        hint = "leave out shared to use an image of your own, or ask the operator; HOLDFAST_OPERATORS of the gateway lists them"
+        raise HoldfastError("permission_denied", "only an operator's key may change shared images", hint=hint)
+    return ""
+
+
 def _image_name(name: str | None) -> str:
     if not name or not _IMAGE_NAME.fullmatch(name) or ".." in name:
         raise HoldfastError("invalid_argument", "name must be an image name such as 'python:3.11-slim'")
@@ -237,5 +251,5 @@ def _image_name(name: str | None) -> str:
 
 
 def _image(image: Image) -> dict[str, Any]:
-    body = {"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes, "created": image.created}
+    body = {"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes, "created": image.created, "shared": image.shared}
     return body if image.wanted is None else {**body, "nodes": {"ready": image.ready, "wanted": image.wanted}}

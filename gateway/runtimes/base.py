@@ -116,15 +116,22 @@ class Image:
     ready: int | None = None
     """In a cluster: how many nodes have it, of ``wanted``."""
     wanted: int | None = None
+    shared: bool = True
+    """Whether every owner may use it."""
 
 
 class Images(Protocol):
-    """An image store, where the runtime has one."""
+    """An image store, where the runtime has one.
 
-    async def list_all(self) -> list[Image]: ...
-    async def load(self, path: Path, name: str) -> Image: ...
-    async def pull(self, name: str) -> Image: ...
-    async def remove(self, name: str) -> None: ...
+    ``owner`` is whose images these are; empty, they are the operator's, which all owners share. A name means the owner's own image, else
+    the shared one; another owner's is indistinguishable from one that does not exist. In a cluster images belong to registries, and
+    ``owner`` has no effect.
+    """
+
+    async def list_all(self, owner: str = "") -> list[Image]: ...
+    async def load(self, path: Path, name: str, owner: str = "") -> Image: ...
+    async def pull(self, name: str, owner: str = "") -> Image: ...
+    async def remove(self, name: str, owner: str = "") -> None: ...
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
         """Keep these images on every node as long as they are listed; called periodically by the acting controller."""

@@ -171,18 +171,21 @@ class NodeImages:
     def __init__(self, node: NodeClient) -> None:
         self._node = node
 
-    async def list_all(self) -> list[Image]:
-        images = (await self._node.call("images")).get("images")
+    async def list_all(self, owner: str = "") -> list[Image]:
+        images = (await self._call("images", owner)).get("images")
         return [_image(image) for image in images] if isinstance(images, list) else []
 
-    async def load(self, path: Path, name: str) -> Image:
-        return _image((await self._node.call("image_import", {"path": str(path), "name": name}, _LONG_S)).get("image"))
+    async def load(self, path: Path, name: str, owner: str = "") -> Image:
+        return _image((await self._call("image_import", owner, {"path": str(path), "name": name}, _LONG_S)).get("image"))
 
-    async def pull(self, name: str) -> Image:
-        return _image((await self._node.call("image_pull", {"name": name}, _LONG_S)).get("image"))
+    async def pull(self, name: str, owner: str = "") -> Image:
+        return _image((await self._call("image_pull", owner, {"name": name}, _LONG_S)).get("image"))
 
-    async def remove(self, name: str) -> None:
-        await self._node.call("image_remove", {"name": name}, 60.0)
+    async def remove(self, name: str, owner: str = "") -> None:
+        await self._call("image_remove", owner, {"name": name}, 60.0)
+
+    async def _call(self, op: str, owner: str, arguments: dict[str, Any] | None = None, timeout_s: float = _CALL_S) -> dict[str, Any]:
+        return await self._node.call(op, (arguments or {}) | ({"owner": owner} if owner else {}), timeout_s)
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
         raise HoldfastError("unsupported", "the one-machine runtime uses only images that were imported into its store")
@@ -256,6 +259,7 @@ def _image(body: Any) -> Image:
         digest=str(body.get("digest") or ""),
         size_bytes=size if isinstance(size, int) else 0,
         created=body.get("created"),
+        shared=body.get("shared") is not False,
     )
 
 

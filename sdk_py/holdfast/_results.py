@@ -166,6 +166,8 @@ class ImageInfo:
     """In a cluster, where images are pulled to every node in advance: how many of ``nodes_wanted`` nodes have it."""
     nodes_wanted: int | None = None
     """How many nodes should have it."""
+    shared: bool = True
+    """Whether all owners may use it; otherwise it is your own."""
 
 
 @dataclass(frozen=True, slots=True)

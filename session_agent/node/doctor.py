@@ -166,7 +166,9 @@ def _pidfd() -> Check:
 def _skopeo() -> Check:
     path = shutil.which("skopeo")
     fix = "only for pulling images: install skopeo, or import archives"
-    return Check("skopeo", path is not None, path or "not installed", fix, required=False)
+    registries = os.environ.get("HOLDFAST_REGISTRIES") or "*, every registry with public addresses at port 443"
+    detail = f"{path}; images may be pulled from {registries}" if path else "not installed"
+    return Check("skopeo", path is not None, detail, fix, required=False)
 
 
 def _redis_server() -> Check:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import subprocess
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
+import pytest
 import pytest_asyncio
 
 from tests.gateway.checked import Checked
 from tests.support.requires import requires
-from tests.support.stack import Stack
+from tests.support.stack import Stack, running_stack
 
 pytestmark = requires("namespaces", "redis")
 
@@ -54,6 +57,59 @@ async def test_an_archive_becomes_an_image(call: Checked, stack: Stack) -> None:
     assert (await call("DELETE", f"/images/{made.json()['name']}")).status_code == 200
     names = [image["name"] for image in (await call("GET", "/images")).json()["images"]]
     assert made.json()["name"] not in names
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """Its own key's owner is no operator; ``OPERATOR`` is."""
+    with running_stack({"HOLDFAST_OPERATORS": "operator", "HOLDFAST_IMAGE_FALLBACK": ""}) as running:
+        with (running.data / "keys").open("a") as keys:
+            for owner in ("operator", "other"):
+                keys.write(f"{owner} {hashlib.sha256(_key(owner).encode()).hexdigest()}\n")
+        yield running
+
+
+def _key(owner: str) -> str:
+    return "hf_" + owner.ljust(32, "0")
+
+
+@contextlib.asynccontextmanager
+async def _as(stack: Stack, owner: str) -> AsyncIterator[Checked]:
+    async with httpx.AsyncClient(base_url=stack.url, headers={"X-API-Key": _key(owner)}, timeout=60) as client:
+        yield Checked(client)
+
+
+async def test_images_of_other_owners_do_not_exist(call: Checked, stack: Stack) -> None:
+    async with _as(stack, "other") as other, _as(stack, "operator") as operator:
+        archive = root_file_system()
+        assert (await call("POST", "/images", params={"name": "mine:1"}, content=archive)).json()["shared"] is False
+        assert "mine:1" not in [image["name"] for image in (await other("GET", "/images")).json()["images"]]
+        for name in ("mine:1", "none:1"):
+            removed = await other("DELETE", f"/images/{name}")
+            created = await other("POST", "/sandboxes", json={"image": name, "wait": True})
+            assert (removed.status_code, removed.json()["code"]) == (404, "image_not_found")
+            assert (created.status_code, created.json()["code"]) == (404, "image_not_found")
+        assert (await other("POST", "/images", params={"name": "mine:1"}, content=archive)).status_code == 201
+        assert (await other("DELETE", "/images/mine:1")).status_code == 200
+        assert "mine:1" in [image["name"] for image in (await call("GET", "/images")).json()["images"]], "another's removal"
+        refused = await call("POST", "/images", params={"name": "all:1", "shared": "true"}, content=archive)
+        assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
+        made = await operator("POST", "/images", params={"name": "all:1", "shared": "true"}, content=archive)
+        assert made.json()["shared"] is True
+        body = {"image": "all:1", "wait": True, "cpu": 1, "memory": "256Mi"}
+        sandbox = (await other("POST", "/sandboxes", json=body)).json()
+        assert sandbox["ready"]
+        await other("DELETE", f"/sandboxes/{sandbox['sandbox_id']}")
+        assert (await other("DELETE", "/images/all:1")).status_code == 403
+        assert (await operator("DELETE", "/images/all:1", params={"shared": "true"})).status_code == 200
+        assert (await call("DELETE", "/images/mine:1")).status_code == 200
+
+
+async def test_a_pull_from_this_machine_is_refused(call: Checked) -> None:
+    for name in ("127.0.0.1:22/x", "localhost:8765/x", "169.254.169.254/x", "10.0.0.1:443/x"):
+        refused = await call("POST", "/images/pull", json={"name": name})
+        assert refused.status_code in (422, 502), refused.text
+        assert refused.json()["fault"] == "caller"
 
 
 async def test_an_invalid_archive_is_refused_and_leaves_nothing(call: Checked, stack: Stack) -> None:

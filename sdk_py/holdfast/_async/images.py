@@ -28,39 +28,45 @@ class AsyncImages:
         self._rest = rest
 
     async def list(self) -> ImageList:
-        """All images."""
+        """Your own images and the shared ones. Where both have a name, your own is used."""
         rows = take((await self._rest.request("GET", "/images")).map(), "images", list, default=[])
         return [image_info(row) for row in rows if isinstance(row, dict)]
 
-    async def import_(self, path: LocalImage, name: str) -> ImageInfo:
+    async def import_(self, path: LocalImage, name: str, *, shared: bool = False) -> ImageInfo:
         """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system.
 
-        ``path`` is the archive or directory on this machine, whose content is sent; ``name`` is the name of the new image.
+        ``path`` is the archive or directory on this machine, whose content is sent; ``name`` is the name of the new image. With ``shared``
+        all owners may use it, which only an operator's key may request.
         """
         from holdfast._archives import image_pieces
 
-        query, body = {"name": name}, _flow(image_pieces(path))
+        query, body = {"name": name, **_shared(shared)}, _flow(image_pieces(path))
         return await self._added("/images", params=query, content=body)
 
-    async def pull(self, name: str) -> ImageInfo:
+    async def pull(self, name: str, *, shared: bool = False) -> ImageInfo:
         """Fetch an image from a registry; in a cluster, to every node that takes sandboxes.
 
-        Raises ``ImageNotFoundError``, and ``ImagePullError`` if the registry failed or cannot be reached. ``name`` is written as for
-        docker: ``python:3.12``, ``registry.example/team/image:tag``.
+        Raises ``ImageNotFoundError``, ``InvalidArgumentError`` for a registry that the service does not allow, and ``ImagePullError`` if
+        the registry failed or cannot be reached. ``name`` is written as for docker: ``python:3.12``, ``registry.example/team/image:tag``.
+        ``shared`` is as in ``import_``.
         """
-        return await self._added("/images/pull", json={"name": name})
+        return await self._added("/images/pull", json={"name": name} | ({"shared": True} if shared else {}))
 
     async def _added(self, path: str, **more: Any) -> ImageInfo:
         return image_info((await self._rest.request("POST", path, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, **more)).map())
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, *, shared: bool = False) -> None:
         """Remove an image; in a cluster, stop keeping it on the nodes. Raises ``ConflictError`` while sandboxes use it.
 
-        ``name`` is as in ``list``.
+        ``name`` is as in ``list``, and ``shared`` as in ``import_``: without it, only your own image is removed.
         """
         if not isinstance(name, str) or not name:
             raise bad("name must be the name of an image")
-        await self._rest.request("DELETE", f"/images/{quoted(name, '/:@')}")
+        await self._rest.request("DELETE", f"/images/{quoted(name, '/:@')}", params=_shared(shared))
+
+
+def _shared(shared: bool) -> dict[str, str]:
+    return {"shared": "true"} if shared else {}
 
 
 async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -72,6 +72,7 @@ _RUNNING = (
     Option("-c", "a command line for the sandbox's shell, in place of COMMAND", "STRING"),
 )
 _RAW = Option("--raw", "pass control sequences to this terminal")
+_SHARED = Option("--shared", "for all owners; needs an operator's key")
 _NO_EFFECT = "no effect; accepted for compatibility with docker"
 
 
@@ -167,14 +168,14 @@ the command has ended and its output was read to the end.
         Option("-a --all", _NO_EFFECT), Option("-q --quiet", "print names only"),
     ),
     Command(
-        "image pull", "fetch an image from a registry", "images:pull", "NAME", Option("-q --quiet", _NO_EFFECT),
+        "image pull", "fetch an image from a registry", "images:pull", "NAME", _SHARED, Option("-q --quiet", _NO_EFFECT),
     ),
     Command(
-        "image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME",
+        "image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME", _SHARED,
         more="PATH is a directory, or an archive as docker save or export write it, or - for standard input.",
     ),
     Command(
-        "image rm", "remove images", "images:remove", "NAME...", Option("-f --force", _NO_EFFECT),
+        "image rm", "remove images", "images:remove", "NAME...", _SHARED, Option("-f --force", _NO_EFFECT),
     ),
     Command(
         "up", "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "up:up", "",

@@ -57,13 +57,13 @@ class ClusterImages:
         self._pull_s = pull_s
         self._path = f"/apis/apps/v1/namespaces/{settings.namespace}/daemonsets"
 
-    async def list_all(self) -> list[Image]:
+    async def list_all(self, owner: str = "") -> list[Image]:
         return sorted((_image(one) for one in await self._all()), key=lambda image: image.name)
 
-    async def load(self, path: Path, name: str) -> Image:
+    async def load(self, path: Path, name: str, owner: str = "") -> Image:
         raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push the image to the cluster's registry")
 
-    async def pull(self, name: str) -> Image:
+    async def pull(self, name: str, owner: str = "") -> Image:
         """Pull an image to every node that takes sandboxes, now and later, and wait until all present nodes have it.
 
         A pull that was begun here and cannot succeed is undone; one that takes longer than the limit continues. Raises ``image_not_found``,
@@ -102,7 +102,7 @@ class ClusterImages:
                 log.warning("%s is not on every node: %s", name, failure.cause.message)
         return kept
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, owner: str = "") -> None:
         """Stop keeping an image. Nodes remove it when they need the space and nothing uses it."""
         if not await self._delete({"metadata": {"name": prepull_name(name)}}):
             raise HoldfastError("image_not_found", f"{name} is not pre-pulled here", hint="`holdfast image list` shows the images that are")

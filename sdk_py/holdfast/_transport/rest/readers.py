@@ -62,7 +62,8 @@ def file_entries(path: str, rows: list[Any]) -> list[FileEntry]:
 def image_info(row: dict[str, Any]) -> ImageInfo:
     """One image of the service's store."""
     *about, nodes = take_all(row, _IMAGE_FIELDS)
-    return ImageInfo(*about, *take_all(nodes, (("ready", (int,), None), ("wanted", (int,), None))))
+    counts = take_all(nodes, (("ready", (int,), None), ("wanted", (int,), None)))
+    return ImageInfo(*about, *counts, *take_all(row, (("shared", (bool,), True),)))
 
 
 def _seconds(text: object) -> float:

@@ -25,12 +25,13 @@ def list_(arguments: Arguments) -> None:
 
 def import_(arguments: Arguments) -> None:
     with SandboxClient() as client:
-        _show(client.images.import_("/dev/stdin" if arguments.path == "-" else arguments.path, arguments.name), arguments.json)
+        path = "/dev/stdin" if arguments.path == "-" else arguments.path
+        _show(client.images.import_(path, arguments.name, shared=arguments.shared), arguments.json)
 
 
 def pull(arguments: Arguments) -> None:
     with SandboxClient() as client:
-        _show(client.images.pull(arguments.name), arguments.json)
+        _show(client.images.pull(arguments.name, shared=arguments.shared), arguments.json)
 
 
 def remove(arguments: Arguments) -> int:
@@ -40,7 +41,7 @@ def remove(arguments: Arguments) -> int:
         with SandboxClient() as client:
             for name in arguments.name:
                 try:
-                    client.images.remove(name)
+                    client.images.remove(name, shared=arguments.shared)
                 except (ConflictError, NotFoundError) as why:  # the images after it are removed nevertheless, as in docker
                     if len(arguments.name) == 1:
                         raise
