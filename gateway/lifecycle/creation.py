@@ -136,6 +136,8 @@ def failure(record: Record) -> HoldfastError:
     if cause.reason == "image-pull":  # the fault distinguishes a missing image from a registry that does not answer
         code = "image_not_found" if cause.fault == "caller" else "image_pull_failed"
         return HoldfastError(code, cause.message or message, fault=cause.fault, reason=cause.reason, retryable=False)  # it stays failed
+    if cause.reason in ("timeout", "ready-timeout"):
+        return HoldfastError("create_timeout", message, fault=cause.fault, reason=cause.reason)
     code = cause.reason.replace("-", "_")
     if code in ("image_not_found", "unsupported", "invalid_argument"):
         return HoldfastError(code, cause.message or message)

@@ -55,6 +55,8 @@ class SandboxSpec:
     """The group of the owner's sandboxes it belongs to; it ends with that group's lease."""
     group_ttl_s: float | None = None
     """The group's lease when it was created: given to a rebuilt group."""
+    request: str = ""
+    """Identifies the keyed request that created it: a hash of its idempotency key, so that it can be cancelled after a wipe, too."""
     parent: str = ""
     """The sandbox that this one is a branch of."""
     turn: int | None = None

@@ -42,9 +42,9 @@ def claimed_key(owner: str, idempotency_key: str) -> str:
     return f"{_TAGS[shard_of(digest)]}:claim:{digest}"
 
 
-def cancelled(sandbox_id: str, owner: str, idempotency_key: str) -> str:
-    """String with an expiry: the owner's request to create this id under that key was cancelled."""
-    digest = hashlib.sha256(f"{sandbox_id}\0{owner}\0{idempotency_key}".encode()).hexdigest()
+def cancelled(sandbox_id: str, owner: str, request: str) -> str:
+    """String with an expiry: the owner's request to create this id was cancelled; ``request`` is ``SandboxSpec.request``."""
+    digest = hashlib.sha256(f"{sandbox_id}\0{owner}\0{request}".encode()).hexdigest()
     return f"{_TAGS[shard_of(sandbox_id)]}:cancelled:{digest}"
 
 

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal, cast
 
 from holdfast_wire.errors import HoldfastError
@@ -85,9 +86,11 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
             if prior is not None and prior != fingerprint:
                 raise _idempotency_conflict()
         record, tombstone, due, _, changes = _five(id_)
-        request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
+        if idempotency_key is not None:
+            spec = replace(spec, request=_request_id(idempotency_key))
+        request = spec.request or spec.incarnation
         found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.marker(shard), changes]
-        found += [keys.cancelled(id_, spec.owner, idempotency_key or ""), keys.deleted(id_, spec.owner)]
+        found += [keys.cancelled(id_, spec.owner, spec.request), keys.deleted(id_, spec.owner)]
         arguments: Arguments = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
         arguments += _clocks(spec)
         arguments += [self._idempotency_ms if derived else None, self._tombstone_ms, int(used_before), int(idempotency_key is not None)]
@@ -184,8 +187,8 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
     ) -> Entry:
         """Remove the record and leave a tombstone (none with ``forget``, which also frees the idempotency key).
 
-        With ``cancelled_key`` only a record that was created under it is removed (one that was rebuilt since only where its id is derived
-        from the key), and a ``create`` under it that comes later raises ``sandbox_gone``. While it is not known whether the id is in use
+        With ``cancelled_key`` only a record that was created under it is removed, and a ``create`` under it that comes later raises
+        ``sandbox_gone``. While it is not known whether the id is in use
         (``knows``), the owner's request is remembered, and carried out when the record is written again.
 
         The answer is the record that was removed, the tombstone that was there already, or None.
@@ -197,21 +200,19 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
             owner, incarnation = found.owner, incarnation or found.incarnation
         record, tombstone, due, term_key, changes = _five(sandbox_id)
         owned = keys.owned(keys.shard_of(sandbox_id), owner)
+        request = None if cancelled_key is None else _request_id(cancelled_key)
         why = [cause.reason, cause.fault, cause.message]
         outcome, fields = await self._run(
             "delete",
             [
                 *(record, tombstone, keys.idempotency(sandbox_id), due, owned, term_key, changes),
-                keys.cancelled(sandbox_id, owner, cancelled_key or ""),
+                keys.cancelled(sandbox_id, owner, request or ""),
                 *_completeness(sandbox_id),
                 keys.deleted(sandbox_id, owner),
             ],
             [
                 *(sandbox_id, owner, incarnation, *why, self._tombstone_ms, int(forget), term),
-                None if cancelled_key is None else _request_id(cancelled_key),
-                cause.by,
-                int(cancelled_key is not None and sandbox_id == derived_id(owner, cancelled_key)),
-                ms(_DELETED_KEPT_S),
+                *(request, cause.by, ms(_DELETED_KEPT_S)),
             ],
         )
         if outcome == "record":
@@ -325,9 +326,10 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         """
         id_ = spec.sandbox_id
         found = [*_indexes(id_, spec.owner), *_completeness(id_), keys.deleted(id_, spec.owner)]
+        found.append(keys.cancelled(id_, spec.owner, spec.request))
         why = ["", "", ""] if cause is None else [cause.reason, cause.fault, cause.message]
         arguments: Arguments = [id_, spec.owner, spec.incarnation, write_spec(spec), endpoint, ms(created_at), *_clocks(spec)]
-        arguments += [self._tombstone_ms, term, status, ms(spec.ready_timeout_s), *why, paused]
+        arguments += [self._tombstone_ms, term, status, ms(spec.ready_timeout_s), *why, paused, spec.request]
         (outcome,) = await self._run("rebuild", found, arguments)
         return cast(Rebuilt, outcome)
 

@@ -91,8 +91,8 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("no_capacity", 503, 0, "ServiceUnavailableError", True, "infrastructure",
        "ask for less cpu and memory, delete sandboxes, or retry when some have ended"),
     _K("idempotency_conflict", 422, 0, "ConflictError", False, "caller", "use a new Idempotency-Key for a different request"),
-    _K("create_timeout", 504, 0, "SandboxNotReadyError", True, "infrastructure",
-       "retry, or create with a longer timeout; large images take long the first time"),
+    _K("create_timeout", 504, 0, "SandboxNotReadyError", False, "infrastructure",
+       "create with a longer ready_timeout_s; large images take long the first time"),
     _K("wait_timeout", 408, 0, "WaitTimeoutError", True, "caller", "repeat the request, or wait longer"),
     # the service
     _K("placement_unavailable", 503, 4503, "ServiceUnavailableError", True, "infrastructure",

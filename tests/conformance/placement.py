@@ -473,11 +473,17 @@ class PlacementConformance:
         assert await store.rebuild(spec(incarnation="i3"), "unix:///a.sock", 1_000.0, term=1) == "rebuilt"
 
     async def test_a_cancelled_create_is_ended_although_its_record_was_lost(self, store: PlacementStore) -> None:
-        before, after = derived_id("ada", "k1"), derived_id("ada", "k2")
-        await store.delete(before, DELETED, owner="ada", cancelled_key="k1")
-        assert await store.rebuild(spec(before), "unix:///a.sock", 1_000.0, term=1) == "deleted"
-        assert await store.rebuild(spec(after), "unix:///a.sock", 1_000.0, term=1) == "rebuilt"
-        assert isinstance(await store.delete(after, DELETED, owner="ada", cancelled_key="k2"), Record)
+        specs = []
+        for id_ in ("before", "after"):
+            created = await store.create(spec(id_), fingerprint="f", idempotency_key="k1")
+            assert isinstance(created.entry, Record)
+            specs.append(created.entry.spec)
+            await store.delete(id_, DELETED, owner="ada", forget=True)  # as a wipe
+        await store.delete("before", DELETED, owner="ada", cancelled_key="k1")
+        await store.delete("after", DELETED, owner="ada", cancelled_key="k2")  # another request
+        assert [await store.rebuild(one, "unix:///a.sock", 1_000.0, term=1) for one in specs] == ["deleted", "rebuilt"]
+        assert await store.delete("after", DELETED, owner="ada", cancelled_key="k2") is None
+        assert isinstance(await store.delete("after", DELETED, owner="ada", cancelled_key="k1"), Record)
 
     async def test_a_delete_of_an_unknown_id_is_not_remembered_once_records_are_complete(self, store: PlacementStore) -> None:
         await store.set_marker("g1", term=1)

@@ -5,7 +5,7 @@
 --       10 identifies the request of a create that its client has cancelled ('' none): only what that request created is removed, and it
 --       is refused if it arrives, or arrives again, after this
 --       11 the program that deletes it ('' unknown)
---       12 1: only that request can have created this id, also where the record does not name it  13 for how many ms KEYS[11] is kept
+--       12 for how many ms KEYS[11] is kept
 -- Answer: {deleted|record|tombstone|missing, hash}; record: it has another owner, incarnation or request, and stays
 if fenced(KEYS[6], ARGV[9]) then return FENCED end
 if ARGV[10] ~= '' then
@@ -15,13 +15,13 @@ end
 local r = read(KEYS[1])
 if not r then
   -- Carried out once the record is written again.
-  if (ARGV[10] == '' or ARGV[12] == '1') and ARGV[9] == '' and incomplete(KEYS[9], KEYS[10]) and redis.call('EXISTS', KEYS[2]) == 0 then
-    redis.call('SET', KEYS[11], ARGV[11], 'PX', ARGV[13])
+  if ARGV[10] == '' and ARGV[9] == '' and incomplete(KEYS[9], KEYS[10]) and redis.call('EXISTS', KEYS[2]) == 0 then
+    redis.call('SET', KEYS[11], ARGV[11], 'PX', ARGV[12])
   end
   return entry(nil, KEYS[2])
 end
--- A record that was rebuilt has no request: it may be any request's, and stays, unless its id is derived from the request's key.
-local created = ARGV[10] == '' or r.request == ARGV[10] or (ARGV[12] == '1' and (r.request or '') == '')
+-- A record that was rebuilt from what an older gateway created has no request: it may be any request's, and stays.
+local created = ARGV[10] == '' or r.request == ARGV[10]
 if (ARGV[2] ~= '' and ARGV[2] ~= r.owner) or (ARGV[3] ~= '' and ARGV[3] ~= r.inc) or not created then return entry(r, KEYS[2]) end
 local reason, fault, message, by = ARGV[4], ARGV[5], ARGV[6], ARGV[11]
 if r.status == 'failed' and (r.reason or '') ~= '' then reason, fault, message, by = r.reason, r.fault, r.message, '' end

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced
+from gateway.runtimes.base import CreateRequest, Event, Images, RuntimeUnavailableError, SandboxStatus, Synced
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages
@@ -75,11 +75,16 @@ class KubernetesRuntime:
     async def create(self, request: CreateRequest, timeout_s: float) -> str:
         clock = asyncio.get_running_loop().time
         deadline, tokens = clock() + timeout_s, (request.token, *request.other_tokens)
-        way = await self.injection()
-        manifest = pod(request, self.settings, way, self._replica)
-        await self._nodes.check()
-        await self._guard.check(request.spec.egress, timeout_s)
-        await self.policies.ensure(request.spec.egress)
+        try:
+            async with asyncio.timeout(timeout_s):  # one budget with the pod's own time below
+                way = await self.injection()
+                manifest = pod(request, self.settings, way, self._replica)
+                await self._nodes.check()
+                await self._guard.check(request.spec.egress, timeout_s)
+                await self.policies.ensure(request.spec.egress)
+        except TimeoutError:
+            message = f"the API server of the cluster did not answer within the {timeout_s:g} s of the create"
+            raise RuntimeUnavailableError(message, made_nothing=True) from None
         try:
             return await self._pod_creation.create(manifest, request.spec.incarnation, tokens, max(deadline - clock(), 0.01))
         except NoBundleError as error:

@@ -96,6 +96,29 @@ async def test_a_running_container_is_not_ready_before_its_agent_listens(
         await client.delete("/sandboxes/sb-1")
 
 
+class DeafAgent(ProcessAgent):
+    """Its container runs, and nothing listens in it."""
+
+    async def start(self) -> None:
+        await self.spawn("sleep", "1000")
+
+
+async def test_a_create_that_is_late_is_not_made_again_and_leaves_nothing(served: Served, kubelet: Kubelet, api: FakeApi) -> None:
+    """Its client has no time left for another attempt: one that is sent anyway gets the same answer, not a second pod."""
+    kubelet.agent = DeafAgent
+    made: list[str] = []
+    api.pods.on_write.append(lambda entry: made.append(entry.object["metadata"]["name"]) if entry.kind == "ADDED" else None)
+    headers, body = {"Idempotency-Key": "k1"}, {"image": "host", "cpu": 1, "memory": "64Mi", "timeout": 2.0, "wait": True}
+    async with served.client() as client:
+        for _ in range(2):
+            answer = await client.post("/sandboxes", json=body, headers=headers)
+            problem = answer.json()
+            assert (answer.status_code, problem["code"], problem["retryable"]) == (504, "create_timeout", False), problem
+            assert problem["fault"] == "infrastructure"
+        assert len([name for name in made if not name.startswith("hf-canary")]) == 1
+        await until_async(lambda: not sandboxes(api), deadline_s=60, what="the pod to be removed")
+
+
 def _delay_the_gateway(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The creating gateway records the failure late, so that the controller runs two passes before that."""
     mark_failed = store.mark_failed

@@ -107,6 +107,19 @@ async def test_a_timeout_names_what_it_waited_for_and_leaves_the_pod_to_the_call
     assert api.pods.names() == ["hf-sb-1"]
 
 
+async def test_an_api_server_that_does_not_answer_costs_no_more_than_the_time_of_the_create(api: FakeApi, tmp_path: Path) -> None:
+    """The client waits as long as the create may take: an answer after that is lost, and what it creates is left behind."""
+    async with asyncio.timeout(60):
+        runtime = KubernetesRuntime(settings_for(api, tmp_path, request_timeout_s=1000.0), "replica-1", QUICK)
+        api.stall = asyncio.Event()
+        with pytest.raises(RuntimeUnavailableError) as caught:
+            await runtime.create(order("sb-1"), 0.3)
+        api.stall.set()
+    assert caught.value.made_nothing
+    assert api.pods.names() == []
+    await runtime.aclose()
+
+
 async def test_an_address_where_the_agent_of_another_pod_answers_is_refused(
     runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet
 ) -> None:

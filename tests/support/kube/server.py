@@ -50,6 +50,8 @@ class FakeApi:
         """How many of the next watch events are cut in half."""
         self.probed = True
         """Whether an earlier probe found that policies are enforced; if not, creates wait for the result of a probe."""
+        self.stall: asyncio.Event | None = None
+        """Requests are answered once this is set."""
         self.token = ""
         """The only token that is accepted; empty: any."""
         self.url = ""
@@ -137,6 +139,8 @@ class FakeApi:
         written.set()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if self.stall is not None:
+            await self.stall.wait()
         try:
             return await self._route(request)
         except RefusedError as error:
