@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from session_agent.node.zygote import immortal
 
 _COUNTS = """
@@ -66,4 +68,10 @@ def test_a_fork_that_uses_immortal_objects_copies_no_pages_of_them() -> None:
 
 
 def test_support_is_a_matter_of_version_and_build() -> None:
-    assert immortal.supported() == (sys.version_info >= (3, 12) and "t" not in sys.abiflags)
+    assert immortal.supported() == (sys.version_info[:2] in ((3, 12), (3, 13)) and "t" not in sys.abiflags)
+
+
+def test_a_version_that_was_not_tested_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(immortal, "TESTED", ((3, 0),))
+    assert not immortal.supported()
+    assert immortal.make_all_immortal() == 0
