@@ -83,7 +83,7 @@ class RedisConnection:
     """Connections to Redis whose every use answers in time or raises ``PlacementUnavailableError``. Answers are texts, numbers and lists.
 
     A cluster is left to the client's own pools. Otherwise the connections are kept here: the client's pool checks, locks and counts each
-    use of one, which costs three times as much as the command.
+    use of one, which costs more than the command (decision 0084).
     """
 
     def __init__(self, settings: PlacementSettings) -> None:
