@@ -10,30 +10,42 @@ import signal
 import sys
 
 import uvicorn
+from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.logs import configure_logging
 
 from gateway.app import Application
+from gateway.faces.orchard import FACE as ORCHARD
+from gateway.faces.rest import FACE as REST
 from gateway.http.bounded_protocol import BoundedHttpProtocol
+from gateway.http.bounded_websocket import BoundedWebSocketProtocol
 from gateway.http.connections import ConnectionLimits
-from gateway.orchard.installation import install as install_orchard
+from gateway.identity.keys import Keys
+from gateway.identity.secrets import read_secrets
 from gateway.placement.store import PlacementStore
+from gateway.use_cases.service import Gateway
 
-from .auth import Keys, read_secrets
 from .runtime_choice import runtime_of
-from .service import Gateway
 from .settings import Settings, from_environment
+
+FACES = (
+    REST,
+    ORCHARD,
+)
 
 
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
     """uvicorn, with a limit on everything a client can use up."""
-    application = Application(gateway)
-    config = uvicorn.Config(
-        application,
+    limits = ConnectionLimits(settings.connections.per_address, settings.connections.trusted_proxies)
+    return uvicorn.Config(
+        Application(gateway, FACES),
         host=settings.host,
         port=settings.port,
         loop="uvloop",  # decision 0027
-        http=BoundedHttpProtocol,
-        ws="none",  # a session's connection is relayed by its endpoint
+        http=BoundedHttpProtocol.with_limits(limits),
+        ws=BoundedWebSocketProtocol,  # of WEBSOCKET rows only: a session's connection is relayed by its handler
+        ws_max_size=MESSAGE_BYTES + 1024,
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -44,12 +56,6 @@ def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.relay.drain_s) + 2,
     )
-    install_orchard(application, config)
-    assert isinstance(config.http, type)
-    assert issubclass(config.http, BoundedHttpProtocol)
-    limits = settings.connections
-    config.http = config.http.with_limits(ConnectionLimits(limits.per_address, limits.trusted_proxies))
-    return config
 
 
 def main() -> int:

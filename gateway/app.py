@@ -1,162 +1,177 @@
-"""The ASGI application: the table of routes, and the lifespan.
+"""The ASGI application: the routes of all faces, what is checked before a handler runs, and the lifespan.
 
-Owns the table, the mapping from exceptions to problem documents, request counting, and the order of start and shutdown. It calls the
-endpoint itself: each layer of middleware and routing between would be entered again whenever the request waits.
+Owns the order of middleware, the match of a request with a row, the check of its key and scope (deny by default: only a row that says
+``PUBLIC`` is served without), and the order of start and shutdown. The tables of rows are in ``gateway.faces``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import random
-import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from holdfast_wire.errors import HoldfastError
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Router
-from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket
+from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.agents.kept_connections import KeptConnections
-from gateway.http.bounded_protocol import ANSWER
+from gateway.faces.table import HTTP_METHODS, PRINCIPAL, PUBLIC, WEBSOCKET, Face, Row, program_of
+from gateway.http.access import check_origin
+from gateway.http.bounded_protocol import AUTHENTICATED
+from gateway.http.middleware import ROUTE, Observed, Problems
 from gateway.http.responses import problem_response
-from gateway.lifecycle import creation
-from gateway.memory_reservation import RequestReservation
-from gateway.routes import admin, changes, commands, files, groups, sandboxes
-from gateway.routes.attach import attach
-from gateway.service import Gateway, for_reader
+from gateway.memory_reservation import RequestReservation, reserve_for
+from gateway.use_cases import create
+from gateway.use_cases.service import Gateway, for_reader
 
-log = logging.getLogger("gateway")
-
-Endpoint = Callable[[Request], Awaitable[Response | None]]
-
-ROUTES: dict[str, dict[str, Endpoint]] = {
-    "/sandboxes/{sandbox_id}/session": {"GET": attach},
-    "/sandboxes/{sandbox_id}/exec": {"POST": commands.execute},
-    "/sandboxes": {"POST": sandboxes.create, "GET": sandboxes.list_owned},
-    "/sandboxes/{sandbox_id}": {"GET": sandboxes.read, "DELETE": sandboxes.delete},
-    "/sandboxes/{sandbox_id}/network": {"PUT": changes.network},
-    "/sandboxes/{sandbox_id}/lifetime": {"PUT": changes.lifetime},
-    "/sandboxes/{sandbox_id}/wait": {"GET": sandboxes.wait},
-    "/sandboxes/{sandbox_id}/heartbeat": {"POST": sandboxes.heartbeat},
-    "/groups/{name}/heartbeat": {"POST": groups.heartbeat},
-    "/groups/{name}": {"GET": groups.read, "DELETE": groups.delete},
-    "/sandboxes/{sandbox_id}/apply_patch": {"POST": files.apply_patch},
-    "/sandboxes/{sandbox_id}/files": {"POST": files.write, "GET": files.read},
-    "/sandboxes/{sandbox_id}/files/list": {"GET": files.list_files},
-    "/jobs/{job_id}": {"GET": commands.job},
-    "/jobs/{job_id}/wait": {"GET": commands.wait_job},
-    "/images": {"GET": admin.list_images, "POST": admin.import_image},
-    "/images/pull": {"POST": admin.pull_image},
-    "/images/{name:path}": {"DELETE": admin.remove_image},
-    "/resources": {"GET": admin.resources},
-    "/doctor": {"GET": admin.doctor},
-    "/": {"GET": admin.root},
-    "/health": {"GET": admin.health},
-    "/healthz": {"GET": admin.health},
-    "/readyz": {"GET": admin.ready},
-    "/metrics": {"GET": admin.metrics},
-    "/openapi.json": {"GET": admin.openapi},
-}
-"""Endpoints by path and method. A parameter is the second part of its path, or with ``:path`` all that follows the first."""
-
-
-def _shape(path: str) -> str:
-    """The path with its parameter replaced: ``/sandboxes/*/exec``; for a parameter that may hold slashes ``/images/**``."""
-    first, _, rest = path[1:].partition("/")
-    name, slash, rest = rest.partition("/")
-    return f"/{first}/**" if name.endswith(":path}") else f"/{first}/*{slash}{rest}"
-
-
-_EXACT: Final = frozenset(path for path in ROUTES if "{" not in path)
-_BY_SHAPE: Final = {_shape(path): (path, re.split("[{}:]", path)[1]) for path in ROUTES if "{" in path}
-
-
-def _matching(path: str) -> list[tuple[str, dict[str, str]]]:
-    """The routes of a path with their parameters, the most specific first."""
-    found: list[tuple[str, dict[str, str]]] = [(path, {})] if path in _EXACT else []
-    first, _, rest = path[1:].partition("/")
-    for shape, value in ((_shape(path), rest.partition("/")[0]), (f"/{first}/**", rest)):
-        if value and shape in _BY_SHAPE:
-            template, name = _BY_SHAPE[shape]
-            found.append((template, {name: value}))
-    return found
+_FACE: Final = "holdfast.face"
+"""In the scope of a request: the face of its row."""
 
 
 class Application:
-    """The ASGI application around one gateway, whose store and runtime it closes at the end."""
+    """The ASGI application around one gateway, which it closes at the end. Of two rows that match a request the first one serves it."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        gateway.agents = KeptConnections(gateway.dial, gateway.ready, gateway.settings.relay.dial_timeout_s)
+    def __init__(self, gateway: Gateway, faces: Sequence[Face]) -> None:
         self.gateway = gateway
-        self.exec_id: commands.ExecId = commands.new_exec_id
-        self.websocket: Callable[[WebSocket], Awaitable[None]] | None = None
-        """Serves the WebSockets that the HTTP protocol leaves to uvicorn: ``http.bounded_protocol`` leaves none."""
-        self._router = Router(lifespan=self._lifespan)
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, app: Application) -> AsyncIterator[None]:
-        gateway = self.gateway
-        gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
-        gateway.background.start(creation.renew(gateway), "activity of the sandboxes in creation")
-        yield
-        gateway.attached.draining = True
-        await gateway.background.aclose()
-        gateway.agents.close()
-        await gateway.runtime.aclose()
-        await gateway.store.aclose()
+        self.faces = tuple(faces)
+        self._rows = _router(gateway, self.faces)
+        self._lifespan = Router(lifespan=self._run)
+        self._app: ASGIApp = Observed(Problems(self._route, self._answer), gateway.metrics)
+        for face in self.faces:
+            face.prepare(gateway)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
         if scope["type"] == "http":
             with RequestReservation(self.gateway.memory):
-                await self._answer(scope, receive, send)
+                await self._app(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._router.lifespan(scope, receive, send)
-        elif self.websocket is not None:
-            await self.websocket(WebSocket(scope, receive, send))
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, give the answer an id, and count and time it by route."""
-        metrics, begun = self.gateway.metrics, time.monotonic()
-        request_id = f"{random.getrandbits(64):016x}"
-        method, matching = scope["method"], _matching(scope["path"])
-        wanted = "GET" if method == "HEAD" else method
-        template, scope["path_params"] = next(iter([one for one in matching if wanted in ROUTES[one[0]]]), ("unknown", {}))
-        response: Response | None
-        try:
-            if template == "unknown":
-                raise _refusal(matching, method, scope["path"])
-            response = await ROUTES[template][wanted](Request(scope, receive))
-        except HoldfastError as error:
-            response = problem_response(for_reader(error, HTTPConnection(scope)))
-            if error.code == "method_not_allowed":
-                response.headers["Allow"] = _allowed(matching)
-        except Exception:
-            log.exception("request %s failed", request_id)
-            response = problem_response(HoldfastError("internal", "the gateway failed to serve this request"))
-        if response is None:
-            return  # the endpoint has taken the connection over
-        response.raw_headers.append((b"x-request-id", request_id.encode()))
-        metrics.count("requests_total", method=method, route=template, status=str(response.status_code))
-        if isinstance(response, StreamingResponse):
-            await response(scope, receive, send)
+            await self._lifespan.lifespan(scope, receive, send)
         else:
-            await scope[ANSWER](response.status_code, response.raw_headers, response.body)
-        metrics.observe("request_seconds", time.monotonic() - begun, route=template)
+            await self._app(scope, receive, send)
+
+    def serves_messages(self, scope: Scope) -> bool:
+        """Whether a request to upgrade to WebSocket is served message by message, by a WEBSOCKET row."""
+        return _matches(self._rows.routes, {**scope, "type": "websocket"})
+
+    @contextlib.asynccontextmanager
+    async def _run(self, app: Application) -> AsyncIterator[None]:
+        gateway = self.gateway
+        gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
+        gateway.background.start(create.renew(gateway), "activity of the sandboxes in creation")
+        yield
+        await gateway.aclose()
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].endswith("\n"):  # which the end of a path's pattern would match
+            raise _no_route(scope)
+        try:
+            await self._rows(scope, receive, send)
+        except HTTPException as error:
+            if error.status_code != 405:
+                raise
+            raise HoldfastError("method_not_allowed", f"the route {scope['path'][:200]!r} does not accept {scope['method'][:20]}") from None
+
+    def _answer(self, scope: Scope, error: HoldfastError) -> ASGIApp:
+        """The answer to a request whose handling raised an error, in the form of its face."""
+        error = for_reader(error, program_of(HTTPConnection(scope)))
+        face: Face | None = scope.get(_FACE)
+        if scope["type"] == "websocket":
+            return _refused_websocket(face or self.faces[0], error)
+        response = face.refuse(error) if face else problem_response(error)
+        if error.code == "method_not_allowed":
+            methods = {method for method in HTTP_METHODS if _matches(self._rows.routes, {**scope, "method": method})}
+            response.headers["Allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))  # RFC 9110 §15.5.6
+        return response
 
 
-def _refusal(matching: list[tuple[str, dict[str, str]]], method: str, path: str) -> HoldfastError:
-    if matching:
-        return HoldfastError("method_not_allowed", f"the route {path[:200]!r} does not accept {method[:20]}")
-    return HoldfastError("not_found", f"there is no route {path[:200]!r}")
+class _Resource:
+    """The rows of one path. An ASGI application, called by Starlette's route for the methods of its rows."""
+
+    def __init__(self, gateway: Gateway, face: Face, rows: Sequence[Row]) -> None:
+        self._gateway = gateway
+        self._face = face
+        self._rows = {row.method: row for row in rows}
+        self._path = face.prefix + rows[0].path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_FACE] = self._face
+        scope[ROUTE] = self._path
+        if scope["type"] == "websocket":
+            row, websocket = self._rows[WEBSOCKET], WebSocket(scope, receive, send)
+            await self._admit(row, websocket)
+            await row.handler(websocket)
+            return
+        method = scope["method"]
+        row, request = self._rows["GET" if method == "HEAD" else method], Request(scope, receive, send)
+        await self._admit(row, request)
+        response = await row.handler(request)
+        if response is not None:  # else the handler has taken the connection over
+            await response(scope, receive, send)
+
+    async def _admit(self, row: Row, connection: HTTPConnection) -> None:
+        """Set the request's principal. Raises the refusal of a request that the row does not permit."""
+        if row.upgrades or row.method == WEBSOCKET:
+            check_origin(connection, self._gateway.settings.allowed_origins)
+        if row.scope == PUBLIC:
+            return
+        principal = await self._gateway.identities.principal_of(row.key(connection))
+        if (authenticated := connection.scope.get(AUTHENTICATED)) is not None:
+            authenticated()
+        principal.require(row.scope)
+        reserve_for(principal.owner)
+        connection.scope[PRINCIPAL] = principal
 
 
-def _allowed(matching: list[tuple[str, dict[str, str]]]) -> str:
-    """The methods of all the routes of a path (RFC 9110 §15.5.6)."""
-    methods = {method for template, _ in matching for method in ROUTES[template]}
-    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+def _router(gateway: Gateway, faces: Sequence[Face]) -> Router:
+    """Starlette's router of all rows: faces with a host first, then those with a prefix, then the others."""
+    routes: list[BaseRoute] = []
+    for face in sorted(faces, key=lambda face: (not face.host, not face.prefix)):
+        own = _routes(gateway, face)
+        if face.prefix:
+            own = [Mount(face.prefix, app=Router(own, redirect_slashes=False, default=_default))]
+        if face.host:
+            own = [Host(face.host, app=Router(own, redirect_slashes=False, default=_default))]
+        routes += own
+    return Router(routes, redirect_slashes=False, default=_default)
+
+
+def _routes(gateway: Gateway, face: Face) -> list[BaseRoute]:
+    by_path: dict[tuple[str, bool], list[Row]] = {}
+    for row in face.rows:
+        rows = by_path.setdefault((row.path, row.method == WEBSOCKET), [])
+        if any(row.method == other.method for other in rows):
+            raise ValueError(f"the face {face.name} has two rows {row.method} {row.path}")
+        rows.append(row)
+    routes: list[BaseRoute] = []
+    for (path, messages), rows in by_path.items():
+        resource = _Resource(gateway, face, rows)
+        routes.append(WebSocketRoute(path, resource) if messages else Route(path, resource, methods=[row.method for row in rows]))
+    return routes
+
+
+def _matches(routes: Sequence[BaseRoute], scope: Scope) -> bool:
+    """Whether a row serves a request, looked up through hosts and prefixes."""
+    for route in routes:
+        match, child_scope = route.matches(scope)
+        if match is Match.FULL and (not isinstance(route, Host | Mount) or _matches(route.routes, {**scope, **child_scope})):
+            return True
+    return False
+
+
+async def _default(scope: Scope, receive: Receive, send: Send) -> None:
+    raise _no_route(scope)
+
+
+def _no_route(scope: Scope) -> HoldfastError:
+    return HoldfastError("not_found", f"there is no route {scope['path'][:200]!r}")
+
+
+def _refused_websocket(face: Face, error: HoldfastError) -> ASGIApp:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it has disconnected
+            await face.refuse_websocket(WebSocket(scope, receive, send), error)
+
+    return refuse

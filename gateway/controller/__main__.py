@@ -12,7 +12,7 @@ from secrets import token_hex
 from holdfast_wire.logs import configure_logging
 
 from gateway.agents.dial import idle_time
-from gateway.auth import read_secrets
+from gateway.identity.secrets import read_secrets
 from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from gateway.admission import ALL_OWNERS
 from gateway.model.records import Quota, Record
 from gateway.placement.store import PlacementStore
 from gateway.settings import AdmissionSettings
+from gateway.use_cases.admission import ALL_OWNERS
 
 from .groups import UNMADE_S
 

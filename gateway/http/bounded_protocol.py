@@ -1,23 +1,24 @@
 """uvicorn's HTTP protocol with limits: the time and size of a request's head, how much is parsed in one turn of the event loop, and the
 time a client may take to read an answer.
 
-Owns these limits, the answer to anything that is not HTTP (RFC 9112), which is a problem document like every other refusal, and the
-hand-over of a connection: a request to upgrade to WebSocket is a request like any other, whose endpoint may take the transport. A relay
-through ASGI messages would parse, queue and frame every message again. Bodies are limited where they are read (``request_fields``),
-connections in ``connections``. Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and no key.
+Owns these limits, the answer to anything that is not HTTP (RFC 9112), which is a problem document like every other refusal, one write for
+a response that comes whole, and the hand-over of a connection: a request to upgrade to WebSocket is a request like any other, whose
+endpoint may take the transport. A relay through ASGI messages would parse, queue and frame every message again. Bodies are limited where
+they are read (``request_fields``), connections in ``connections``. Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and
+no key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Any, Final, Self
+from urllib.parse import unquote
 
 import httptools
 import orjson
 from holdfast_wire.errors import HoldfastError
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.turns import turns
 
@@ -28,8 +29,6 @@ from .responses import MEDIA_TYPE, problem
 
 CONNECTED: Final = "holdfast.connected"
 """In the scope of a request: a function that returns whether its client is still connected."""
-ANSWER: Final = "holdfast.answer"
-"""In the scope of a request: a function that sends a whole response, ``BoundedHttpProtocol.answer``."""
 AUTHENTICATED: Final = "holdfast.authenticated"
 """In the scope of a request: a function to call when the request has a valid key, ``BoundedHttpProtocol.authenticated``."""
 TAKE_OVER: Final = "holdfast.take_over"
@@ -175,14 +174,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             await self.flow.drain()  # for answers to pipelined requests before this one
         if cycle.disconnected:
             return
-        cycle.response_started = cycle.response_complete = True
         lines = [STATUS_LINE[status]]
         for name, value in headers:
+            if HEADER_VALUE_RE.search(value) or HEADER_RE.search(name):
+                raise RuntimeError("a field of the response's head contains a control character")
             lines += (name, b": ", value, b"\r\n")
         if (b"connection", b"close") in headers:
             cycle.keep_alive = False
         elif not cycle.keep_alive:
             lines.append(b"connection: close\r\n")
+        cycle.response_started = cycle.response_complete = True
         head = b"".join((*lines, b"\r\n"))
         self.transport.writelines((head, body) if body and cycle.scope["method"] != "HEAD" else (head,))
         cycle.message_event.set()
@@ -223,7 +224,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not before:  # it is not an upgrade; its task has not begun
-            self.scope[ANSWER] = functools.partial(self.answer, cycle)  # type: ignore[typeddict-unknown-key]
+            cycle.send = JoinedSend(self, cycle)  # type: ignore[method-assign]
             self.scope[AUTHENTICATED] = self.authenticated  # type: ignore[typeddict-unknown-key]
             self.scope[CONNECTED] = lambda: not cycle.disconnected  # type: ignore[typeddict-unknown-key]
             if self.parser.should_upgrade():
@@ -313,9 +314,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self._is_by_messages() and super()._should_upgrade()
 
     def _is_by_messages(self) -> bool:
-        """Whether uvicorn's protocol serves the request's WebSocket message by message; False for every request, unless a subclass decides
-        otherwise."""
-        return False
+        """Whether uvicorn's protocol serves the request's WebSocket message by message, which the application decides."""
+        serves_messages = getattr(self.app, "serves_messages", None)
+        if serves_messages is None:
+            return False
+        path = unquote(httptools.parse_url(self.url).path.decode("ascii"))
+        return bool(serves_messages({**self.scope, "path": path}))
 
     def _leaves_http(self) -> bool:
         """Whether the parser has met an upgrade that is served message by message."""
@@ -427,3 +431,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.flow.release()
         self.flow.resume_reading()
         self._head_timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
+
+class JoinedSend:
+    """ASGI's ``send`` of one request. The head of a response whose length is known waits for the body: a body that comes whole joins it."""
+
+    def __init__(self, protocol: BoundedHttpProtocol, cycle: RequestResponseCycle) -> None:
+        self._protocol = protocol
+        self._cycle = cycle
+        self._head: Any = None
+
+    async def __call__(self, message: Any) -> None:
+        cycle, head = self._cycle, self._head
+        if head is None and message["type"] == "http.response.start" and _length(message) is not None:
+            self._head = message
+            return
+        self._head = None
+        if head is not None:
+            body = message.get("body", b"")
+            if not message.get("more_body") and (cycle.scope["method"] == "HEAD" or len(body) == _length(head)):
+                await self._protocol.answer(cycle, head["status"], head["headers"], body)
+                return
+            await RequestResponseCycle.send(cycle, head)  # a streamed response, or a wrong length, which uvicorn reports
+        await RequestResponseCycle.send(cycle, message)
+
+
+def _length(start: Any) -> int | None:
+    return next((int(value) for name, value in start["headers"] if name == b"content-length"), None)

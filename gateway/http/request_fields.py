@@ -20,7 +20,6 @@ from starlette.requests import Request
 from gateway.memory_reservation import reserve_memory
 from gateway.model.labels import RESERVED_LABEL
 
-SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
 _LABELS = 64
 _LABEL_BYTES = 1024

@@ -6,11 +6,15 @@ are in ``placement.store``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from .options import Egress, Options
+
+SANDBOX_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""The form of a sandbox's id."""
 
 Status = Literal["pending", "ready", "failed"]
 Fault = Literal["workload", "infrastructure", "caller"]

@@ -60,6 +60,8 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("key_missing", 401, 4401, "AuthenticationError", False, "caller", "set HOLDFAST_API_KEY, or send the header X-API-Key"),
     _K("key_invalid", 403, 4403, "AuthenticationError", False, "caller",
        "check HOLDFAST_API_KEY; `holdfast up` writes the current one to .holdfast/env ($HOLDFAST_DATA/env)"),
+    _K("scope_missing", 403, 4403, "AuthenticationError", False, "caller",
+       "use a key that has the scope, or have it added to the line of this key in the keys file (scopes=…)"),
     _K("origin_refused", 403, 4403, "AuthenticationError", False, "caller",
        "list the page's origin in HOLDFAST_ALLOWED_ORIGINS of the gateway, or use the SDK"),
     _K("client_closed", 409, 0, "ClientClosedError", False, "caller", "make another client, or close this one later"),

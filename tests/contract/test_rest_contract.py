@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.routes.admin import document
+from gateway.faces.rest.service import document
 from tests.gateway.harness import ADA, Served, serve
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from gateway.routes.admin import document
+from gateway.faces.rest.service import document
 
 _REGISTRY: Registry[Any] = Registry().with_resource("api", DRAFT202012.create_resource(document()))
 

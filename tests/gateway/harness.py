@@ -29,13 +29,13 @@ from websockets.server import ServerProtocol
 from websockets.utils import apply_mask
 
 from gateway.__main__ import server_config
-from gateway.auth import Keys
+from gateway.identity.keys import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import CreateRequest, Event, Images, SandboxEnded, SandboxStatus, Synced
-from gateway.service import Gateway
 from gateway.settings import AdmissionSettings, ConnectionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
+from gateway.use_cases.service import Gateway
 
 SECRET = "s" * 64
 ADA, BOB = "hf_" + "a" * 32, "hf_" + "b" * 32

@@ -14,11 +14,11 @@ from holdfast_wire.errors import HoldfastError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.admission import Admission, QueuePlace
 from gateway.metrics import Metrics
 from gateway.model.records import Record, SandboxSpec
 from gateway.runtimes.base import CreateRequest
 from gateway.settings import AdmissionSettings
+from gateway.use_cases.admission import Admission, QueuePlace
 from tests.gateway.checked import check
 from tests.gateway.harness import BOB, MemoryRuntime, Served, serve
 from tests.support.requires import requires
@@ -95,10 +95,14 @@ async def test_a_full_queue_is_refused_with_a_retry_time() -> None:
 async def test_a_create_that_leaves_the_queue_takes_no_turn() -> None:
     one = admission(concurrent_creates=1, queue_wait_s=0.05)
     first, second, third = (one.enter("ada") for _ in range(3))
-    with pytest.raises(HoldfastError, match="queue"):
-        async with second:
-            pass
-    waiting = asyncio.create_task(third.__aenter__())
+    with pytest.raises(HoldfastError, match="queue"), second:
+        await second.turn()
+
+    async def held(place: QueuePlace) -> None:
+        with place:
+            await place.turn()
+
+    waiting = asyncio.create_task(held(third))
     await asyncio.sleep(0)
     waiting.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway import background
 from gateway.controller.groups import Groups
 from gateway.controller.loop import Controller
 from gateway.controller.quota_counts import QuotaCounts
@@ -21,6 +20,7 @@ from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.keys import group_key
 from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError, SandboxStatus
 from gateway.settings import AdmissionSettings, ControllerSettings
+from gateway.use_cases import background
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served, serve
 from tests.support.requires import requires

@@ -18,7 +18,8 @@ from websockets.asyncio.client import connect
 
 from gateway.agents.agent_socket import AgentSocket
 from gateway.model.records import Cause, PlannedEnd
-from gateway.oneoff import operations
+from gateway.use_cases import execute as execution
+from gateway.use_cases import files
 from tests.gateway.agent_peer import RESULT, AgentPeer, ask, execute, scripted
 from tests.gateway.harness import ADA, Connection, ScriptedAgent, Served
 from tests.support.requires import requires
@@ -72,7 +73,7 @@ async def test_an_agent_cannot_set_the_fault_or_the_retry_time(served: Served) -
 async def test_no_error_of_an_agent_is_a_fault_of_the_infrastructure(
     served: Served, monkeypatch: pytest.MonkeyPatch, code: str, by_exit: bool
 ) -> None:
-    monkeypatch.setattr(operations, "_REASON_S", 0.1)
+    monkeypatch.setattr(execution, "REASON_S", 0.1)
     error = {"code": code, "message": "x", "fault": "infrastructure", "reason": "node-lost"}
 
     async def script(peer: AgentPeer) -> None:
@@ -191,7 +192,7 @@ async def test_items_do_not_accumulate_while_an_upload_waits_for_credit(served: 
 
 
 async def test_a_job_query_ends_when_the_agent_does_not_answer_the_ping(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_CALL_S", 0.1)
+    monkeypatch.setattr(execution, "CALL_S", 0.1)
 
     async def script(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {}))
@@ -203,7 +204,7 @@ async def test_a_job_query_ends_when_the_agent_does_not_answer_the_ping(served: 
 
 
 async def test_a_job_query_ends_when_its_output_does_not_arrive(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_CALL_S", 0.2)
+    monkeypatch.setattr(execution, "CALL_S", 0.2)
     calls = 0
 
     async def script(peer: AgentPeer) -> None:
@@ -220,7 +221,7 @@ async def test_a_job_query_ends_when_its_output_does_not_arrive(served: Served, 
 
 
 async def test_an_exec_that_never_starts_has_an_unknown_outcome(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_CALL_S", 0.1)
+    monkeypatch.setattr(execution, "CALL_S", 0.1)
 
     async def script(peer: AgentPeer) -> None:
         await peer.send_raw(encode(Credit(1, WINDOW_BYTES)))
@@ -246,7 +247,7 @@ async def test_a_connection_without_a_greeting_is_closed(served: Served) -> None
 
 
 async def test_an_endless_listing_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_LISTING_BYTES", 1_000_000)
+    monkeypatch.setattr(files, "_LISTING_BYTES", 1_000_000)
 
     async def script(peer: AgentPeer) -> None:
         await peer.send(Opened(1, {}))

@@ -7,12 +7,11 @@ import asyncio
 import pytest
 from holdfast_wire.errors import Fault, HoldfastError
 
-from gateway import background
 from gateway.controller.reconciler import Reconciler
-from gateway.lifecycle import creation
 from gateway.model.records import Cause, Entry
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.runtimes.base import RuntimeUnavailableError
+from gateway.use_cases import background, create
 from tests.gateway.checked import Checked, made, problem
 from tests.gateway.harness import Served
 from tests.support.requires import requires
@@ -99,8 +98,8 @@ async def test_a_delete_during_the_creation_wins(ada: Checked, served: Served) -
 
 async def test_a_long_create_is_not_given_up(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new node and a large image take many grace periods of the controller, while a gateway works on the creation."""
-    monkeypatch.setattr(creation, "_TOUCH_S", 0.02)
-    served.gateway.background.start(creation.renew(served.gateway), "activity")
+    monkeypatch.setattr(create, "_TOUCH_S", 0.02)
+    served.gateway.background.start(create.renew(served.gateway), "activity")
     served.runtime.hold = asyncio.Event()
     where = f"/sandboxes/{(await ada('POST', '/sandboxes', json={'image': 'host'})).json()['sandbox_id']}"
     term = await served.store.lead("c1", 60)
@@ -184,7 +183,7 @@ async def test_an_ended_sandbox_reports_reason_and_fault(ada: Checked, served: S
 @pytest.mark.parametrize(("ready_timeout_s", "own_s"), [(3600.0, 3598.0), (20.0, 18.0), (1.0, 0.9)])
 def test_a_creation_times_out_before_its_record(ready_timeout_s: float, own_s: float) -> None:
     """Otherwise the record fails first and reports only a timeout where the image could not be pulled."""
-    assert creation._own_time(ready_timeout_s) == pytest.approx(own_s)
+    assert create._own_time(ready_timeout_s) == pytest.approx(own_s)
 
 
 async def test_a_delete_is_answered_before_the_runtime_has_removed_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +243,7 @@ async def test_a_sandbox_is_recorded_as_ready_once_the_store_is_back(ada: Checke
             raise PlacementUnavailableError
         return await mark_ready(sandbox_id, incarnation, endpoint)
 
-    monkeypatch.setattr(creation, "_POLL_MOST_S", 0.001)
+    monkeypatch.setattr(create, "_RECORD_PAUSE_S", 0.001)
     monkeypatch.setattr(store, "mark_ready", away)
     body = {"image": "host", "sandbox_id": "sb-1", "wait": True}
     assert problem(await ada("POST", "/sandboxes", json=body)) == (503, "placement_unavailable")

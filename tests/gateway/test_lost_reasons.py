@@ -7,7 +7,7 @@ import asyncio
 from holdfast_wire.frames import Started
 
 from gateway.model.records import Cause
-from gateway.oneoff import operations
+from gateway.use_cases import agent_channel
 from tests.gateway.agent_peer import AgentPeer, execute, scripted
 from tests.gateway.harness import ScriptedAgent, Served
 from tests.support.pace import Stopwatch
@@ -50,7 +50,7 @@ async def test_an_exec_does_not_wait_while_the_agent_can_be_reached(served: Serv
 
     with Stopwatch() as watch:
         answer = await execute(served, script)
-        assert watch.elapsed_s < operations._REASON_S
+        assert watch.elapsed_s < agent_channel.REASON_S
     assert answer.json()["code"] == "outcome_unknown"
 
 

@@ -6,8 +6,9 @@ import re
 
 from openapi_spec_validator import validate
 
-from gateway.app import ROUTES
-from gateway.routes.admin import document
+from gateway.__main__ import FACES
+from gateway.faces.rest.service import document
+from gateway.faces.table import WEBSOCKET
 from tests.gateway.harness import Served
 
 
@@ -16,9 +17,8 @@ def test_the_document_is_valid() -> None:
 
 
 def test_the_documented_routes_are_exactly_the_served_ones() -> None:
-    served = {("get", "/sandboxes/{sandbox_id}/exec/pty")}
-    for path, methods in ROUTES.items():
-        served |= {(method.lower(), re.sub(r"{(\w+):\w+}", r"{\1}", path)) for method in methods}
+    rows = [row for face in FACES for row in face.rows]
+    served = {("get" if row.method == WEBSOCKET else row.method.lower(), re.sub(r"{(\w+):\w+}", r"{\1}", row.path)) for row in rows}
     documented = {(method, path) for path, item in document()["paths"].items() for method in item if method != "parameters"}
     assert served == documented
 

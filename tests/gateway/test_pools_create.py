@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway.lifecycle import creation
 from gateway.model.labels import KEY_LABEL
 from gateway.model.records import Record, SandboxSpec
 from gateway.pools import PoolsFile
 from gateway.runtimes.base import CreateRequest
+from gateway.use_cases import provision
 from tests.gateway.harness import ADA, Served, serve
 from tests.gateway.pool_kit import KEY, TEXT
 from tests.support.requires import requires
@@ -129,7 +129,7 @@ async def forget_all(served: Served) -> None:
 async def test_a_replica_without_a_spare_leaves_the_create_to_one_that_has_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one request would give two sandboxes: the spare that the other replica adopts, and a cold start here."""
     await offer(served, 2)
-    monkeypatch.setattr(creation, "_TRIES", 1)
+    monkeypatch.setattr(provision, "_TRIES", 1)
 
     async def slow(spare_id: str, order: CreateRequest, timeout_s: float) -> Any:
         record = await served.store.get(order.spec.sandbox_id)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gateway.admission import ALL_OWNERS, Admission, Quotas
 from gateway.controller.metrics_server import serve_metrics
 from gateway.controller.quota_counts import QuotaCounts
 from gateway.metrics import Metrics
@@ -18,6 +17,7 @@ from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.errors import FencedError
 from gateway.placement.store import PlacementStore
 from gateway.settings import AdmissionSettings, from_environment
+from gateway.use_cases.admission import ALL_OWNERS, Admission, Quotas
 from tests.gateway.checked import check
 from tests.gateway.harness import ADA, BOB, serve
 from tests.support.requires import requires

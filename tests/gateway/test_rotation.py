@@ -8,9 +8,9 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
-from gateway.auth import read_secrets
-from gateway.service import Gateway
+from gateway.identity.secrets import read_secrets
 from gateway.sessions import tickets
+from gateway.use_cases.service import Gateway
 from tests.gateway.harness import SECRET, ScriptedAgent, Served, echo, serve
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

@@ -10,9 +10,10 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.logs import LineFormatter
 
-from gateway.auth import Keys, key_of, read_secrets
+from gateway.faces.orchard.retry_detection import PostedExec, RetryDetection
+from gateway.identity.keys import Keys, key_of
+from gateway.identity.secrets import read_secrets
 from gateway.metrics import Metrics
-from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.settings import PlacementSettings, from_environment
 
 
@@ -20,21 +21,21 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def test_a_changed_keys_file_is_read_again_and_a_missing_one_changes_nothing(tmp_path: Path) -> None:
+async def test_a_changed_keys_file_is_read_again_and_a_missing_one_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# people\nada {digest('a')}\n\nnonsense\nbob short\neve {digest('e')}\n")
     keys = Keys(path)
-    assert (keys.owner_of("a"), keys.owner_of("e")) == ("ada", "eve")
+    assert ((await keys.principal_of("a")).owner, (await keys.principal_of("e")).owner) == ("ada", "eve")
     for key, code in ((None, "key_missing"), ("", "key_missing"), ("b", "key_invalid"), (digest("a"), "key_invalid")):
         with pytest.raises(HoldfastError) as caught:
-            keys.owner_of(key)
+            await keys.principal_of(key)
         assert caught.value.code == code
     path.unlink()
-    assert keys.owner_of("a") == "ada"
+    assert (await keys.principal_of("a")).owner == "ada"
     path.write_text(f"ada {digest('new')}\n")
-    assert keys.owner_of("new") == "ada"
+    assert (await keys.principal_of("new")).owner == "ada"
     with pytest.raises(HoldfastError):
-        keys.owner_of("a")
+        await keys.principal_of("a")
 
 
 def test_a_key_is_read_from_two_headers() -> None:

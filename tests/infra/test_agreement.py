@@ -16,7 +16,8 @@ import pytest_asyncio
 from holdfast_wire.bundle import AGENT_PORT
 
 from gateway.__main__ import server_config
-from gateway.app import ROUTES
+from gateway.faces.rest import FACE
+from gateway.metrics import Metrics
 from gateway.settings import RelaySettings, Settings
 from infra.scripts.deploy.keys import KEYS, REDIS
 from infra.scripts.deploy.render import SETTINGS
@@ -173,7 +174,7 @@ def test_sandboxes_are_isolated_in_both_directions(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_probes_request_paths_that_are_served(name: str) -> None:
-    served = {path for path, methods in ROUTES.items() if "GET" in methods}
+    served = {row.path for row in FACE.rows if row.method == "GET"}
     (container,) = containers(name, "gateway")
     probes = [container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe") if probe in container]
     assert len(probes) == (2 if name == "knative" else 3)
@@ -197,7 +198,7 @@ class _UnusedGateway:
     """A gateway that receives no request."""
 
     settings = Settings(data_dir=Path())
-    dial = ready = None
+    metrics = Metrics()
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "knative"])

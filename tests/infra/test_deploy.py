@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth import Keys
+from gateway.identity.keys import Keys
 from gateway.runtimes.kubernetes.cluster import node_probes
 from infra.scripts.deploy import __main__ as deploying
 from infra.scripts.deploy import checks, keys
@@ -116,14 +116,14 @@ def owners(cluster: FakeCluster, folder: Path) -> Keys:
     return Keys(path)
 
 
-def test_keys_are_created_once_and_can_be_rotated(cluster: FakeCluster, tmp_path: Path) -> None:
+async def test_keys_are_created_once_and_can_be_rotated(cluster: FakeCluster, tmp_path: Path) -> None:
     first = keys.ensure(cluster, "admin", None)
     assert first is not None
     assert keys.ensure(cluster, "admin", None) is None
     secret = cluster.secrets[keys.KEYS]["data"]["secret"]
     assert len(base64.b64decode(secret)) >= 32
     second = keys.add(cluster, "trainer")
-    assert (owners(cluster, tmp_path).owner_of(first), owners(cluster, tmp_path).owner_of(second)) == ("admin", "trainer")
+    assert [(await owners(cluster, tmp_path).principal_of(key)).owner for key in (first, second)] == ["admin", "trainer"]
     assert len(keys.remove(cluster, "admin")) == 1
     with pytest.raises(DeployError, match="no key"):
         keys.remove(cluster, "admin")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth import read_secrets
+from gateway.identity.secrets import read_secrets
 from infra.scripts.deploy import keys, rotation
 from infra.scripts.deploy.__main__ import main as deploy
 from infra.scripts.deploy.kubectl import DeployError, Kubectl

@@ -1,0 +1,63 @@
+"""Routes of images: list, import, pull, remove.
+
+Owns the form of their requests and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.faces.table import parts
+from gateway.http.request_fields import Fields, body_chunk, read_json
+from gateway.http.responses import json_response
+from gateway.runtimes.base import Image
+from gateway.use_cases import images
+
+
+async def list_images(request: Request) -> Response:
+    """``GET /images``."""
+    gateway, principal = parts(request)
+    return json_response({"images": [_image(image) for image in await images.list_all(gateway, principal)]})
+
+
+async def import_image(request: Request) -> Response:
+    """``POST /images?name=``: the body is an archive."""
+    gateway, principal = parts(request)
+    image = await images.load(gateway, principal, request.query_params.get("name"), _chunks(request), shared=_is_shared(request))
+    return json_response(_image(image), 201)
+
+
+async def _chunks(request: Request) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        chunk, more = await body_chunk(request)
+        yield chunk
+
+
+async def pull_image(request: Request) -> Response:
+    """``POST /images/pull`` ``{name, shared}``."""
+    gateway, principal = parts(request)
+    fields = Fields(await read_json(request, 64 * 1024))
+    image = await images.pull(gateway, principal, fields.required("name"), shared=fields.boolean("shared", False))
+    return json_response(_image(image), 201)
+
+
+async def remove_image(request: Request) -> Response:
+    """``DELETE /images/{name}``."""
+    gateway, principal = parts(request)
+    name = request.path_params["name"]
+    await images.remove(gateway, principal, name, shared=_is_shared(request))
+    return json_response({"status": "deleted", "name": name})
+
+
+def _is_shared(request: Request) -> bool:
+    return request.query_params.get("shared", "").lower() in ("true", "1")
+
+
+def _image(image: Image) -> dict[str, Any]:
+    body = {"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes, "created": image.created, "shared": image.shared}
+    return body if image.wanted is None else {**body, "nodes": {"ready": image.ready, "wanted": image.wanted}}

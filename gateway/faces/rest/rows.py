@@ -1,0 +1,50 @@
+"""The rows of REST: each path and method, the scope it needs, and its handler.
+
+Owns this table. The most frequent rows come first, since the first match serves a request.
+"""
+
+from __future__ import annotations
+
+from gateway.faces.table import PUBLIC, Face, Row
+from gateway.identity.principal import Scope
+
+from . import commands, files, groups, images, sandboxes, service, session
+
+READ, CREATE, EXEC, FILES, IMAGES = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES
+
+FACE = Face(
+    "rest",
+    (
+        Row("GET", "/sandboxes/{sandbox_id}/session", EXEC, session.attach, upgrades=True),
+        Row("POST", "/sandboxes/{sandbox_id}/exec", EXEC, commands.execute),
+        Row("POST", "/sandboxes", CREATE, sandboxes.create),
+        Row("GET", "/sandboxes", READ, sandboxes.list_owned),
+        Row("GET", "/sandboxes/{sandbox_id}", READ, sandboxes.read),
+        Row("DELETE", "/sandboxes/{sandbox_id}", CREATE, sandboxes.delete),
+        Row("PUT", "/sandboxes/{sandbox_id}/network", CREATE, sandboxes.network),
+        Row("PUT", "/sandboxes/{sandbox_id}/lifetime", CREATE, sandboxes.lifetime),
+        Row("GET", "/sandboxes/{sandbox_id}/wait", READ, sandboxes.wait),
+        Row("POST", "/sandboxes/{sandbox_id}/heartbeat", CREATE, sandboxes.heartbeat),
+        Row("POST", "/sandboxes/{sandbox_id}/files", FILES, files.write),
+        Row("GET", "/sandboxes/{sandbox_id}/files", FILES, files.read),
+        Row("GET", "/sandboxes/{sandbox_id}/files/list", FILES, files.list_files),
+        Row("POST", "/sandboxes/{sandbox_id}/apply_patch", FILES, files.apply_patch),
+        Row("GET", "/jobs/{job_id}", READ, commands.job),
+        Row("GET", "/jobs/{job_id}/wait", READ, commands.wait_job),
+        Row("POST", "/groups/{name}/heartbeat", CREATE, groups.heartbeat),
+        Row("GET", "/groups/{name}", READ, groups.read),
+        Row("DELETE", "/groups/{name}", CREATE, groups.delete),
+        Row("GET", "/images", READ, images.list_images),
+        Row("POST", "/images", IMAGES, images.import_image),
+        Row("POST", "/images/pull", IMAGES, images.pull_image),
+        Row("DELETE", "/images/{name:path}", IMAGES, images.remove_image),
+        Row("GET", "/resources", READ, service.resources),
+        Row("GET", "/doctor", READ, service.doctor),
+        Row("GET", "/", PUBLIC, service.root),
+        Row("GET", "/health", PUBLIC, service.health),
+        Row("GET", "/healthz", PUBLIC, service.health),
+        Row("GET", "/readyz", PUBLIC, service.ready),
+        Row("GET", "/metrics", PUBLIC, service.metrics),
+        Row("GET", "/openapi.json", PUBLIC, service.openapi),
+    ),
+)

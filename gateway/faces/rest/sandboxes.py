@@ -1,0 +1,213 @@
+"""Routes of sandboxes: create, read, list, wait, heartbeat, change, delete.
+
+Owns the form of their requests and answers, with the fields of Orchard Env and of Holdfast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.faces.table import parts, program_of
+from gateway.http.request_fields import Fields, canonical, check_label, read_json
+from gateway.http.responses import json_response
+from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_network, read_options
+from gateway.model.records import SANDBOX_ID, PlannedEnd, Record, SandboxSpec
+from gateway.placement.store import derived_id
+from gateway.use_cases import change, describe
+from gateway.use_cases.create import NewSandbox
+from gateway.use_cases.create import create as create_sandbox
+from gateway.use_cases.delete import delete as delete_sandbox
+from gateway.use_cases.groups import group_name
+from gateway.use_cases.service import Gateway
+
+_KEY_CHARACTERS = 255
+
+
+async def create(request: Request) -> Response:
+    """``POST /sandboxes``."""
+    gateway, principal = parts(request)
+    body = await read_json(request, 1024 * 1024)
+    fields = Fields(body)
+    key = _key(request, "Idempotency-Key")
+    new = NewSandbox(
+        _spec(gateway, principal.owner, fields, key),
+        fingerprint=_fingerprint(body),
+        env=fields.environment(),
+        key=key,
+        chosen_id=fields.get("sandbox_id") is not None,
+        exclusive=not fields.boolean("exist_ok", True),
+        lease=fields.text("group_lease", "", most=64) or "",
+        sizes=frozenset(fields.given(("cpu", "memory"))),
+        wait=fields.boolean("wait", False),
+    )
+    record = await create_sandbox(gateway, principal, new)
+    return json_response(_shown(gateway, record), headers={"Location": f"/sandboxes/{record.sandbox_id}"})
+
+
+def _fingerprint(body: dict[str, Any]) -> str:
+    """The same for requests that differ only in how they wait."""
+    same = {name: value for name, value in body.items() if name not in ("wait", "exist_ok")} | {"wait": None}
+    return hashlib.sha256(canonical(same)).hexdigest()
+
+
+def _key(request: Request, header: str) -> str | None:
+    key = request.headers.get(header)
+    if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
+        raise HoldfastError("invalid_argument", f"{header} must have 1 to {_KEY_CHARACTERS} characters")
+    return key
+
+
+async def read(request: Request) -> Response:
+    """``GET /sandboxes/{id}``: a failed sandbox answers with its cause; one that has ended is 410."""
+    gateway, principal = parts(request)
+    return json_response(_shown(gateway, await describe.describe(gateway, principal, request.path_params["sandbox_id"])))
+
+
+async def wait(request: Request) -> Response:
+    """``GET /sandboxes/{id}/wait?timeout=``: answers when it is ready or has failed, 408 when neither in time."""
+    gateway, principal = parts(request)
+    timeout_s = Fields(dict(request.query_params)).seconds("timeout")
+    return json_response(_shown(gateway, await describe.wait(gateway, principal, request.path_params["sandbox_id"], timeout_s)))
+
+
+async def list_owned(request: Request) -> Response:
+    """``GET /sandboxes?label=k=v&limit=&cursor=``."""
+    gateway, principal = parts(request)
+    query = request.query_params
+    limit = Fields(dict(query)).integer("limit", 100, least=1, most=1000)
+    wanted = []
+    for text in query.getlist("label"):
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise HoldfastError("invalid_argument", "label must be name=value")
+        wanted.append((check_label(name), value))
+    page = await describe.list_owned(gateway, principal, wanted, query.get("cursor") or None, limit)
+    return json_response({"sandboxes": [_shown(gateway, record) for record in page.records], "cursor": page.cursor})
+
+
+async def heartbeat(request: Request) -> Response:
+    """``POST /sandboxes/{id}/heartbeat``: a sandbox with a heartbeat limit expires without them.
+
+    ``{"used": false}`` does not reset its idle time: automatic heartbeats show that the client lives, not that the sandbox is used.
+    """
+    gateway, principal = parts(request)
+    sandbox_id = request.path_params["sandbox_id"]
+    used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
+    await change.heartbeat(gateway, principal, sandbox_id, used=used)
+    return json_response({"status": "ok", "sandbox_id": sandbox_id})
+
+
+async def lifetime(request: Request) -> Response:
+    """``PUT /sandboxes/{id}/lifetime``: ``{"lifetime_s": …}`` counts from now, ``{"extend_s": …}`` from the current end."""
+    gateway, principal = parts(request)
+    fields = Fields(await read_json(request, 64 * 1024))
+    from_now_s, longer_s = fields.seconds("lifetime_s"), fields.seconds("extend_s")
+    if (from_now_s is None) == (longer_s is None):
+        raise HoldfastError("invalid_argument", "give lifetime_s, which counts from now, or extend_s, which is added to what is left")
+    record = await change.lifetime(gateway, principal, request.path_params["sandbox_id"], from_now_s, longer_s or 0.0)
+    return json_response(_shown(gateway, record))
+
+
+async def network(request: Request) -> Response:
+    """``PUT /sandboxes/{id}/network``."""
+    gateway, principal = parts(request)
+    egress = read_network(await read_json(request, 256 * 1024))
+    return json_response(_shown(gateway, await change.network(gateway, principal, request.path_params["sandbox_id"], egress)))
+
+
+async def delete(request: Request) -> Response:
+    """``DELETE /sandboxes/{id}``: answered once the record is removed.
+
+    ``X-Holdfast-Cancelled-Create`` is the key of a create that its client has cancelled.
+    """
+    gateway, principal = parts(request)
+    sandbox_id = request.path_params["sandbox_id"]
+    cancelled_key = _key(request, "X-Holdfast-Cancelled-Create")
+    existed = await delete_sandbox(gateway, principal, sandbox_id, program=program_of(request), cancelled_key=cancelled_key)
+    return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": existed})
+
+
+def _shown(gateway: Gateway, record: Record) -> dict[str, Any]:
+    """A record in REST's form, with the fields of Orchard Env and of Holdfast, without the owner."""
+    spec, cause, leaving = record.spec, record.cause, record.leaving
+    message, queued_s = "", round(record.queued_s(time.time()), 3)
+    if cause is not None:
+        message = cause.message or cause.reason
+    elif record.begun_at is None and record.status == "pending":
+        message = f"its creation has been queued for {queued_s:.0f} s"
+    return SandboxRecord(
+        sandbox_id=spec.sandbox_id,
+        namespace=gateway.settings.namespace,
+        image=spec.image,
+        block_network=spec.egress.mode == "none",
+        network=network_map(spec.egress),
+        options=options_map(spec.options),
+        cpu=spec.cpu,
+        memory=spec.memory,
+        timeout=spec.ready_timeout_s,
+        status=record.status,
+        ready=record.status == "ready",
+        status_message=message,
+        labels=spec.labels,
+        incarnation=spec.incarnation,
+        created_at=record.created_at,
+        ready_at=record.ready_at,
+        queued_s=queued_s,
+        lifetime_s=record.lifetime_s,
+        expires_at=record.expires_at,
+        reason=cause.reason if cause else None,
+        fault=cause.fault if cause else None,
+        group=spec.group or None,
+        leaving=_leaving(leaving) if leaving else None,
+    ).to_map()
+
+
+def _leaving(planned: PlannedEnd) -> dict[str, Any]:
+    cause = planned.cause
+    return {"reason": cause.reason, "fault": cause.fault, "message": cause.message, "deadline": planned.deadline}
+
+
+def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> SandboxSpec:
+    rest = gateway.settings.rest
+    chosen = fields.text("sandbox_id", most=200)
+    if chosen is not None and not SANDBOX_ID.fullmatch(chosen):
+        raise HoldfastError(
+            "invalid_argument",
+            f"sandbox_id {chosen!r} cannot be used",
+            hint="begin with a small letter or digit; small letters, digits, '.', '_' and '-' may follow; at most 63",
+        )
+    image = fields.required("image", most=512)
+    if any(c <= " " or c > "~" for c in image):
+        raise HoldfastError("invalid_argument", "image must be an image name: printable ASCII without spaces")
+    cpu, memory, disk = fields.get("cpu"), fields.get("memory"), fields.get("disk")
+    cpu = rest.default_cpu if cpu is None else cpu
+    memory = rest.default_memory if memory is None else memory
+    group = fields.text("group", most=100)
+    egress = egress_of(fields.get("network"), None if fields.get("block_network") is None else fields.boolean("block_network", True))
+    return SandboxSpec(
+        sandbox_id=chosen or (derived_id(owner, key) if key else f"sb-{secrets.token_hex(10)}"),
+        owner=owner,
+        incarnation=secrets.token_hex(8),
+        image=image,
+        cpu=str(cpu),
+        memory=str(memory),
+        cores=parse_cpu(cpu),
+        memory_bytes=parse_bytes(memory),
+        disk_bytes=None if disk is None else parse_bytes(disk, "disk"),
+        labels=fields.labels(),
+        ready_timeout_s=fields.seconds("timeout") or rest.ready_timeout_s,
+        lifetime_s=fields.seconds("lifetime_s") or rest.default_lifetime_s,
+        idle_timeout_s=fields.seconds("idle_timeout_s"),
+        heartbeat_timeout_s=fields.seconds("heartbeat_timeout_s"),
+        group=group_name(group) if group else "",
+        egress=egress,
+        options=read_options(fields.given(OPTION_FIELDS)),
+    )

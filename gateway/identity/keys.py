@@ -1,0 +1,109 @@
+"""API keys: the file that lists them, and how a request carries one.
+
+Owns the keys file, one key a line, re-read when it changes: ``<owner> <sha256 of the key>``, then optional columns: ``scopes=read,exec``
+(without it all but ``admin``) and ``id=<name for logs>``. A line with any other column is ignored, so that a limit which this version does
+not know never becomes a key without limits. A key is never stored, logged or compared in plain text: lookup is by hash, so that timing
+reveals nothing about a key. Another provider of identities implements ``principal.Identities``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from holdfast_wire.errors import HoldfastError
+
+from .principal import DEFAULT_SCOPES, Principal, Scope
+
+log = logging.getLogger("gateway.identity")
+
+_LINE: Final = re.compile(r"([A-Za-z0-9._@-]{1,64})\s+([0-9a-f]{64})((?:\s+\S+)*)")
+_KEY_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_KEY_BYTES: Final = 512
+"""Longest accepted key; longer ones are not hashed in full."""
+_ID_DIGITS: Final = 12
+
+
+class Keys:
+    """The keys file, re-read when its modification time or size changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._stamp: tuple[int, int] | None = None
+        self._principals: dict[str, Principal] = {}
+
+    async def principal_of(self, key: str | None) -> Principal:
+        """See ``principal.Identities``."""
+        if not key:
+            raise HoldfastError("key_missing", "the request has no API key")
+        self._refresh()
+        digest = hashlib.sha256(key.encode("utf-8", "replace")[: _KEY_BYTES + 1]).hexdigest()
+        principal = self._principals.get(digest)
+        if principal is None or len(key) > _KEY_BYTES:
+            raise HoldfastError("key_invalid", "the API key of the request is not known")
+        return principal
+
+    def _refresh(self) -> None:
+        try:
+            status = os.stat(self._path)
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp != self._stamp:
+                self._principals = _parse(Path(self._path).read_text())
+                self._stamp = stamp
+        except OSError as error:
+            if self._stamp is not None or not self._principals:
+                log.warning("the keys file cannot be read: %s", error.strerror)
+            self._stamp = None  # the known keys stay valid until the file is back
+
+
+def _parse(text: str) -> dict[str, Principal]:
+    principals = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.partition("#")[0].strip()
+        if not line:
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            log.warning("line %d of the keys file is not '<owner> <sha256>' with optional columns, and is ignored", number)
+            continue
+        try:
+            principals[match[2]] = _principal(match[1], match[2], match[3].split())
+        except ValueError as error:
+            log.warning("line %d of the keys file is ignored: %s", number, error)
+    return principals
+
+
+def _principal(owner: str, digest: str, columns: list[str]) -> Principal:
+    """Raises ValueError for a column that cannot be used."""
+    key_id, scopes = digest[:_ID_DIGITS], DEFAULT_SCOPES
+    for column in columns:
+        name, _, value = column.partition("=")
+        if name == "scopes":
+            scopes = _scopes(value)
+        elif name == "id" and _KEY_ID.fullmatch(value):
+            key_id = value
+        else:
+            raise ValueError(f"{column[:100]!r} is no column of this version: scopes=read,create,… or id=NAME")
+    return Principal(owner, key_id, scopes=scopes)
+
+
+def _scopes(text: str) -> frozenset[Scope]:
+    known = {scope.value for scope in Scope}
+    names = set(text.split(","))
+    if not names <= known:
+        raise ValueError(f"{text[:100]!r} is not a list of scopes; there are {', '.join(sorted(known))}")
+    return frozenset(Scope(name) for name in names)
+
+
+def key_of(headers: Mapping[str, str]) -> str | None:
+    """The key a request carries in ``X-API-Key`` or ``Authorization: Bearer``."""
+    key = headers.get("x-api-key")
+    if key:
+        return key.strip()
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    return credentials.strip() or None if scheme.lower() == "bearer" else None

@@ -1,0 +1,96 @@
+"""Images: list, import, pull and remove, where the runtime has an image store.
+
+Owns the form of names, who may change an image, and where an archive is stored while it arrives. The store itself is the runtime's. Called
+by faces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.identity.principal import Principal
+from gateway.runtimes.base import Image, Images
+
+from .service import Gateway
+
+_REMOVALS_S: Final = 10.0
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_CHUNK: Final = 1024 * 1024
+
+
+async def list_all(gateway: Gateway, principal: Principal) -> list[Image]:
+    """The images that the owner's sandboxes can be created from."""
+    return await _images(gateway).list_all(principal.owner)
+
+
+async def load(gateway: Gateway, principal: Principal, name: str | None, archive: AsyncIterator[bytes], *, shared: bool) -> Image:
+    """Import an archive, which is written to a file beside the node's data, never held in memory."""
+    name, owner = _checked(name), _owner(gateway, principal, shared=shared)
+    limit = gateway.settings.rest.image_bytes
+    folder = gateway.settings.data_dir / "uploads"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    handle, path = tempfile.mkstemp(prefix="image-", suffix=".tar", dir=folder)
+    size = 0
+    try:
+        with os.fdopen(handle, "wb") as file:
+            async for chunk in archive:
+                size += len(chunk)
+                if size > limit:
+                    raise HoldfastError("request_too_large", f"the archive is over {limit} bytes")
+                await asyncio.to_thread(file.write, chunk) if len(chunk) >= _CHUNK else file.write(chunk)
+        if not size:
+            raise HoldfastError("image_invalid", "the body is empty, where an image archive was expected")
+        return await _images(gateway).load(Path(path), name, owner)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        hint = "free space in the service's data folder, or remove images; then send it again"
+        raise HoldfastError("no_space", f"the archive cannot be stored: {error.strerror}", hint=hint, fault="infrastructure") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+async def pull(gateway: Gateway, principal: Principal, name: str, *, shared: bool) -> Image:
+    """Pull an image from its registry."""
+    return await _images(gateway).pull(_checked(name), _owner(gateway, principal, shared=shared))
+
+
+async def remove(gateway: Gateway, principal: Principal, name: str, *, shared: bool) -> None:
+    """Remove an image. Raises ``image_in_use``."""
+    name, owner = _checked(name), _owner(gateway, principal, shared=shared)
+    await gateway.removals.wait(_REMOVALS_S)  # deleted sandboxes stop using the image
+    await _images(gateway).remove(name, owner)
+
+
+def _images(gateway: Gateway) -> Images:
+    images = gateway.runtime.images
+    if images is None:
+        raise HoldfastError("unsupported", "this runtime has no image store", hint="push images to the cluster's registry")
+    return images
+
+
+def _owner(gateway: Gateway, principal: Principal, *, shared: bool) -> str:
+    """Whose image is changed: the caller's, or with ``shared`` everybody's, which only operators may change."""
+    if not shared:
+        return principal.owner
+    if principal.owner not in gateway.settings.operators:
+        hint = "leave out shared to use an image of your own, or ask the operator; HOLDFAST_OPERATORS of the gateway lists them"
+        raise HoldfastError("permission_denied", "only an operator's key may change shared images", hint=hint)
+    return ""
+
+
+def _checked(name: str | None) -> str:
+    if not name or not _NAME.fullmatch(name) or ".." in name:
+        raise HoldfastError("invalid_argument", "name must be an image name such as 'python:3.11-slim'")
+    return name

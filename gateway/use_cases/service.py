@@ -1,0 +1,162 @@
+"""The parts of one gateway replica, and the lookup of a sandbox for its owner.
+
+Owns no state that must survive the replica. Another owner's sandbox is indistinguishable from one that does not exist, here and therefore
+on every route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.agents.dial import Dialled, dial
+from gateway.agents.dial_queue import DialQueue
+from gateway.agents.kept_connections import KeptConnections
+from gateway.identity.principal import Identities
+from gateway.memory_reservation import MemoryReservations
+from gateway.metrics import Metrics
+from gateway.model.records import Cause, Entry, Record, SandboxSpec, Tombstone
+from gateway.placement.errors import RebuildingError
+from gateway.placement.store import PlacementStore
+from gateway.pools import PoolsFile
+from gateway.runtimes.base import Runtime
+from gateway.sessions.attach import Attach
+from gateway.sessions.registry import AttachedSessions
+from gateway.sessions.tickets import Ticket
+from gateway.settings import Settings
+
+from .admission import Admission, Quotas
+from .background import BackgroundTasks, Removals
+from .command_ids import new_command_id
+
+
+class CommandIds(Protocol):
+    """The command id of an exec without an idempotency key; a face may recognise repeated ones (``faces.orchard``)."""
+
+    def __call__(self, record: Record, body: dict[str, Any], waits: bool, connected: Callable[[], bool]) -> AbstractContextManager[str]:
+        """The id, as a context that lasts until the exec is answered.
+
+        The arguments are the sandbox, the request's fields, whether the exec waits, and a function that returns whether its client is still
+        connected.
+        """
+        ...
+
+
+def new_command_ids(record: Record, body: dict[str, Any], waits: bool, connected: Callable[[], bool]) -> AbstractContextManager[str]:
+    """See ``CommandIds``: a new id for every exec."""
+    return contextlib.nullcontext(new_command_id())
+
+
+class Gateway:
+    """The parts of one replica."""
+
+    def __init__(
+        self, settings: Settings, store: PlacementStore, runtime: Runtime, identities: Identities, secrets: tuple[str, ...]
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.runtime = runtime
+        self.identities = identities
+        self.secrets = secrets
+        """Accepted for tickets and agents. The first signs tickets and derives agents' tokens."""
+        self.metrics = Metrics()
+        self.memory = MemoryReservations(settings.rest.reserved_bytes)
+        self.attached = AttachedSessions(settings.relay)
+        self.dials = DialQueue()
+        self.agents = KeptConnections(self.dial, self.ready, settings.relay.dial_timeout_s)
+        self.attach = Attach(settings.relay, lambda: self.secrets, self.attached, self.dial, self.ready, self.metrics)
+        self.background = BackgroundTasks()
+        self.removals = Removals(self.background)
+        self.pools = PoolsFile(settings.pools_file)
+        self.admission = Admission(settings.admission, self.metrics)
+        self.quotas = Quotas(settings.admission, store, self.admission)
+        self.command_ids: CommandIds = new_command_ids
+        self.started_at = time.monotonic()
+        self.was_ready = False
+        """Whether ``/readyz`` ever answered that all parts are available."""
+        self.logged_readiness: tuple[set[str], bool] = (set(), False)
+        """What was last logged about readiness: the parts that are unavailable, and whether this gateway was still starting."""
+        self.creations: dict[tuple[str, str], asyncio.Task[Record]] = {}
+        """Creations in this replica by id and incarnation: an id may be created again while its previous incarnation still is."""
+        self.in_creation: dict[tuple[str, str], SandboxSpec] = {}
+        """What they create, by the same keys."""
+
+    async def dial(self, placed: Record | Ticket) -> Dialled:
+        """Dial the sandbox's agent, after waiting in the queue of dials. Raises ``DialError``."""
+        async with self.dials.place(placed.owner):
+            return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
+
+    async def owned(self, entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
+        """The entry, if it belongs to the owner. Raises ``sandbox_not_found``, or ``placement_unavailable`` while that is not known."""
+        if entry is None and not await self.store.knows(sandbox_id):
+            raise RebuildingError
+        if entry is None or entry.owner != owner:
+            raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
+        return entry
+
+    async def record(self, owner: str, sandbox_id: str) -> Record:
+        """The owner's sandbox. Raises ``sandbox_not_found`` or ``sandbox_gone``."""
+        return live(await self.owned(await self.store.get(sandbox_id), owner, sandbox_id))
+
+    async def ready(self, owner: str, sandbox_id: str) -> Record:
+        """The owner's sandbox, if it has an endpoint. Also raises ``sandbox_not_ready`` or ``sandbox_failed``."""
+        return reachable(await self.record(owner, sandbox_id))
+
+    async def aclose(self) -> None:
+        """End the work of this replica, then close its store and runtime."""
+        self.attached.draining = True
+        await self.background.aclose()
+        self.agents.close()
+        await self.runtime.aclose()
+        await self.store.aclose()
+
+
+def live(entry: Record | Tombstone) -> Record:
+    """The record of an entry. Raises ``sandbox_gone`` with the cause of a tombstone."""
+    if isinstance(entry, Tombstone):
+        raise _ended("sandbox_gone", f"sandbox {entry.sandbox_id!r} has ended", entry.cause)
+    return entry
+
+
+def _ended(code: str, message: str, cause: Cause) -> HoldfastError:
+    error = EndedError(code, f"{message}: {cause.message or cause.reason}", fault=cause.fault, reason=cause.reason)
+    error.by = cause.by
+    return error
+
+
+class EndedError(HoldfastError):
+    """The sandbox has ended. ``by``: the program that deleted it."""
+
+    by = ""
+
+
+def for_reader(error: HoldfastError, reader: str) -> HoldfastError:
+    """``error`` as the program ``reader`` that reads it has to take it.
+
+    A deletion is the caller's own doing only in the program that deleted the sandbox. For any other program, which did not expect it, it is
+    a fault of the infrastructure. Clients that do not name their program ("") get the error as it is.
+    """
+    if isinstance(error, EndedError) and error.reason == "deleted" and error.fault == "caller" and reader and error.by != reader:
+        message = f"{error.message} (another client or an operator, not this program)"
+        return HoldfastError(
+            error.code, message, hint="create a new sandbox", fault="infrastructure", reason="deleted", detail=error.detail
+        )
+    return error
+
+
+def reachable(record: Record) -> Record:
+    """The record of a ready sandbox. Raises ``sandbox_not_ready``, or the cause of its failure."""
+    if record.status == "pending":
+        raise HoldfastError("sandbox_not_ready", f"sandbox {record.sandbox_id!r} is still being created")
+    if record.status == "failed":
+        cause = record.cause
+        assert cause is not None
+        code = "sandbox_failed" if record.ready_at is None else "sandbox_gone"
+        raise _ended(code, f"sandbox {record.sandbox_id!r} has failed", cause)
+    return record
