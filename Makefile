@@ -16,7 +16,7 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-lowest test-all soak test-cluster test-docker check format generate wheels bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-programs recipes-learn clean
+.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker check format generate wheels bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -34,6 +34,9 @@ demo: .venv/.stamp ## One long agent episode in a sandbox (ARGS=--live: a real m
 
 test: .venv/.stamp ## The quick tests, minutes (ARGS="-k shell"; WORKERS: twice the cores, 2 to 6)
 	@exec $(PY) -m pytest -n $(WORKERS) -m "not (slow or soak or chaos or cluster or docker)" $(ARGS)
+
+test-user: ## As root: make test as an ordinary user created for it, in a clone with Debian's own Python (PYTHON, ARGS)
+	@exec infra/scripts/as_user make --no-print-directory test WORKERS=$(WORKERS) ARGS="$(ARGS)"
 
 test-lowest: .venv-lowest/.stamp ## The quick tests with the lowest version of every dependency that pyproject.toml allows
 	@exec .venv-lowest/bin/python -m pytest -n $(WORKERS) -m "not (slow or soak or chaos or cluster or docker)" $(ARGS)
