@@ -36,6 +36,7 @@ def test_every_attempt_of_the_probe_fails_under_the_real_agent(stack: Stack) -> 
         assert seen.keys() <= {"other processes"}, seen  # the shell may be visible as well
 
 
+@requires("cgroups")
 def test_a_session_survives_a_command_out_of_memory(stack: Stack) -> None:
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="128Mi", ready_timeout_s=60) as sandbox:
         shell = sandbox.shell()

@@ -19,13 +19,14 @@ _CHANGING = (
 """Reserved words, and builtins that can change the state (``test -v 'a[x=1]'``) or run their arguments. Builtins that are loaded from
 files are not listed."""
 
+# Atomic groups and not possessive quantifiers, which Python 3.11.0 to 3.11.4 match wrongly around a group.
 _NAME = rb"[A-Za-z0-9_./+-]"
-_FIRST = rb"(?!(?:%s)(?!%s))%s++(?![^ \t\n;|&])" % (b"|".join(re.escape(word.encode()) for word in _CHANGING.split()), _NAME, _NAME)
-_WORD = rb"""(?:[A-Za-z0-9_./:,+@%=*?~^-]|'[^']*'|"[^"$`\\!]*")++"""
+_FIRST = rb"(?!(?:%s)(?!%s))(?>%s+)(?![^ \t\n;|&])" % (b"|".join(re.escape(word.encode()) for word in _CHANGING.split()), _NAME, _NAME)
+_WORD = rb"""(?>(?:[A-Za-z0-9_./:,+@%=*?~^-]|'[^']*'|"[^"$`\\!]*")+)"""
 # One digit only: the private descriptors have more digits, and a builtin that redirects one of those may not restore it exactly.
 _REDIRECTION = rb"(?<![0-9])(?:[0-9]?>&[12]|(?:&>|[0-9]?>)>?[ \t]*%s|[0-9]?<[ \t]*%s)" % (_WORD, _WORD)
-_COMMAND = rb"%s(?:[ \t]*%s|[ \t]+%s)*+" % (_FIRST, _REDIRECTION, _WORD)
-_LIST = re.compile(rb"[ \t\n]*%s(?:[ \t]*(?:\|\|?|&&|;|\n)[ \t\n]*%s)*+[ \t\n;]*" % (_COMMAND, _COMMAND))
+_COMMAND = rb"%s(?>(?:[ \t]*%s|[ \t]+%s)*)" % (_FIRST, _REDIRECTION, _WORD)
+_LIST = re.compile(rb"[ \t\n]*%s(?>(?:[ \t]*(?:\|\|?|&&|;|\n)[ \t\n]*%s)*)[ \t\n;]*" % (_COMMAND, _COMMAND))
 
 
 def leaves_state(script: bytes) -> bool:

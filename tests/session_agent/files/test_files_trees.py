@@ -101,7 +101,7 @@ async def test_a_link_across_file_systems_is_replaced_not_followed(tmp_path: Pat
     assert sorted(path.name for path in elsewhere.iterdir()) == ["file", "folder", "to-file", "to-folder"]
 
 
-@requires("memory file system")
+@requires("memory file system", "root")
 async def test_a_move_across_file_systems_keeps_what_a_rename_keeps(tmp_path: Path, elsewhere: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "inner").mkdir(parents=True)
