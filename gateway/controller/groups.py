@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from weakref import WeakValueDictionary
 
 from gateway.model.records import Cause, Group, Record
 from gateway.placement.keys import group_key
@@ -31,16 +32,25 @@ class Groups:
         self._store = store
         self._remove = remove
         self._unmade_s = unmade_s
-        self._lock = asyncio.Lock()
-        """Held by one pass at a time: a sandbox that is being deleted must not be counted as lost."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By group, held by what changes its members: a sandbox that is being deleted must not be counted as lost."""
 
-    async def free(self, term: int) -> None:
-        """Delete some sandboxes of every group that has ended or whose lease has expired."""
-        for key in await self._store.due_groups():
-            async with self._lock:
-                group = await self._store.group_lapse(key, LAPSED, term=term)
-                if group is not None and group.members:
-                    await self._free(group, term)
+    async def due(self) -> list[str]:
+        """The keys of the groups that have ended, or whose lease has expired."""
+        return await self._store.due_groups()
+
+    async def free(self, key: str, term: int) -> None:
+        """Delete some sandboxes of a group, if it has ended or its lease has expired."""
+        async with self._lock(key):
+            group = await self._store.group_lapse(key, LAPSED, term=term)
+            if group is not None and group.members:
+                await self._free(group, term)
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
 
     async def reconcile(self, records: Mapping[str, Record], term: int) -> None:
         """Remove members that have no record and are not being created; add sandboxes that their group does not list."""
@@ -51,12 +61,16 @@ class Groups:
             for sandbox_id, joined_at in await self._over({id_: at for id_, at in unknown.items() if id_ not in found}):
                 await self._store.group_leave(key, sandbox_id, joined_at, term=term)
         lost = [one for one in records.values() if one.spec.group and one.sandbox_id not in members.get(_key(one), {})]
-        async with self._lock:
-            for record in await self._store.records(one.sandbox_id for one in lost):  # the others have ended since
-                if record.spec.group and record.sandbox_id not in await self._store.group_members(_key(record)):
-                    await self._store.group_join(
-                        record.owner, record.spec.group, record.sandbox_id, ttl_s=record.spec.group_ttl_s, term=term
-                    )
+        for one in lost:
+            lock = self._lock(_key(one))
+            if lock.locked():
+                continue  # its sandboxes are being deleted; the next comparison looks again
+            async with lock:
+                for record in await self._store.records([one.sandbox_id]):  # it may have ended since
+                    if record.spec.group and record.sandbox_id not in await self._store.group_members(_key(record)):
+                        await self._store.group_join(
+                            record.owner, record.spec.group, record.sandbox_id, ttl_s=record.spec.group_ttl_s, term=term
+                        )
 
     async def _free(self, group: Group, term: int) -> None:
         records = {record.sandbox_id: record for record in await self._store.records(group.members)}

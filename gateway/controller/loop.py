@@ -1,16 +1,17 @@
 """The controller's tasks: lead, watch (and record why sandboxes ended), expire, reconcile, concurrently.
 
-Owns their schedule. All of them are level-triggered: an event only starts a pass earlier, so a lost event, a kill -9 or an outage of the
-store costs time and nothing else.
+Owns their schedule. What concerns one sandbox runs in its worker (``workers``), in the order in which it came; the rest goes on meanwhile.
+All of them are level-triggered: an event only starts a pass earlier, so a lost event, a kill -9 or an outage of the store costs time and
+nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 
 from holdfast_wire.errors import HoldfastError
@@ -27,12 +28,18 @@ from .leadership import Leadership
 from .pool_refill import PoolRefill, Prepull
 from .quota_counts import QuotaCounts
 from .reconciler import Reconciler
+from .workers import Workers
 
 log = logging.getLogger("gateway.controller")
 
-_UNRECORDED = 10_000
-"""Events kept while they cannot be recorded; of more the oldest are dropped, and the reconciler finds their sandboxes missing."""
 _UNRECORDED_S = 60.0
+"""How long an event is kept that cannot be recorded; later the reconciler finds its sandbox missing."""
+_AGAIN_S = 0.25
+_RECORDS_AT_ONCE = 16
+_EXPIRIES_AT_ONCE = 256
+"""Most of these wait for an agent to answer how long its sandbox has been idle."""
+_EVENTS_S = 2.0
+"""How long a pass waits for events to be recorded."""
 _START_S = 10.0
 """How long after the start a step that must be repeated is no reason for a warning: the processes of one machine start together."""
 _FAILED_PAUSE_S = 10.0
@@ -66,7 +73,12 @@ class Controller:
         self._reconciler = Reconciler(store, runtime, settings.grace_s, pool_refill)
         self._groups = Groups(store, self._reconciler.remove)
         self._reconciler.further_reconcilers += [self._groups.reconcile, QuotaCounts(store, admission).reconcile]
-        self._unrecorded: deque[tuple[float, Event]] = deque(maxlen=_UNRECORDED)
+        self._workers = Workers()
+        self._reconciler.start_removals = self._start_removals
+        self._records_at_once = asyncio.Semaphore(_RECORDS_AT_ONCE)
+        self._expiries_at_once = asyncio.Semaphore(_EXPIRIES_AT_ONCE)
+        self._unrecorded: set[asyncio.Future[None]] = set()
+        """One for each event that is not recorded yet."""
 
     async def run(self) -> None:
         """Run until cancelled; the lease is released at the end."""
@@ -78,6 +90,7 @@ class Controller:
                 for what, every_s, step in self._periodic(group):
                     group.create_task(self._repeat(what, every_s, step), name=what)
         finally:
+            await self._workers.aclose()
             await self.leadership.resign()
 
     def _periodic(self, group: asyncio.TaskGroup) -> Iterator[tuple[str, float, Callable[[int], Awaitable[None]]]]:
@@ -101,22 +114,30 @@ class Controller:
             if isinstance(event, Synced):
                 self._reconciler.began_at = event.began_at
                 self.leadership.changed.set()
-            term, recorded = self.leadership.term, False
-            if term is not None:
-                with self._guard("recording an event"):
-                    await self._record(event, term)
-                    recorded = True
-            if not recorded:
-                self._unrecorded.append((time.monotonic(), event))
+            else:
+                recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                if self._workers.start(event.sandbox_id, "", functools.partial(self._until_recorded, event, recorded)):
+                    self._unrecorded.add(recorded)
+                    recorded.add_done_callback(self._unrecorded.discard)
 
-    async def _replay(self, term: int) -> None:
-        """Record the events that came while no controller was the leader or the store was down: a cause is sent only once, and later lists
-        may not show it."""
-        while self._unrecorded:
-            at, event = self._unrecorded[0]
-            if time.monotonic() - at < _UNRECORDED_S:
-                await self._record(event, term)
-            self._unrecorded.popleft()
+    async def _until_recorded(self, event: EndAnnounced | SandboxEnded, recorded: asyncio.Future[None]) -> None:
+        """Record the event, once this controller is the leader and the store answers: a cause is sent only once, and later lists may not
+        show it. It is given up after some time: then another controller has recorded it."""
+        try:
+            async with asyncio.timeout(_UNRECORDED_S):
+                while True:
+                    await self.leadership.until_leading()
+                    term = self.leadership.term
+                    with self._guard("recording an event"):
+                        if term is not None:
+                            async with self._records_at_once:
+                                await self._record(event, term)
+                            return
+                    await asyncio.sleep(_AGAIN_S)
+        except TimeoutError:
+            return
+        finally:
+            recorded.cancel()
 
     async def _record(self, event: Event, term: int) -> None:
         match event:
@@ -142,15 +163,35 @@ class Controller:
 
     async def _expire(self, term: int) -> None:
         if self.leadership.settled:
-            expired = await self._store.claim_expired(term, ask=self._ask_idle)
-            for one in expired:
-                log.info("sandbox %s has ended: %s", one.sandbox_id, one.cause.reason)
+            for id_ in await self._store.due():
+                self._workers.start(id_, "expiry", functools.partial(self._expire_one, id_, term))
+
+    async def _expire_one(self, sandbox_id: str, term: int) -> None:
+        with self._guard("expiry"):
+            async with self._expiries_at_once:
+                one = await self._store.expire(sandbox_id, term, self._ask_idle) if self.leadership.settled else None
+            if one is not None:
+                log.info("sandbox %s has ended: %s", sandbox_id, one.cause.reason)
                 self.metrics.count("sandboxes_expired_total", reason=one.cause.reason)
-            await self._reconciler.remove([(one.sandbox_id, one.incarnation) for one in expired], term)
+                await self._reconciler.remove([(sandbox_id, one.incarnation)], term)
+
+    async def _start_removals(self, ended: list[tuple[str, str]], term: int) -> None:
+        for sandbox_id, incarnation in ended:
+            self._workers.start(sandbox_id, f"removal of {incarnation}", functools.partial(self._remove, sandbox_id, incarnation, term))
+
+    async def _remove(self, sandbox_id: str, incarnation: str, term: int) -> None:
+        with self._guard("a removal"):
+            await self._reconciler.remove([(sandbox_id, incarnation)], term)
 
     async def _free_groups(self, term: int) -> None:
         if self.leadership.settled:
-            await self._groups.free(term)
+            for key in await self._groups.due():
+                self._workers.start(f"group {key}", "freeing", functools.partial(self._free_group, key, term))
+
+    async def _free_group(self, key: str, term: int) -> None:
+        with self._guard("freeing a group"):
+            if self.leadership.settled:
+                await self._groups.free(key, term)
 
     async def _collect(self, term: int) -> None:
         """Remove unused objects. The runtime also probes what it is declared to enforce; creates depend on the result."""
@@ -166,7 +207,8 @@ class Controller:
             term = self.leadership.term
             if term is not None:
                 with self._guard("reconciliation"):
-                    await self._replay(term)
+                    if self._unrecorded:  # they have causes, which a pass would not know
+                        await asyncio.wait(self._unrecorded, timeout=_EVENTS_S)
                     begun = time.monotonic()
                     for action in await self._reconciler.run_once(term):
                         self.metrics.count("reconcile_actions_total", action=type(action).__name__)

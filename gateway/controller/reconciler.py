@@ -29,8 +29,8 @@ log = logging.getLogger("gateway.controller")
 
 _READS_UNTIL_SCAN = 30
 """At the deployed interval every record is read every five minutes."""
-_AT_ONCE = 16
-"""Removals that run concurrently."""
+_AT_ONCE = 64
+"""Removals, and looks at the runtime, that run at once."""
 _LOOKS = 100
 """Sandboxes that are looked at one by one; for more, all are listed."""
 SETTLE_S = 15.0
@@ -51,6 +51,9 @@ class Reconciler:
         self._records = RecordCache(store)
         self._suspects: frozenset[Action] = frozenset()
         self._passes = 0
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self.start_removals: Callable[[list[tuple[str, str]], int], Awaitable[None]] = self.remove
+        """Called with the sandboxes that a pass removes; it need not wait until they are removed."""
         self._was_complete = False
         """Whether the store was complete in an earlier pass."""
         self.further_reconcilers: list[Callable[[Mapping[str, Record], int], Awaitable[None]]] = []
@@ -118,26 +121,32 @@ class Reconciler:
         if len(ids) > _LOOKS:
             return [sandbox for sandbox in await self._runtime.list_all() if not is_spare(sandbox)]
         found = [sandbox for sandbox in sandboxes if sandbox.sandbox_id not in ids]
-        for id_ in ids:
-            found += await self._runtime.get(id_)
+
+        async def one(id_: str) -> list[SandboxStatus]:
+            async with self._at_once:
+                return await self._runtime.get(id_)
+
+        for again in await asyncio.gather(*map(one, ids)):
+            found += again
         return found
 
     async def remove(self, ended: Iterable[tuple[str, str]], term: int) -> None:
         """Remove from the runtime what has ended in the store: ids and incarnations. A later pass retries what fails.
 
-        Removals cannot be undone, so the term is checked again before every few of them.
+        Removals cannot be undone, so the term is checked again before each of them.
         """
 
         async def one(sandbox_id: str, incarnation: str) -> None:
-            try:
-                await self._runtime.delete(sandbox_id, incarnation)
-            except HoldfastError as error:
-                log.warning("removing %s failed: %s", sandbox_id, error.code)
+            async with self._at_once:
+                await self._store.check_term(term)
+                try:
+                    await self._runtime.delete(sandbox_id, incarnation)
+                except HoldfastError as error:
+                    log.warning("removing %s failed: %s", sandbox_id, error.code)
 
-        everything = list(ended)
-        for start in range(0, len(everything), _AT_ONCE):
-            await self._store.check_term(term)
-            await asyncio.gather(*(one(*pair) for pair in everything[start : start + _AT_ONCE]))
+        for outcome in await asyncio.gather(*(one(*pair) for pair in ended), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _act(self, actions: list[Action], term: int) -> None:
         removals: list[tuple[str, str]] = []
@@ -173,7 +182,7 @@ class Reconciler:
                 log.warning("%s of sandbox %s failed: %s", type(action).__name__, _sandbox_id(action), error.code)
         if removals:
             log.info("removing what is left of %d ended sandboxes", len(removals))
-            await self.remove(removals, term)
+            await self.start_removals(removals, term)
 
 
 def _sandbox_id(action: Action) -> str:

@@ -8,7 +8,6 @@ The values are in ``gateway.model.records``, key names in ``keys``, connections 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
@@ -38,11 +37,11 @@ Rebuilt = Literal["rebuilt", "known", "dead", "deleted", "complete"]
 """What ``rebuild`` did. It wrote nothing where a record exists (``known``), where this incarnation has ended (``dead``), or where no record
 is missing (``complete``). Where the owner has deleted the id meanwhile it left a tombstone (``deleted``)."""
 AskIdle = Callable[[Record], Awaitable[float | None]]
-"""Asks a sandbox's agent for how many seconds it has been idle; see ``claim_expired``."""
+"""Asks a sandbox's agent for how many seconds it has been idle; see ``expire``."""
 
 _SCAN_COUNT = 500
-_EXPIRED = 100
-"""Most sandboxes that one call ends for their time."""
+_DUE = 1000
+"""Most sandboxes that one call finds due: more than wait for an agent's answer at a time."""
 _DELETED_KEPT_S = 600.0
 """How long a delete of an id that is not known is remembered: longer than records are rebuilt and creations go on."""
 _LOOK_AT = 1000
@@ -248,41 +247,32 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
 
     # Controller ---------------------------------------------------------------------------------------------------
 
-    async def claim_expired(self, term: int, ask: AskIdle | None = None) -> list[Expired]:
-        """End some sandboxes whose time ran out, each atomically and re-checked.
-
-        ``ask`` is called before one ends for being idle: for how many seconds it has been (None: unknown for ever). It may raise
-        ``HoldfastError``; then that one is left for the next call.
-        """
+    async def due(self) -> list[str]:
+        """Some sandboxes whose time ran out, or whose record has to be looked at for that."""
         seconds, micros = await self._redis.command("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
-        answers = await self._redis.many([("ZRANGEBYSCORE", keys.due(shard), "-inf", now, "LIMIT", 0, _EXPIRED) for shard in range(SHARDS)])
-        ids = [id_ for answer in answers for id_ in answer][:_EXPIRED]
-        expired: list[Expired | Record | None] = []
-        unasked: list[Record] = []
-        for id_ in ids:
-            found = await self._expire(id_, term, asks=ask is not None)
-            if isinstance(found, Record):
-                unasked.append(found)
-            else:
-                expired.append(found)
-        if ask is not None:
-            expired += [await self._expire(id_, term, asks=False) for id_ in await self._unused(unasked, ask)]
-        return [found for found in expired if isinstance(found, Expired)]
+        answers = await self._redis.many([("ZRANGEBYSCORE", keys.due(shard), "-inf", now, "LIMIT", 0, _DUE) for shard in range(SHARDS)])
+        return [id_ for answer in answers for id_ in answer][:_DUE]
 
-    async def _unused(self, records: list[Record], ask: AskIdle) -> list[str]:
-        """Those that have been idle for their limit; the others' idle time counts from their last use from now on."""
-        unused = []
-        for record, idle_s in zip(records, await asyncio.gather(*map(ask, records), return_exceptions=True), strict=True):
-            if isinstance(idle_s, HoldfastError):
-                continue  # queried again in the next pass
-            if isinstance(idle_s, BaseException):
-                raise idle_s
-            if idle_s is not None and record.spec.idle_timeout_s is not None and idle_s < record.spec.idle_timeout_s:
-                await self.touch([record.sandbox_id], idle_s)
-            else:
-                unused.append(record.sandbox_id)
-        return unused
+    async def expire(self, sandbox_id: str, term: int, ask: AskIdle | None = None) -> Expired | None:
+        """End a sandbox whose time ran out, atomically and re-checked; None if it goes on.
+
+        ``ask`` is called before one ends for being idle: for how many seconds it has been (None: unknown for ever). It may raise
+        ``HoldfastError``; then the sandbox is left for the next call.
+        """
+        found = await self._expire(sandbox_id, term, asks=ask is not None)
+        if not isinstance(found, Record):
+            return found
+        assert ask is not None
+        try:
+            idle_s = await ask(found)
+        except HoldfastError:
+            return None
+        if idle_s is not None and found.spec.idle_timeout_s is not None and idle_s < found.spec.idle_timeout_s:
+            await self.touch([sandbox_id], idle_s)  # its idle time counts from its last use from now on
+            return None
+        ended = await self._expire(sandbox_id, term, asks=False)
+        return ended if isinstance(ended, Expired) else None
 
     async def _expire(self, id_: str, term: int, *, asks: bool) -> Expired | Record | None:
         """End one whose time is over; or return its record if its agent must be queried first."""

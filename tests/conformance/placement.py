@@ -13,11 +13,11 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import AllowedRange, Egress, Port
-from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
+from gateway.model.records import Cause, Expired, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
 from gateway.placement.errors import FencedError
 from gateway.placement.keys import SHARDS
-from gateway.placement.store import PlacementStore, derived_id
+from gateway.placement.store import AskIdle, PlacementStore, derived_id
 from tests.support.until import until_async
 
 OOM = Cause("oom", "workload", "killed for memory")
@@ -37,6 +37,11 @@ async def ready(store: PlacementStore, made: SandboxSpec) -> Record:
 
 async def seen(store: PlacementStore) -> set[str]:
     return {record.sandbox_id async for record in store.scan()}
+
+
+async def claim_expired(store: PlacementStore, term: int, ask: AskIdle | None = None) -> list[Expired]:
+    """End what is due, as a controller does."""
+    return [one for id_ in await store.due() if (one := await store.expire(id_, term, ask)) is not None]
 
 
 class PlacementConformance:
@@ -253,7 +258,7 @@ class PlacementConformance:
         await ready(store, spec(**cast(dict[str, Any], {limit: 0.05})))
         await ready(store, spec("stays", lifetime_s=3600.0, idle_timeout_s=3600.0, heartbeat_timeout_s=3600.0))
         if reason == "heartbeat":
-            assert await store.claim_expired(1) == []
+            assert await claim_expired(store, 1) == []
             await store.heartbeat("sb-1", "ada")
         await store.heartbeat("stays", "ada")
         expired = await self._expired(store)
@@ -335,7 +340,7 @@ class PlacementConformance:
         ended: set[str] = set()
 
         async def all_asked() -> bool:
-            ended.update(one.sandbox_id for one in await store.claim_expired(1, ask=ask))
+            ended.update(one.sandbox_id for one in await claim_expired(store, 1, ask=ask))
             return set(asked) == {"used", "unused", "silent", "mute"} and len(ended) == 2
 
         await until_async(all_asked, deadline_s=60, what="all to be asked")
@@ -351,13 +356,13 @@ class PlacementConformance:
         assert record.status == "failed"
         assert record.cause is not None
         assert record.cause.reason == "ready-timeout"
-        assert await store.claim_expired(1) == []
+        assert await claim_expired(store, 1) == []
 
     async def _expired(self, store: PlacementStore) -> list[Any]:
         found: list[Any] = []
 
         async def any_expired() -> bool:
-            found.extend(await store.claim_expired(1))
+            found.extend(await claim_expired(store, 1))
             return bool(found)
 
         await until_async(any_expired, deadline_s=60, what="a sandbox to expire")
@@ -405,7 +410,7 @@ class PlacementConformance:
 
         async def refused() -> bool:
             try:
-                return bool(await store.claim_expired(6)) and False
+                return bool(await claim_expired(store, 6)) and False
             except FencedError:
                 return True
 
@@ -544,7 +549,7 @@ class PlacementConformance:
         cursor = (await store.changes()).cursor
 
         async def expired() -> bool:
-            return bool(await store.claim_expired(term))
+            return bool(await claim_expired(store, term))
 
         await until_async(expired, deadline_s=60, what="the expiry")
         changes = await store.changes(cursor)
