@@ -198,9 +198,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if self._lingers:
             return
+        if self.pipeline and not self.transport.is_closing():
+            self.server_state.total_requests += 1
+            turns().add(self._start_next)
+            return
         super().on_response_complete()
-        if self._held and not self.pipeline:
+        if self._held:
             self._continue_soon()
+
+    def _start_next(self) -> None:
+        """Serve the next of several pipelined requests: in turn, so that many of them delay no client that sends one after the other."""
+        if self.pipeline and not self.transport.is_closing():
+            cycle, app = self.pipeline.pop()
+            self.flow.resume_reading()
+            self._start_asgi_task(cycle, app)
+            if self._held and not self.pipeline:
+                self._continue_soon()
 
     # The parser's callbacks -----------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ SLOW = (
     "gateway/test_pools",
     "gateway/test_redis_cluster_away",
     "gateway/test_redis_versions",
+    "gateway/test_unauthenticated_all",
     "infra/test_acceptance",
     "infra/test_manifests",
     "infra/test_smoke",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -48,8 +48,11 @@ class Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         writer.transport.set_write_buffer_limits(high=0)  # a drain waits until the kernel has all: what was not taken was not read
 
-    async def request(self) -> HttpRequest | None:
-        """The next request, None at the end. Raises DisconnectedError, RefusalError for what is no request, and is then to be closed."""
+    async def request(self, admit: Callable[[HttpRequest], None]) -> HttpRequest | None:
+        """The next request, None at the end. ``admit`` is called with its head, before any of its body is read, and may refuse it.
+
+        Raises DisconnectedError, and RefusalError for what is no request or was refused; the connection is then to be closed.
+        """
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
         elif self._http.our_state is not h11.IDLE:
@@ -58,6 +61,9 @@ class Connection:
             head = await self._next()
             if not isinstance(head, h11.Request):
                 return None
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in head.headers}
+            path = unquote(urlsplit(head.target.decode("latin-1")).path)
+            admit(HttpRequest(head.method.decode("latin-1"), path, headers, b""))
             body = bytearray()
             while isinstance(event := await self._next(), h11.Data):
                 body += event.data
@@ -67,8 +73,6 @@ class Connection:
             raise RefusalError("invalid", f"not HTTP: {error}") from None
         if not isinstance(event, h11.EndOfMessage):
             return None
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in head.headers}
-        path = unquote(urlsplit(head.target.decode("latin-1")).path)
         return HttpRequest(head.method.decode("latin-1"), path, headers, _plain(bytes(body), headers.get("content-encoding", "")))
 
     async def respond(self, status: int, body: bytes, headers: Sequence[tuple[str, str]] = (), *, bodiless: bool = False) -> None:

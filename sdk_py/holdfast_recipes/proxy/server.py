@@ -122,12 +122,19 @@ class Proxy:
 
     async def _serve(self, connection: Connection) -> None:
         latest: tuple[Session, Pending] | None = None
+        dialect: Dialect = "chat"
+
+        def admit(head: HttpRequest) -> None:
+            nonlocal dialect
+            dialect = _dialect(head)
+            self._admit(head)
+
         try:
             while True:
                 try:
-                    request = await connection.request()
+                    request = await connection.request(admit)
                 except RefusalError as refusal:
-                    await _refuse(connection, "chat", refusal)
+                    await _refuse(connection, dialect, refusal)
                     await connection.linger()
                     return
                 if request is None:
@@ -143,8 +150,7 @@ class Proxy:
 
     async def _answer(self, connection: Connection, request: HttpRequest) -> tuple[Session, Pending] | None:
         """Answer one request; the call that it made, if any."""
-        path = request.path.rstrip("/").removeprefix("/v1")
-        dialect = _DIALECTS.get(path) or _COUNTS.get(path) or ("messages" if _is_anthropic(request) else "chat")
+        path, dialect = _path(request), _dialect(request)
         try:
             if path == "" and request.method in ("GET", "HEAD"):
                 await _respond(connection, {"status": "ok"}, request)
@@ -163,7 +169,21 @@ class Proxy:
             await _refuse(connection, dialect, refusal, bodiless=request.method == "HEAD")
         return None
 
+    def _admit(self, head: HttpRequest) -> None:
+        """Refuse a request with a body and without the key of a rollout, before its body is read: bodies may be large, and clients many."""
+        if head.headers.get("content-length", "0").strip() != "0" or "transfer-encoding" in head.headers:
+            self._owner(head)
+
     def _session(self, request: HttpRequest) -> Session:
+        session = self._owner(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving[session.key].add(task)
+        task.add_done_callback(self._serving[session.key].discard)
+        return session
+
+    def _owner(self, request: HttpRequest) -> Session:
+        """The session whose key a request carries. Raises RefusalError."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         keys = [
             token.strip() if scheme.lower() == "bearer" else "",
@@ -173,10 +193,6 @@ class Proxy:
         session = next((self._sessions[key] for key in keys if key in self._sessions), None)
         if session is None:
             raise RefusalError("key", "the key of this request belongs to no rollout")
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving[session.key].add(task)
-        task.add_done_callback(self._serving[session.key].discard)
         return session
 
     def _models(self, name: str, dialect: Dialect) -> dict[str, Any]:
@@ -304,6 +320,15 @@ def _body(request: HttpRequest) -> Any:
 def _wants_usage(body: Any) -> bool:
     options = body.get("stream_options")
     return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _path(request: HttpRequest) -> str:
+    return request.path.rstrip("/").removeprefix("/v1")
+
+
+def _dialect(request: HttpRequest) -> Dialect:
+    path = _path(request)
+    return _DIALECTS.get(path) or _COUNTS.get(path) or ("messages" if _is_anthropic(request) else "chat")
 
 
 def _is_anthropic(request: HttpRequest) -> bool:

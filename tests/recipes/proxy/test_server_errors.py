@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx
@@ -143,3 +144,15 @@ async def test_invalid_http_is_rejected(proxy: Proxy) -> None:
             client.writer.write_eof()
             answer = await client.reader.read()
             assert answer.partition(b"\r\n")[0] == (b"HTTP/1.1 400 " if sent else b"")
+
+
+@pytest.mark.parametrize("body", ["Content-Length: 67108864", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/nowhere"])
+async def test_a_body_without_a_valid_key_is_refused_before_it_is_read(proxy: Proxy, path: str, body: str) -> None:
+    """64 MiB were read from anyone before the key was looked at."""
+    reader, writer = await asyncio.open_connection(*proxy.address)
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n{body}\r\n\r\n".encode())
+    async with asyncio.timeout(60):
+        head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 401 ")
+    writer.transport.abort()
