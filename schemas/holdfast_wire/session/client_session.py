@@ -159,13 +159,13 @@ class ClientSession(Session):
             raise ProtocolError(f"{type(item).__name__} is sent only to agents")
         number = item.channel
         channel = self._channels.get(number)
-        if type(item) is Accepted and channel is None:
+        if channel is None:
+            if type(item) is not Accepted:
+                if number >= (self._next_channel if number < FIRST_ACCEPTED else self._next_accepted):
+                    raise ProtocolError(f"channel {number} was never opened")
+                self._owed.received(number, offset + item.length, 0, now)  # the channel ended here, but the last fact of it was lost
+                return
             channel = self._accept(item)
-        elif channel is None:
-            if number >= (self._next_channel if number < FIRST_ACCEPTED else self._next_accepted):
-                raise ProtocolError(f"channel {number} was never opened")
-            self._owed.received(number, offset + item.length, 0, now)  # the channel ended here, but the last fact of it was lost
-            return
         if channel.inbound.accept(item, offset):
             state = FACTS.get(channel.kind, NO_FACTS).get((channel.state, type(item)))
             channel.state = next_state(channel.kind, channel.state, item) if state is None else state
