@@ -14,7 +14,8 @@ from holdfast_wire.records import dataclass
 
 from session_agent.agent.process.fork import Launch, Stdio
 
-from .driver import SH_FEED, Dialect
+from .control import RING_FILES, FileControl, LineControl, text_file
+from .driver import SH_FEED, BashDialect, Dialect
 from .output import RunOutput
 from .state_files import StateFiles
 from .terminal import ShellTerminal
@@ -26,20 +27,17 @@ class ShellDescriptors:
 
     output: RunOutput | ShellTerminal
     files: StateFiles
-    control: int
-    """The write end of the pipe of control lines."""
+    control: LineControl
     status: int
     """The read end of the pipe of reports."""
-    prompts: int
-    """The read end of the pipe of a POSIX shell's prompts, -1 for bash."""
     feed: int
-    """The write end of the standard input of a fed shell, -1 for another one."""
+    """The write end of the shell's standard input, on which it finds nothing but requests to read control lines."""
 
     def close(self) -> None:
         """Close all of them."""
-        for descriptor in (self.control, self.status, self.prompts, self.feed):
-            if descriptor >= 0:
-                os.close(descriptor)
+        os.close(self.status)
+        os.close(self.feed)
+        self.control.close()
         self.files.close()
         self.output.close()
 
@@ -62,23 +60,34 @@ def open_descriptors(
             output = RunOutput(loop, _pipe(kept, kept), _pipe(kept, kept))
         files = StateFiles()
         kept.callback(files.close)
-        control_read, control = _pipe(inherited, kept)
+        control_read, pipe = _pipe(inherited, kept)
         status, status_write = _pipe(kept, inherited)
-        stdin, stderr, prompts, feed = control_read, null, -1, -1
-        place = dict(zip(dialect.inherited.all, (*output.inherited, *files.descriptors), strict=True))
-        if dialect.kind == "sh":
-            prompts, stderr = _pipe(kept, inherited)
-        if dialect.fed:
-            stdin, feed = _pipe(inherited, kept)
+        stdin, feed = _pipe(inherited, kept)
+        control: LineControl
+        if isinstance(dialect, BashDialect):
+            ring = tuple(_file(kept) for _ in range(RING_FILES))
+            control = FileControl(pipe, ring, dialect.first_digit)
+            constant = [_file(inherited, text) for text in dialect.files()]
+            given = (*ring, control_read, *constant, *output.inherited, *files.descriptors)
+            place = dict(zip(dialect.inherited.all, given, strict=True))
+        else:
+            control = LineControl(pipe)
+            place = dict(zip(dialect.inherited.all, (*output.inherited, *files.descriptors), strict=True))
             place[SH_FEED] = control_read
         if launch.uid is not None:
-            for descriptor in (*place.values(), control_read):
+            for descriptor in (*place.values(), stdin):
                 os.fchown(descriptor, launch.uid, launch.gid if launch.gid is not None else -1)
-        for descriptor in (control, status, prompts):
-            if descriptor >= 0:
-                os.set_blocking(descriptor, False)
-        yield ShellDescriptors(output, files, control, status, prompts, feed), Stdio(stdin, status_write, stderr), place
+        for descriptor in (pipe, status, feed):
+            os.set_blocking(descriptor, False)
+        yield ShellDescriptors(output, files, control, status, feed), Stdio(stdin, status_write, null), place
         kept.pop_all()
+
+
+def _file(owner: ExitStack, text: bytes = b"") -> int:
+    """A memory file with ``text``, which ``owner`` closes."""
+    file = text_file(text)
+    owner.callback(os.close, file)
+    return file
 
 
 def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:

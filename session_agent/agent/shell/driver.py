@@ -1,9 +1,10 @@
 """The protocol between the agent and a living shell: control lines for bash and POSIX sh, and the reports that they print.
 
-Owns the text of the control lines, quoting, and parsing of reports and snapshots; no descriptor and no process. The shell reads control
-lines from its standard input. Each run is a file that it sources (so that ``return``, line numbers and interrupts work as in a script and
-job notices are not printed); the file evaluates the command with reopened streams and all private descriptors closed. Reports go to the
-shell's own standard output, which commands do not inherit. Reasons and alternatives: ``infra/decisions/0005-living-shell.md``.
+Owns the text of the control lines, quoting, and parsing of reports and snapshots; no descriptor and no process. Control lines arrive on
+descriptors of their own (``control``), not on the standard input, which prompts and traps may read. Each run is a file that the shell
+sources (so that ``return``, line numbers and interrupts work as in a script and job notices are not printed); the file evaluates the
+command with reopened streams and all private descriptors closed. Reports go to the shell's own standard output, which commands do not
+inherit. Reasons and alternatives: ``infra/decisions/0005-living-shell.md`` and ``0070-control-lines-of-a-shell.md``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from holdfast_wire.records import dataclass
 OPENED = 1 << 40
 """Added to a run's number in the report that the shell has opened the run's standard input."""
 FED = 1 << 41
-"""Number of the report of a fed shell that it starts to read control lines: the first time, or because an error ended the last run."""
+"""Number of the report that the shell starts to read control lines: the first time, or because an error or interrupt ended the last run."""
+FENCE = 1 << 42
+"""Added to a run's number in the report that the shell has taken the control lines of the run and is past them."""
+NUMBER_BYTES = 4
+"""Size of the random number of a run: a report with it shows that the shell has read the control lines of this run."""
+FEED_LINES = 8
+"""How many lines wait on the standard input of bash. It reads them ahead, and needs one after each interrupt."""
 
 _MOST_DIGITS = 18
 """Longest number in a report: a command that has found out the token can write anything."""
@@ -45,27 +52,39 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """The shell's private descriptors: the read ends of its output pipes and two memory files."""
+    """The shell's private descriptors: the read ends of its output pipes, two memory files, and those for control lines."""
 
     out: int
     err: int
     files: tuple[int, int]
+    control: tuple[int, ...] = ()
+    """Of bash: the files for control lines, the pipe with their numbers, and the files with the loop and the prompts."""
 
     @property
-    def all(self) -> tuple[int, int, int, int]:
-        """All four."""
-        return (self.out, self.err, *self.files)
+    def all(self) -> tuple[int, ...]:
+        """All of them."""
+        return (*self.control, self.out, self.err, *self.files)
 
 
 _BASH_FIRST = 100
-"""Eight numbers from this one on are hardly used by scripts, and not by bash: it puts its own descriptors from 10 on and from 255 down."""
+"""Numbers from this one on are hardly used by scripts, and not by bash: it puts its own descriptors from 10 on and from 255 down."""
+_INNER_LINES = 50
+_OUTER_LINES = 20
+"""Lines of the two files that make bash's loop. If ``builtin`` is disabled, what is left of each is one failing command a line."""
 _BASH_FIRST_OF_FEW = 20
 """The same where a process may open fewer than ``_FEW`` descriptors: bash puts its own from the highest possible number down."""
-_FEW = 128
+_FEW = 256
+_FEWEST = 64
+_PLACES = 12
 _SH_PRIVATE = Private(6, 7, (8, 9))
 """POSIX sh knows descriptors of one digit only."""
 SH_FEED = 5
-"""The descriptor from which a fed shell sources control lines."""
+"""The descriptor from which a POSIX shell sources control lines."""
+
+
+def _places(first: int) -> Private:
+    """Twelve numbers for bash from ``first`` on. The first five must have the same tens."""
+    return Private(first + 8, first + 9, (first + 10, first + 11), tuple(range(first, first + 8)))
 
 
 class ReportReader:
@@ -119,8 +138,6 @@ def quote(text: bytes) -> bytes:
 class _Dialect(ABC):
     """What the dialects share: runs, reports and dumps."""
 
-    fed = False
-    """Whether it sources control lines from descriptor ``SH_FEED``."""
     _word = b"\\"
     """Before the name of a builtin, so that neither an alias nor, where that is possible, a function replaces it."""
     _source = b"\\."
@@ -184,9 +201,9 @@ class _Dialect(ABC):
         target = b" >|/proc/self/fd/%d%s\n" % (self.private.files[slot], self._no_errors)  # also under ``set -C``
         return b"{ " + self._state() + self._mark(b"end %d" % number) + b"}" + target
 
-    def rescue(self, number: int) -> bytes:
-        """Report although functions may have replaced what control lines use."""
-        return self._rescue + self.report(number)
+    def rescue(self) -> bytes:
+        """Remove functions that have replaced what control lines use."""
+        return self._rescue
 
     def load(self, number: int, slot: int) -> bytes:
         """Control lines that load the state in memory file ``slot`` and report."""
@@ -220,17 +237,58 @@ class BashDialect(_Dialect):
     def __init__(self, path: str, *, nofile: int = _FEW, tty: bool = False) -> None:
         """``nofile``: how many descriptors a process may open, -1 for no limit."""
         first = _BASH_FIRST_OF_FEW if 0 <= nofile < _FEW else _BASH_FIRST
-        inherited, private = (Private(one, one + 1, (one + 2, one + 3)) for one in (first, first + 4))
+        inherited = private = _places(first)
+        if not 0 <= nofile < _FEWEST:  # else there is no room to move them: commands inherit them
+            private = _places(first + _PLACES)
         super().__init__(private, inherited=inherited, tty=tty)
+        *ring, self._pipe, self._inner, self._outer, self._prompts = private.control
+        self.first_digit = ring[0] % 10
+        """The last digit of the number of the first file for control lines."""
+        self._digit = b"__holdfast_" + self.token[:6]
+        """A variable, unset during runs."""
         self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
         self._seen: set[int] = set()
 
     def prepare(self) -> bytes:
         """The first control lines."""
         return (
-            self._hide() + self._set_terminal + b"\\builtin set +o history +o histexpand +o monitor\n\\builtin history -c\n"
-            b"\\builtin unset -v HISTFILE MAILCHECK PROMPT_COMMAND PS0; PS1= PS2=; \\builtin shopt -u checkwinsize\n"
-        ) + self.exit_trap()
+            (
+                self._hide() + self._set_terminal + b"\\builtin set +o history +o histexpand +o monitor\n\\builtin history -c\n"
+                b"\\builtin unset -v HISTFILE MAILCHECK PROMPT_COMMAND PS0; PS1= PS2=; \\builtin shopt -u checkwinsize\n"
+            )
+            + self.exit_trap()
+            + self.feed_line() * FEED_LINES
+        )
+
+    def feed_line(self) -> bytes:
+        """A line on the standard input: read control lines until an interrupt. Its report has the status of what was interrupted."""
+        return self.report(FED)[:-1] + b"; \\builtin source /proc/self/fd/%d </dev/null\n" % self._outer
+
+    def files(self) -> tuple[bytes, bytes, bytes]:
+        """The contents of the last three private descriptors: the inner and the outer loop, and what runs the prompts.
+
+        The loops are lists of equal lines: in a loop of bash's own, ``break`` in a run would end it. TMOUT is the time limit of a ``read``
+        without ``-t``.
+        """
+        read = b'\\builtin read "-r${TMOUT:+t99999999}" -n1 -u %d %s && ' % (self._pipe, self._digit)
+        step = read + b'\\builtin source "/proc/self/fd/%d$%s"\n' % (self._pipe // 10, self._digit)
+        again = b"\\builtin source /proc/self/fd/%d\n" % self._inner
+        prompts = (
+            b"\\builtin eval \"${PROMPT_COMMAND[@]/%/$'\\n'}\"\n"
+            b'\\builtin test -z "${PS1-}" || \\builtin : "${PS1@P}"\n\\builtin test -z "${PS0-}" || \\builtin : "${PS0@P}"\n'
+        )
+        return step * _INNER_LINES, again * _OUTER_LINES, prompts
+
+    def control(self, lines: bytes) -> bytes:
+        """The content of a file for control lines."""
+        return b"\\builtin unset -v %s\n" % self._digit + lines
+
+    def prompt(self) -> bytes:
+        """Run what an interactive bash runs before it reads a command. It reads no standard input, and cannot reach control lines."""
+        return (
+            b'\\builtin test -z "${PROMPT_COMMAND+x}${PS1-}${PS0-}" || '
+            b"\\builtin source /proc/self/fd/%d </dev/null 2>/dev/null\n" % self._prompts
+        )
 
     def _hide(self) -> bytes:
         """Make the private descriptors close-on-exec, so that commands do not inherit them, at no cost per command.
@@ -243,6 +301,8 @@ class BashDialect(_Dialect):
         closed = b"".join(b" %d<&-" % old for old, _ in pairs)
         same = b" && ".join(b"/proc/self/fd/%d -ef /proc/self/fd/%d" % pair for pair in pairs)
         plain = b"".join(b" %d<&%d" % (new, old) for old, new in pairs)
+        if self.inherited == self.private:
+            return b""
         return b"{ \\exec%s; }%s\n[[ %s ]] || \\exec%s\n\\exec%s\n" % (moved, closed, same, plain, closed)
 
     def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
@@ -309,26 +369,32 @@ class ShDialect(_Dialect):
     kind = "sh"
     _no_errors = b" 2>/dev/null"
 
-    def __init__(self, path: str, *, fed: bool = False, tty: bool = False) -> None:
-        """A line on the standard input of a *fed* shell makes it source control lines.
+    def __init__(self, path: str, *, tty: bool = False) -> None:
+        """A line on the standard input makes the shell source control lines, so that prompts cannot read them.
 
-        busybox is fed because its own reading of standard input has two faults: the exit of a child interrupts the read (EINTR), which it
-        takes for the end of the input, and applets that run without an exec read the lines that it has read ahead. Sourcing has neither.
+        busybox has two more faults in reading standard input: the exit of a child interrupts the read (EINTR), which it takes for the end
+        of the input, and applets that run without an exec read the lines that it has read ahead. Sourcing has neither.
         """
         applet = ["sh"] if path.endswith("/busybox") else []
         super().__init__(_SH_PRIVATE, inherited=_SH_PRIVATE, tty=tty)
         self.argv = [path, *applet, "-i"]
-        self.fed = fed
-        hidden = (*_SH_PRIVATE.all, SH_FEED) if fed else _SH_PRIVATE.all
-        self._closed = b"".join(b" %d>&-" % fd for fd in hidden) + b"\n"
+        self._closed = b"".join(b" %d>&-" % fd for fd in (*_SH_PRIVATE.all, SH_FEED)) + b"\n"
+
+    def control(self, lines: bytes) -> bytes:
+        """The control lines as they are written."""
+        return lines
+
+    def prompt(self) -> bytes:
+        """Nothing: a prompt is printed only when the shell starts to read control lines."""
+        return b""
 
     def feed_line(self) -> bytes:
-        """The line on the standard input of a fed shell. Its report has the status of the error that ended the last run."""
+        """The line on the standard input. Its report has the status of the error that ended the last run."""
         return self.report(FED)[:-1] + b"; \\. /proc/self/fd/%d\n" % SH_FEED
 
     def prepare(self) -> bytes:
-        """The first control lines. The prompt is kept: it shows that an error has discarded control lines."""
-        return self._set_terminal + b"\\set +m; PS1='$ ' PS2=\n" + self.exit_trap()
+        """The first control lines."""
+        return self._set_terminal + b"\\set +m; PS1= PS2=\n" + self.exit_trap()
 
     def _evaluate(self, script: bytes) -> bytes:
         # two levels of redirection: if the inner one cannot be undone (after ``ulimit -n 20``), the outer one still is

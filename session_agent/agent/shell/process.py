@@ -6,28 +6,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import signal
 from typing import Protocol
 
-from session_agent.agent.commands.launch import is_busybox
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch
 
 from .descriptors import open_descriptors
-from .driver import FED, OPENED, BashDialect, Dialect, Report, ReportReader, ShDialect
+from .driver import FED, FENCE, NUMBER_BYTES, OPENED, BashDialect, Dialect, Report, ReportReader, ShDialect
 from .output import remove_fifo
 from .terminal import ShellTerminal
 
 _STATUS_BYTES = 4096
 _STATUS_READS = 16
 """Most reads of reports at a time: a command may write to the pipe too, faster than it is read."""
-_PROMPT_DELAY_S = 0.005
-"""Time for the awaited report to arrive after a prompt, before it is requested again."""
 
 
 class ShellEvents(Protocol):
@@ -69,21 +65,26 @@ class ShellProcess:
         """Whether it was killed or takes no control lines any more."""
         self.may_crash = False
         """Whether a run has left it in a condition in which it may crash. Its state can still be saved; it gets no other run."""
-        self._prompt_timer: asyncio.TimerHandle | None = None
         self._awaited = 0
         """The number of the report that is awaited, 0 for none."""
         self._new_pipes: dict[int, list[str]] = {}
         """Paths of named pipes that the shell is to open, by the number of the report that follows."""
         self._closed = False
         self._fed = False
-        """Whether a fed shell has read control lines before."""
+        """Whether it has begun to read control lines."""
+        self._runs = False
+        """Whether the awaited report is one of a run."""
+        self._unsent = False
+        """Whether control lines could not be written because the process had closed their pipe."""
+        self._broken_off: Report | None = None
+        """The report that an error or interrupt has made it begin again to read control lines, since the run began."""
         self.status: int | None = None
         self.dialect: Dialect
         if kind == "bash":
             nofile = context.settings.ulimits.get("nofile", resource.getrlimit(resource.RLIMIT_NOFILE))[0]
             self.dialect = BashDialect(path, nofile=nofile, tty=size is not None)
         else:
-            self.dialect = ShDialect(path, fed=is_busybox(path), tty=size is not None)
+            self.dialect = ShDialect(path, tty=size is not None)
         with open_descriptors(context.loop, context.null, self.dialect, launch, size) as (own, stdio, place):
             self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
         self.descriptors = own
@@ -91,39 +92,65 @@ class ShellProcess:
         context.groups.join(self.pid)
         self._reports = ReportReader(self.dialect.token)
         self._loop.add_reader(own.status, self.read_reports)
-        if own.prompts >= 0:
-            self._loop.add_reader(own.prompts, self._prompted)
-        self._write_feed_line()
-        self._write_control(self.dialect.prepare() + self._snapshot(0))
+        if isinstance(self.dialect, BashDialect):
+            self._write_feed(self.dialect.prepare())
+            self._write_control(self._snapshot(0))
+        else:
+            self._write_feed(self.dialect.feed_line())
+            self._write_control(self.dialect.prepare() + self._snapshot(0))
 
     # control lines ---------------------------------------------------------------------------------------------
 
     def begin(self, script: bytes, record: Record, *, stdin: bytes | None, last_status: int, tag: int | None) -> int:
         """Start a run whose output goes to the spool of ``record``. Returns the number of its report."""
-        self.number = number = self.number + 1
+        number = self._next_number()
+        self._runs, self._broken_off, self._unsent = True, None, False
         self._reports.begin()
         self.descriptors.output.direct(record.spool, record.notify)
         files = self.descriptors.files
         slot = files.fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
         lines = self.dialect.run(number, slot)
-        self._write_control(lines if files.remain_valid_after(script, self.dialect) else lines + self._snapshot(number))
+        if not files.remain_valid_after(script, self.dialect):
+            lines += self._snapshot(number) + self.dialect.prompt()
+        self._write_control(lines)
         self._awaited = number
         return number
 
+    def _next_number(self) -> int:
+        self.number = 1 + int.from_bytes(os.urandom(NUMBER_BYTES), "big")
+        return self.number
+
     def ping(self) -> int:
         """Request a report without a run. Returns its number."""
-        self.number += 1
-        self._awaited = self.number
+        self._awaited = self._next_number()
+        self._runs, self._broken_off = False, None
         self.request_report(self.number)
         return self.number
 
     def request_report(self, number: int) -> None:
-        """Request report ``number``, again if an interrupt may have discarded the request. A second answer is ignored."""
-        self._write_control(self.dialect.report(number))
+        """Request report ``number``, again if an interrupt may have discarded the request. A second answer is ignored.
+
+        Of a run that has sent no report itself the answer shows that it is over: the shell takes control lines in their order.
+        """
+        self._write_control(self.dialect.report(number + FENCE if self._runs else number))
 
     def rescue(self, number: int) -> None:
         """Request a report in a way that works although functions may have replaced the shell's builtins."""
-        self._write_control(self.dialect.rescue(number))
+        if isinstance(self.dialect, BashDialect):
+            self._write_feed(self.dialect.rescue() + self.dialect.feed_line())
+            self.signal(signal.SIGINT)  # it may be in its loop, whose commands fail, and has to read its standard input
+        else:
+            self._write_control(self.dialect.rescue())
+        self.request_report(number)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the shell has taken the control lines of the run."""
+        return not self._unsent and not self.descriptors.control.is_unread
+
+    def withdraw(self) -> None:
+        """Empty the control lines of a run that the shell has not taken, so that it will never begin, if it can be done."""
+        self.descriptors.control.withdraw()
 
     def snapshot_again(self) -> None:
         """Write the state again: an interrupt may have cut the last snapshot short."""
@@ -131,7 +158,8 @@ class ShellProcess:
 
     def load(self, dump: bytes, token: bytes) -> None:
         """Load the state ``dump`` of another process, and report."""
-        self.number = number = self.number + 1
+        number = self._next_number()
+        self._runs, self._broken_off = False, None
         slot = self.descriptors.files.fill(self.dialect.restore(dump, token))
         self._write_control(self.dialect.load(number, slot) + self._snapshot(number))
         self._awaited = number
@@ -166,25 +194,33 @@ class ShellProcess:
         self.signal(signal.SIGKILL)
 
     def idle(self) -> bool:
-        """Whether it is blocked reading a control line while the pipe is empty. False if the kernel does not show that."""
+        """Whether it is blocked reading control lines, or requests to read them, while there are none. False if the kernel hides that."""
         try:
-            if waiting_bytes(self.descriptors.control):
-                return False
+            control, feed = self.descriptors.control.pipe, self.descriptors.feed
             with open(f"/proc/{self.pid}/syscall", "rb") as file:
                 call, *arguments = file.read().split()
             if call != b"0" or not arguments:
                 return False
-            return os.readlink(f"/proc/{self.pid}/fd/{int(arguments[0], 16)}") == f"pipe:[{os.fstat(self.descriptors.control).st_ino}]"
+            pipe = os.readlink(f"/proc/{self.pid}/fd/{int(arguments[0], 16)}")
+            return any(pipe == f"pipe:[{os.fstat(end).st_ino}]" and not waiting_bytes(end) for end in (control, feed))
         except (OSError, ValueError):
             return False
 
     def _write_control(self, lines: bytes) -> None:
         try:
-            os.write(self.descriptors.control, lines)
+            self.descriptors.control.write(self.dialect.control(lines))
         except BlockingIOError:
-            self.broken = True  # it has left 64 KiB of control lines unread
+            if not self._awaited:  # else what is unread makes it report
+                self._unsent = True
+                self.kill()
         except BrokenPipeError:
-            pass  # it has ended; ``_exited`` follows
+            self._unsent = True  # it has ended; ``_exited`` follows
+
+    def _write_feed(self, lines: bytes) -> None:
+        try:
+            os.write(self.descriptors.feed, lines)
+        except OSError:
+            pass  # it has left 64 KiB unread, or has ended
 
     # reports ---------------------------------------------------------------------------------------------------
 
@@ -212,47 +248,28 @@ class ShellProcess:
                 self.broken = self.broken or report.status != 0
                 self._events.pipes_opened(self)
             elif report.number == FED:
-                self._restarted_reading(report)
+                self._begins_reading(report)
             elif report.number == self._awaited + OPENED:
                 self._events.input_opened(self)
-            elif report.number == self._awaited:
+            elif self._awaited and report.number in (self._awaited, self._awaited + FENCE):
+                if report.number != self._awaited:  # the run was broken off before it could report
+                    report = (self._broken_off or report)._replace(number=self._awaited)
                 self._awaited = 0
                 self._events.reported(self, report)
 
-    def _write_feed_line(self) -> None:
-        """Put the one line into the standard input of a fed shell; never a second one, because it reads ahead."""
-        if isinstance(self.dialect, ShDialect) and self.dialect.fed:
-            try:
-                os.write(self.descriptors.feed, self.dialect.feed_line())
-            except OSError:
-                pass  # it has ended; ``_exited`` follows
+    def _begins_reading(self, report: Report) -> None:
+        """It starts to read control lines: at its start, or after an error or interrupt, which discards those that it was executing.
 
-    def _restarted_reading(self, report: Report) -> None:
-        """A fed shell starts to read control lines: at its start, or after an error, which ends the run and discards lines already read."""
+        Whether that concerned the run that is awaited, or what was before it, shows in the order of the following reports.
+        """
         first, self._fed = not self._fed, True
-        self._write_feed_line()
+        self._write_feed(self.dialect.feed_line())
         if first:
             return
         self._write_control(self._snapshot(self.descriptors.files.newest))
         if self._awaited:
-            number, self._awaited = self._awaited, 0
-            self._events.reported(self, report._replace(number=number))
-
-    def _prompted(self) -> None:
-        """A POSIX shell printed its prompt: it does so when an error has ended a run and discarded the control lines already read."""
-        try:
-            data = os.read(self.descriptors.prompts, _STATUS_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            self._loop.remove_reader(self.descriptors.prompts)
-        elif self._awaited and self._prompt_timer is None and not self.dialect.fed:
-            self._prompt_timer = self._loop.call_later(_PROMPT_DELAY_S, self._repeat_request)
-
-    def _repeat_request(self) -> None:
-        self._prompt_timer = None
-        if self._awaited and self.status is None:
-            self._write_control(self.dialect.report(self._awaited) + self._snapshot(self.descriptors.files.newest))
+            self._broken_off = report
+            self.request_report(self._awaited)
 
     def _started(self, error: Exception | None) -> None:
         if error is not None and not self._closed:
@@ -283,7 +300,7 @@ class ShellProcess:
         """Prepare the pipes for the next run, in the same iteration of the loop as ``collect``."""
         fifos = self.descriptors.output.renew(self._launch.uid, self._launch.gid)
         if fifos:
-            self.number += 1
+            self._next_number()
             self._new_pipes[self.number] = list(fifos.values())
             out, err = (fifos[stream].encode() if stream in fifos else None for stream in (1, 2))
             self._write_control(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
@@ -296,13 +313,9 @@ class ShellProcess:
     def close(self) -> None:
         """Close all descriptors. Call when the process has ended or is being killed."""
         self._closed = True
-        if self._prompt_timer is not None:
-            self._prompt_timer.cancel()
         for paths in self._new_pipes.values():
             _unlink(paths)
-        for descriptor in (self.descriptors.status, self.descriptors.prompts):
-            if descriptor >= 0:
-                self._loop.remove_reader(descriptor)
+        self._loop.remove_reader(self.descriptors.status)
         self.descriptors.close()
 
 

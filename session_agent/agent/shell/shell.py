@@ -147,7 +147,7 @@ class Shell:
 
     def _begin(self, run: Run) -> None:
         process = self.process
-        if run.sink is not None:
+        if run.sink is not None and run.fifo_fd < 0:
             try:
                 run.create_fifo(self._launch.uid, self._launch.gid)
             except HoldfastError as error:
@@ -159,7 +159,6 @@ class Shell:
         tag = self._processes.begin(run, process.pid)
         run.began = self._context.loop.time()
         run.number = process.begin(run.script, run.record, stdin=run.fifo.encode() or None, last_status=self._last_status, tag=tag)
-        run.script = b""
         run.record.started = True
         if run.sink is not None:
             self._context.loop.call_soon(self.report_start, run)  # the client sends the input only after this report
@@ -234,6 +233,7 @@ class Shell:
     def _finish(self, run: Run) -> None:
         """Store the result of the run; its output is complete."""
         self._run = None
+        run.script = b""
         if self.process.terminal is not None:
             self.process.terminal.settle(keep_modes=run.exit_code <= 128 and not run.abort)
         run.close()
@@ -257,6 +257,7 @@ class Shell:
             return
         self._enter(State.ABORTING)
         run.abort = why
+        self.process.withdraw()
         patience_s = self._context.limits.abort_patience_s
         self._retry = interrupt_until_report(self.process, run.number, self._children_of(run), patience_s)
 
@@ -354,6 +355,11 @@ class Shell:
         state, run = self._state, self.live_run
         self._disconnect_keys()
         self._enter(State.LOST)
+        if run is not None and state is State.RUNNING and not process.has_begun:
+            # Its control lines are still unread: it has not begun, and begins in the next process.
+            self._run = None
+            self._queue.appendleft(run)
+            run = None
         if run is not None:
             process.collect()
             run.exit_code, run.signal_name = exit_outcome(status)
