@@ -38,12 +38,12 @@ test: .venv/.stamp ## The quick tests, minutes (ARGS="-k shell"; WORKERS: twice 
 test-user: ## As root: make test as an ordinary user created for it, in a clone with Debian's own Python (PYTHON, ARGS)
 	@exec infra/scripts/as_user make --no-print-directory test WORKERS=$(WORKERS) ARGS="$(ARGS)"
 
-test-lowest: .venv-lowest/.stamp ## The quick tests with the lowest version of every dependency that pyproject.toml allows
+test-lowest: .venv-lowest/.stamp ## The quick tests with the lowest version of every dependency and the oldest Python of this machine
 	@exec .venv-lowest/bin/python -m pytest -n $(WORKERS) -m "not (slow or soak or chaos or cluster or docker)" $(ARGS)
 
 .venv-lowest/.stamp: pyproject.toml infra/scripts/setup infra/scripts/lowest.py | .venv/.stamp
 	@mkdir -p build && $(PY) -m infra.scripts.lowest pyproject.toml > build/lowest.txt
-	@PYTHON=$${PYTHON:-$$(command -v python3.11 || command -v python3)} PIP_CONSTRAINT=build/lowest.txt infra/scripts/setup .venv-lowest
+	@PYTHON=$$(infra/scripts/pythons --oldest) PIP_CONSTRAINT=build/lowest.txt infra/scripts/setup .venv-lowest
 
 test-all: .venv/.stamp ## Every test but the longest
 	@exec $(PY) -m pytest -n $(WORKERS) $(ARGS)

@@ -72,3 +72,13 @@ def test_versions_that_a_caller_cannot_use_are_left_out(machine: Machine) -> Non
 def test_pyenv_may_lie_elsewhere(machine: Machine) -> None:
     kept = machine.python(machine.home / "elsewhere/versions/3.13.2/bin/python3", 13)
     assert machine.found(PYENV_ROOT=str(machine.home / "elsewhere")) == [kept]
+
+
+def test_the_oldest_is_the_lowest_patch_release(tmp_path: Path) -> None:
+    """On this machine: the suite of the lowest versions runs on it."""
+    found = subprocess.run([SCRIPT], capture_output=True, text=True, check=True).stdout.split()
+    oldest = subprocess.run([SCRIPT, "--oldest"], capture_output=True, text=True, check=True).stdout.split()
+    show = "import sys; print(*sys.version_info[:3])"
+    versions = {path: tuple(map(int, subprocess.run([path, "-c", show], capture_output=True, text=True).stdout.split())) for path in found}
+    assert len(oldest) == 1
+    assert versions[oldest[0]] == min(versions.values())
