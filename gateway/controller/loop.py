@@ -20,7 +20,7 @@ from gateway.metrics import Metrics
 from gateway.model.records import PlannedEnd, Status
 from gateway.placement.errors import FencedError
 from gateway.placement.store import AskIdle, PlacementStore
-from gateway.runtimes.base import EndAnnounced, Event, Runtime, SandboxEnded, Synced
+from gateway.runtimes.base import Collects, EndAnnounced, Event, Runtime, SandboxEnded, Synced
 from gateway.settings import AdmissionSettings, ControllerSettings
 
 from .groups import Groups
@@ -195,7 +195,8 @@ class Controller:
 
     async def _collect(self, term: int) -> None:
         """Remove unused objects. The runtime also probes what it is declared to enforce; creates depend on the result."""
-        await self._runtime.collect()
+        if isinstance(self._runtime, Collects):
+            await self._runtime.collect()
 
     async def _reconcile(self) -> None:
         changed = self.leadership.changed

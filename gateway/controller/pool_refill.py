@@ -25,7 +25,7 @@ from gateway.model.records import SandboxSpec
 from gateway.placement.errors import FencedError, PlacementUnavailableError
 from gateway.placement.store import PlacementStore
 from gateway.pools import PREFIX, Pool
-from gateway.runtimes.base import CreateRequest, Runtime, SandboxStatus
+from gateway.runtimes.base import CreateRequest, HasImages, KeptImages, Runtime, SandboxStatus
 from gateway.settings import ControllerSettings
 
 log = logging.getLogger("gateway.controller")
@@ -230,7 +230,7 @@ class PoolRefill:
 class Prepull:
     """Applies the images that every node pulls in advance, so that an edited file is followed and a removed object restored.
 
-    ``names`` returns the images that the file lists now; the runtime does the work (``base.Images.keep``).
+    ``names`` returns the images that the file lists now; the runtime does the work (``base.KeptImages``).
     """
 
     def __init__(self, store: PlacementStore, runtime: Runtime, names: Callable[[], tuple[str, ...]], metrics: Metrics) -> None:
@@ -243,8 +243,10 @@ class Prepull:
 
     async def keep(self, term: int) -> None:
         """One pass. Raises FencedError and the errors of store and runtime."""
+        if not isinstance(self._runtime, HasImages):
+            return
         names, images = self._names(), self._runtime.images
-        if images is None or not (names or self._had):
+        if not isinstance(images, KeptImages) or not (names or self._had):
             return
         await self._store.check_term(term)
         kept = await images.keep(names)

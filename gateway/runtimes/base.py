@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from holdfast_wire.errors import HoldfastError
 
@@ -129,9 +129,22 @@ class Images(Protocol):
     """
 
     async def list_all(self, owner: str = "") -> list[Image]: ...
-    async def load(self, path: Path, name: str, owner: str = "") -> Image: ...
     async def pull(self, name: str, owner: str = "") -> Image: ...
     async def remove(self, name: str, owner: str = "") -> None: ...
+
+
+@runtime_checkable
+class ImageArchives(Protocol):
+    """An image store that accepts archives."""
+
+    async def load(self, path: Path, name: str, owner: str = "") -> Image:
+        """Import the archive in a file."""
+        ...
+
+
+@runtime_checkable
+class KeptImages(Protocol):
+    """An image store that brings images to every node in advance."""
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
         """Keep these images on every node as long as they are listed; called periodically by the acting controller."""
@@ -139,12 +152,10 @@ class Images(Protocol):
 
 
 class Runtime(Protocol):
-    """Every method raises ``RuntimeUnavailableError`` when the runtime is down, and HoldfastErrors of the table otherwise."""
+    """What every runtime can do. What only some can do are the protocols below, which callers ask for with ``isinstance``.
 
-    @property
-    def images(self) -> Images | None:
-        """The image store, None where images are stored elsewhere."""
-        ...
+    Every method raises ``RuntimeUnavailableError`` when the runtime is down, and HoldfastErrors of the table otherwise.
+    """
 
     async def create(self, request: CreateRequest, timeout_s: float) -> str:
         """Create it, wait until its agent answers, and return the endpoint. The same id and incarnation again returns what exists.
@@ -156,20 +167,6 @@ class Runtime(Protocol):
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         """End a sandbox and remove everything of it; True when it existed. With ``incarnation``, only that one."""
-        ...
-
-    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
-        """Turn a spare sandbox of a warm pool, created with the same image, size and options, into the requested one.
-
-        At most one caller gets a spare. Raises ``sandbox_not_found`` when it is gone or taken; then create one instead.
-        """
-        ...
-
-    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
-        """Change what a running sandbox may reach, only if it is that incarnation.
-
-        Raises ``unsupported`` if that cannot be enforced, or ``sandbox_not_found``.
-        """
         ...
 
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:
@@ -189,10 +186,6 @@ class Runtime(Protocol):
         """Events until cancelled, beginning with ``Synced``. Reconnects by itself, with a new ``Synced``."""
         ...
 
-    async def collect(self) -> int:
-        """Remove what was created for sandboxes and is unused, and return how much. The acting controller calls it periodically."""
-        ...
-
     async def doctor(self) -> list[dict[str, Any]]:
         """Checks of this machine or cluster: name, ok, detail, fix."""
         ...
@@ -205,16 +198,77 @@ class Runtime(Protocol):
         """At least ``cpu_total`` and ``memory_total`` (None where unknown), ``cpu_requested`` and ``memory_requested``."""
         ...
 
-    async def spares(self) -> dict[str, int]:
-        """The spares of this runtime: how many are ``ready``, how many are ``wanted``, and the limit ``most``."""
-        ...
-
-    async def room(self) -> dict[str, int]:
-        """Bytes of the data folder of one machine: ``free``, ``promised`` to sandboxes, and ``left`` for new data; empty in a cluster."""
-        ...
-
     async def largest(self) -> tuple[float, int] | None:
         """Cores and bytes of memory of the largest machine that a sandbox can be placed on; None if that is not known."""
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class HasImages(Protocol):
+    """It has an image store, which may be an ``ImageArchives`` or ``KeptImages`` too."""
+
+    @property
+    def images(self) -> Images: ...
+
+
+@runtime_checkable
+class Pools(Protocol):
+    """It turns spares of warm pools into sandboxes."""
+
+    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
+        """Turn a spare sandbox of a warm pool, created with the same image, size and options, into the requested one.
+
+        At most one caller gets a spare. Raises ``sandbox_not_found`` when it is gone or taken; then create one instead.
+        """
+        ...
+
+
+@runtime_checkable
+class EgressChanges(Protocol):
+    """It changes the network access of running sandboxes."""
+
+    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+        """Change what a running sandbox may reach, only if it is that incarnation.
+
+        Raises ``unsupported`` if that cannot be enforced, or ``sandbox_not_found``.
+        """
+        ...
+
+
+@runtime_checkable
+class Collects(Protocol):
+    """It leaves objects behind that have to be collected."""
+
+    async def collect(self) -> int:
+        """Remove what was created for sandboxes and is unused, and return how much. The acting controller calls it periodically."""
+        ...
+
+
+@runtime_checkable
+class OwnMachine(Protocol):
+    """It has one machine, with spares and a data folder of its own."""
+
+    async def spares(self) -> dict[str, int]:
+        """The spares of the machine: how many are ``ready``, how many are ``wanted``, and the limit ``most``."""
+        ...
+
+    async def room(self) -> dict[str, int]:
+        """Bytes of the data folder: ``free``, ``promised`` to sandboxes, and ``left`` for new data."""
+        ...
+
+
+CAPABILITIES: Final[dict[str, type]] = {
+    "images": HasImages,
+    "pools": Pools,
+    "egress": EgressChanges,
+    "collection": Collects,
+    "machine": OwnMachine,
+}
+"""The optional protocols by the name that the doctor shows."""
+
+
+def capabilities(runtime: Runtime) -> list[str]:
+    """The names of what a runtime can do beyond ``Runtime``."""
+    return [name for name, protocol in CAPABILITIES.items() if isinstance(runtime, protocol)]

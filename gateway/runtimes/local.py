@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -24,7 +24,7 @@ from gateway.model.labels import SPEC_LABEL
 from gateway.model.options import Egress, Options
 from gateway.model.records import Cause, SandboxSpec
 
-from .base import CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxEnded, SandboxStatus, Synced
+from .base import CreateRequest, Event, Image, RuntimeUnavailableError, SandboxEnded, SandboxStatus, Synced
 
 log = logging.getLogger("gateway.local")
 
@@ -54,7 +54,7 @@ class LocalRuntime:
         self._size = float(os.cpu_count() or 1), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property
-    def images(self) -> Images:
+    def images(self) -> NodeImages:
         return self._images
 
     async def create(self, request: CreateRequest, timeout_s: float) -> str:
@@ -96,17 +96,6 @@ class LocalRuntime:
         body = await self._node.call("delete", arguments, timeout_s=30.0)
         return body.get("existed") is True
 
-    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
-        raise HoldfastError("sandbox_not_found", "the one-machine runtime does not share its spares")
-
-    async def set_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
-        found = [one for one in await self.get(sandbox_id) if one.incarnation == incarnation]
-        if not found:
-            raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
-        if (egress.mode, egress.reaches, egress.domains) != (found[0].spec.egress.mode, (), ()):
-            message = "the one-machine runtime cannot change the network of a running sandbox"
-            raise HoldfastError("unsupported", message, hint="use a cluster")
-
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:
         found = _statuses(await self._node.call("get", {"sandbox_id": sandbox_id}))
         return [status for status in found if status.sandbox_id == sandbox_id]
@@ -138,9 +127,6 @@ class LocalRuntime:
                 pause_s = _REFUSED_S
             await asyncio.sleep(pause_s)
 
-    async def collect(self) -> int:
-        return 0  # the node cleans up by itself
-
     async def doctor(self) -> list[dict[str, Any]]:
         checks = (await self._node.call("doctor", timeout_s=30.0)).get("checks")
         return [check for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
@@ -166,7 +152,7 @@ class LocalRuntime:
 
 
 class NodeImages:
-    """The node's image store. See ``base.Images``."""
+    """The node's image store. See ``base.ImageArchives``."""
 
     def __init__(self, node: NodeClient) -> None:
         self._node = node
@@ -186,9 +172,6 @@ class NodeImages:
 
     async def _call(self, op: str, owner: str, arguments: dict[str, Any] | None = None, timeout_s: float = _CALL_S) -> dict[str, Any]:
         return await self._node.call(op, (arguments or {}) | ({"owner": owner} if owner else {}), timeout_s)
-
-    async def keep(self, names: Sequence[str]) -> list[Image]:
-        raise HoldfastError("unsupported", "the one-machine runtime uses only images that were imported into its store")
 
 
 def _text(body: dict[str, Any], name: str) -> str:

@@ -6,9 +6,12 @@ Safe to repeat. Called by faces.
 
 from __future__ import annotations
 
+from holdfast_wire.errors import HoldfastError
+
 from gateway.identity.principal import Principal
 from gateway.model.options import Egress
 from gateway.model.records import Record
+from gateway.runtimes.base import EgressChanges
 
 from .service import Gateway, live, reachable
 
@@ -25,7 +28,11 @@ async def lifetime(gateway: Gateway, principal: Principal, sandbox_id: str, from
 async def network(gateway: Gateway, principal: Principal, sandbox_id: str, egress: Egress) -> Record:
     """Change what the sandbox may reach; returns the changed record. Raises ``unsupported`` where the runtime cannot enforce it."""
     record = await gateway.ready(principal.owner, sandbox_id)
-    await gateway.runtime.set_egress(sandbox_id, record.incarnation, egress)
+    if isinstance(gateway.runtime, EgressChanges):
+        await gateway.runtime.set_egress(sandbox_id, record.incarnation, egress)
+    elif (egress.mode, egress.reaches, egress.domains) != (record.spec.egress.mode, (), ()):
+        message = "this runtime cannot change the network of a running sandbox"
+        raise HoldfastError("unsupported", message, hint="use a cluster")
     entry = await gateway.store.mark_egress(sandbox_id, record.incarnation, egress)
     return live(await gateway.owned(entry, principal.owner, sandbox_id))
 

@@ -15,6 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.identity.principal import Principal
 from gateway.placement.errors import RebuildingError
+from gateway.runtimes.base import OwnMachine, capabilities
 
 from .service import Gateway
 
@@ -54,6 +55,8 @@ async def diagnose(gateway: Gateway, principal: Principal) -> list[dict[str, Any
     checks: list[dict[str, Any]] = [
         {"name": name, "ok": not text, "detail": text or "answers", "fix": _FIXES[name] if text else ""} for name, text in away.items()
     ]
+    can = ", ".join(capabilities(gateway.runtime)) or "nothing beyond creating sandboxes"
+    checks.append({"name": "capabilities", "ok": True, "detail": f"the runtime has {can}", "fix": ""})
     if not away["runtime"]:
         checks += await gateway.runtime.doctor()
     return checks
@@ -70,10 +73,11 @@ async def rendered_metrics(gateway: Gateway) -> bytes | str:
     gateway.metrics.gauge("creates_waiting", gateway.admission.waiting)
     gateway.metrics.gauge("creates_running", gateway.admission.running)
     with contextlib.suppress(HoldfastError):  # the other metrics are reported even if the runtime does not answer
-        for state, count in (await gateway.runtime.spares()).items():
-            gateway.metrics.gauge("node_spares", count, state=state)
-        for state, size in (await gateway.runtime.room()).items():
-            gateway.metrics.gauge("node_disk_bytes", size, state=state)
+        if isinstance(gateway.runtime, OwnMachine):
+            for state, count in (await gateway.runtime.spares()).items():
+                gateway.metrics.gauge("node_spares", count, state=state)
+            for state, size in (await gateway.runtime.room()).items():
+                gateway.metrics.gauge("node_disk_bytes", size, state=state)
     return gateway.metrics.render()
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from holdfast_wire.errors import HoldfastError
 
 from gateway.identity.principal import Principal
-from gateway.runtimes.base import Image, Images
+from gateway.runtimes.base import HasImages, Image, ImageArchives, Images
 
 from .service import Gateway
 
@@ -36,6 +36,9 @@ async def list_all(gateway: Gateway, principal: Principal) -> list[Image]:
 async def load(gateway: Gateway, principal: Principal, name: str | None, archive: AsyncIterator[bytes], *, shared: bool) -> Image:
     """Import an archive, which is written to a file beside the node's data, never held in memory."""
     name, owner = _checked(name), _owner(gateway, principal, shared=shared)
+    images = _images(gateway)
+    if not isinstance(images, ImageArchives):
+        raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push the image to the cluster's registry")
     limit = gateway.settings.rest.image_bytes
     folder = gateway.settings.data_dir / "uploads"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -50,7 +53,7 @@ async def load(gateway: Gateway, principal: Principal, name: str | None, archive
                 await asyncio.to_thread(file.write, chunk) if len(chunk) >= _CHUNK else file.write(chunk)
         if not size:
             raise HoldfastError("image_invalid", "the body is empty, where an image archive was expected")
-        return await _images(gateway).load(Path(path), name, owner)
+        return await images.load(Path(path), name, owner)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -74,10 +77,9 @@ async def remove(gateway: Gateway, principal: Principal, name: str, *, shared: b
 
 
 def _images(gateway: Gateway) -> Images:
-    images = gateway.runtime.images
-    if images is None:
+    if not isinstance(gateway.runtime, HasImages):
         raise HoldfastError("unsupported", "this runtime has no image store", hint="push images to the cluster's registry")
-    return images
+    return gateway.runtime.images
 
 
 def _owner(gateway: Gateway, principal: Principal, *, shared: bool) -> str:

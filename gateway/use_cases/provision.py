@@ -19,7 +19,7 @@ from gateway.model.records import Record, SandboxSpec
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.placement.redis_spares import COLD_START
 from gateway.pools import key_of
-from gateway.runtimes.base import CreateRequest
+from gateway.runtimes.base import CreateRequest, Pools
 
 from .service import Gateway
 
@@ -42,8 +42,10 @@ async def provision(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], de
     clock = asyncio.get_running_loop().time
     pools = gateway.pools.read()
     pool = pools.get(key_of(spec)) if pools else None
-    if pool is not None and (adopted := await _claim(gateway, spec, request, pool.key, max(deadline - clock(), 0.01))):
-        return adopted
+    if pool is not None and isinstance(runtime := gateway.runtime, Pools):
+        adopted = await _claim(gateway, runtime, spec, request, pool.key, max(deadline - clock(), 0.01))
+        if adopted:
+            return adopted
     pause_s = _PAUSE_LEAST_S
     while True:
         try:
@@ -60,7 +62,7 @@ async def provision(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], de
         pause_s = min(pause_s * 1.5, _EXISTS_MOST_S)
 
 
-async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> str | None:
+async def _claim(gateway: Gateway, runtime: Pools, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> str | None:
     """Adopt a spare as the requested sandbox; None if one has to be created.
 
     Several replicas may create the same sandbox, so its record stores, once, what it is created from. The runtime decides which request
@@ -79,7 +81,7 @@ async def _claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, po
         if not source:
             raise HoldfastError("sandbox_exists", "the sandbox has been created already, or has ended")
         try:
-            endpoint = await gateway.runtime.adopt(source, request, min(timeout_s, _ADOPT_S))
+            endpoint = await runtime.adopt(source, request, min(timeout_s, _ADOPT_S))
         except HoldfastError as error:
             log.info("the spare %s cannot be used: %s", source, error.code)
             if error.code != "sandbox_not_found":

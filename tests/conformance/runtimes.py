@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
 from gateway.model.records import SandboxSpec
-from gateway.runtimes.base import CreateRequest, Event, Runtime, SandboxEnded, Synced
+from gateway.runtimes.base import CreateRequest, EgressChanges, Event, OwnMachine, Runtime, SandboxEnded, Synced
 from tests.support.until import until_async
 
 DEADLINE_S = 60.0
@@ -113,7 +113,28 @@ class RuntimeConformance:
         assert all(await asyncio.gather(*(runtime.delete(id_) for id_ in ids)))
         assert await runtime.list_all() == []
 
+    async def test_ping_stats_spares_and_doctor_answer(self, runtime: Runtime) -> None:
+        await runtime.ping()
+        request = order("sb-1", image=self.image)
+        await runtime.create(request, CREATE_S)
+        stats = await runtime.stats()
+        assert {"cpu_total", "memory_total"} <= stats.keys()
+        assert (stats["cpu_requested"], stats["memory_requested"]) == (request.spec.cores * self.cpu_reserved, request.spec.memory_bytes)
+        if isinstance(runtime, OwnMachine):
+            assert set(await runtime.spares()) <= {"ready", "wanted", "most"}
+            assert set(await runtime.room()) <= {"free", "promised", "left"}
+        checks = await runtime.doctor()
+        assert checks
+        assert all({"name", "ok", "detail", "fix"} <= set(check) for check in checks)
+
+
+class EgressConformance:
+    """Inherit beside `RuntimeConformance` for a runtime that can change the network access of a running sandbox."""
+
+    image = "host"
+
     async def test_network_access_is_changed_for_one_incarnation_only(self, runtime: Runtime) -> None:
+        assert isinstance(runtime, EgressChanges)
         request = order("sb-1", image=self.image)
         await runtime.create(request, CREATE_S)
         for sandbox_id, incarnation in (("sb-1", "0" * 16), ("sb-2", request.spec.incarnation)):
@@ -123,17 +144,5 @@ class RuntimeConformance:
         await runtime.set_egress("sb-1", request.spec.incarnation, Egress())
         await runtime.delete("sb-1")
 
-    async def test_ping_stats_spares_and_doctor_answer(self, runtime: Runtime) -> None:
-        await runtime.ping()
-        request = order("sb-1", image=self.image)
-        await runtime.create(request, CREATE_S)
-        stats = await runtime.stats()
-        assert {"cpu_total", "memory_total"} <= stats.keys()
-        assert (stats["cpu_requested"], stats["memory_requested"]) == (request.spec.cores * self.cpu_reserved, request.spec.memory_bytes)
-        assert set(await runtime.spares()) <= {"ready", "wanted", "most"}
-        checks = await runtime.doctor()
-        assert checks
-        assert all({"name", "ok", "detail", "fix"} <= set(check) for check in checks)
 
-
-__all__ = ["RuntimeConformance", "next_of", "order"]
+__all__ = ["EgressConformance", "RuntimeConformance", "next_of", "order"]

@@ -33,7 +33,7 @@ from gateway.identity.keys import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
-from gateway.runtimes.base import CreateRequest, Event, Images, SandboxEnded, SandboxStatus, Synced
+from gateway.runtimes.base import CreateRequest, Event, SandboxEnded, SandboxStatus, Synced
 from gateway.settings import AdmissionSettings, ConnectionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 from gateway.use_cases.service import Gateway
 
@@ -55,10 +55,6 @@ class MemoryRuntime:
         self.hold: asyncio.Event | None = None
         self.began_at: float | None = None
         self._watchers: list[asyncio.Queue[Event]] = []
-
-    @property
-    def images(self) -> Images | None:
-        return None
 
     async def create(self, order: CreateRequest, timeout_s: float) -> str:
         self.orders.append(order)

@@ -194,7 +194,7 @@ async def test_scopes_and_ids_are_columns_of_the_keys_file(tmp_path: Any) -> Non
     keys = Keys(path)
     plain, limited = await keys.principal_of("a"), await keys.principal_of("b")
     assert (plain.scopes, plain.key_id) == (DEFAULT_SCOPES, hashlib.sha256(b"a").hexdigest()[:12])
-    assert (limited.owner, limited.scopes, limited.key_id) == ("ada", {Scope.READ, Scope.EXEC}, "ci")
+    assert (limited.owner, limited.scopes, limited.key_id) == ("ada", frozenset((Scope.READ, Scope.EXEC)), "ci")
     for key in "cde":
         with pytest.raises(Exception, match="key_invalid"):
             await keys.principal_of(key)

@@ -13,11 +13,10 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import dial
-from gateway.model.options import Egress
 from gateway.runtimes import local
 from gateway.runtimes.base import RuntimeUnavailableError, Synced
 from gateway.runtimes.local import LocalRuntime
-from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
+from tests.conformance.runtimes import CREATE_S, EgressConformance, RuntimeConformance, next_of, order
 from tests.gateway.harness import SECRET, MemoryRuntime
 from tests.node.harness import Node, node
 from tests.support.requires import requires
@@ -59,7 +58,7 @@ class TestLocalRuntime(RuntimeConformance):
         assert caught.value.code == "agent_identity"
 
 
-class TestMemoryRuntime(RuntimeConformance):
+class TestMemoryRuntime(RuntimeConformance, EgressConformance):
     """The tests' own runtime also fulfils the contract, so that tests which use it are valid."""
 
     @pytest.fixture
@@ -115,23 +114,6 @@ async def test_an_invalid_answer_from_the_node_is_a_typed_error(tmp_path: Path, 
         await runtime.create(order("sb-1"), 5.0)
     server.close()
     await runtime.aclose()
-
-
-async def test_a_network_change_that_the_node_cannot_make_is_refused(tmp_path: Path) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        present = [{"sandbox_id": f"sb-{network}", "incarnation": "1", "network": network} for network in (True, False)]
-        with contextlib.closing(writer):
-            while line := await reader.readline():
-                writer.write(json.dumps({"id": json.loads(line)["id"], "ok": True, "sandboxes": present}).encode() + b"\n")
-
-    server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
-    runtime = LocalRuntime(tmp_path / "node.sock")
-    for network, egress, works in ((True, Egress(), False), (False, Egress("internet"), False), (True, Egress("internet"), True)):
-        with contextlib.nullcontext() if works else pytest.raises(HoldfastError, match="cannot change the network"):
-            await runtime.set_egress(f"sb-{network}", "1", egress)
-    await runtime.aclose()
-    server.close()
-    await server.wait_closed()
 
 
 async def test_a_broken_watch_restarts_with_a_complete_list(tmp_path: Path) -> None:

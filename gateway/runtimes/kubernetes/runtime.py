@@ -16,7 +16,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.runtimes.base import CreateRequest, Event, Images, RuntimeUnavailableError, SandboxStatus, Synced
+from gateway.runtimes.base import CreateRequest, Event, RuntimeUnavailableError, SandboxStatus, Synced
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages
@@ -68,7 +68,7 @@ class KubernetesRuntime:
         self._collect_at = float("-inf")
 
     @property
-    def images(self) -> Images | None:
+    def images(self) -> ClusterImages:
         """Images pulled to every node in advance."""
         return self._images
 
@@ -175,12 +175,6 @@ class KubernetesRuntime:
 
     async def stats(self) -> dict[str, Any]:
         return await self._capacity.stats()
-
-    async def spares(self) -> dict[str, int]:
-        return {}
-
-    async def room(self) -> dict[str, int]:
-        return {}
 
     async def largest(self) -> tuple[float, int] | None:
         return None if self.settings.nodes_grow else await self._capacity.largest()

@@ -16,7 +16,7 @@ import pytest_asyncio
 from holdfast_wire.bundle import agent_command
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.base import Images, RuntimeUnavailableError
+from gateway.runtimes.base import ImageArchives, Images, KeptImages, RuntimeUnavailableError
 from gateway.runtimes.kubernetes.cluster import images as images_module
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages, daemon_set
 from gateway.runtimes.kubernetes.names import SELECTOR
@@ -188,10 +188,9 @@ async def test_the_number_of_images_is_bounded(images: Images, monkeypatch: pyte
     await images.pull("a:1")
 
 
-async def test_loading_an_archive_is_unsupported(images: Images, tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError) as caught:
-        await images.load(tmp_path / "x.tar", "x:1")
-    assert caught.value.code == "unsupported"
+async def test_a_cluster_keeps_images_and_accepts_no_archives(images: Images) -> None:
+    assert isinstance(images, KeptImages)
+    assert not isinstance(images, ImageArchives)
 
 
 async def test_a_missing_right_is_a_fault_of_the_service(images: Images, api: FakeApi) -> None:

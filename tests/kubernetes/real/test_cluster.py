@@ -24,7 +24,7 @@ from gateway.runtimes.kubernetes.pods.manifest import Injection
 from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
-from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
+from tests.conformance.runtimes import CREATE_S, EgressConformance, RuntimeConformance, next_of, order
 from tests.kubernetes.real.cluster import CPU_SHARE, IMAGE, namespace, require_image_volumes
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -55,7 +55,7 @@ async def _none(runtime: KubernetesRuntime) -> bool:
     return not (await runtime.api.get(runtime.pods)).get("items")
 
 
-class TestOnACluster(RuntimeConformance):
+class TestOnACluster(RuntimeConformance, EgressConformance):
     """The whole contract."""
 
     image = IMAGE

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -59,9 +58,6 @@ class ClusterImages:
 
     async def list_all(self, owner: str = "") -> list[Image]:
         return sorted((_image(one) for one in await self._all()), key=lambda image: image.name)
-
-    async def load(self, path: Path, name: str, owner: str = "") -> Image:
-        raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push the image to the cluster's registry")
 
     async def pull(self, name: str, owner: str = "") -> Image:
         """Pull an image to every node that takes sandboxes, now and later, and wait until all present nodes have it.
