@@ -24,7 +24,10 @@ _SHOWN = 60
 
 
 class Chunk(NamedTuple):
-    """A piece of live output: ``stream`` is 1 (stdout) or 2 (stderr). ``text`` decodes it and replaces invalid bytes."""
+    """A piece of live output: ``stream`` is 1 (stdout) or 2 (stderr). ``text`` decodes it and replaces invalid bytes.
+
+    A character whose bytes arrive in two chunks is in the ``text`` of the second one.
+    """
 
     stream: int
     """1 (stdout) or 2 (stderr); a terminal has only 1."""
@@ -34,6 +37,26 @@ class Chunk(NamedTuple):
     @property
     def text(self) -> str:
         return self.data.decode("utf-8", "replace")
+
+
+class _DecodedChunk(Chunk):
+    """A chunk with the text that the bytes before it in its stream lead to."""
+
+    decoded: str
+    """The text."""
+
+    @property
+    def text(self) -> str:
+        return self.decoded
+
+
+def decoded_chunk(chunk: Chunk, text: str) -> Chunk:
+    """``chunk`` with another ``text``."""
+    if text == chunk.text:
+        return chunk
+    result = _DecodedChunk(*chunk)
+    result.decoded = text
+    return result
 
 
 @dataclass(frozen=True, slots=True)

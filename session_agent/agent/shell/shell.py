@@ -329,7 +329,10 @@ class Shell:
             self._finish(run)
         TreeKill(own, self.process.close, roots=roots)
         while self._queue:
-            self._finish_unstarted(self._queue.popleft())
+            if error is None:
+                self._finish_unstarted(self._queue.popleft())
+            else:
+                self._context.records.fail(self._queue.popleft().record, error)
         if self.keys is not None:
             self.keys.close()
         for listener in self.listeners[:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +81,11 @@ async def test_more_runs_than_the_lines_of_the_loop() -> None:
         for number in range(1100):
             assert (await shell.run(f"X={number}; (exit {number % 7})")).exit_code == number % 7
         assert (await shell.run("echo $$")).stdout == pid
+
+
+async def test_an_sh_whose_rc_file_exits_is_lost_not_cancelled(tmp_path: Path) -> None:
+    (tmp_path / "rc").write_text("exit 5\n")
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell="sh", env={"ENV": str(tmp_path / "rc")})
+        outcome = await shell.run("echo ran", timeout_s=20)
+        assert outcome.result["error"]["code"] == "shell_lost", outcome

@@ -5,6 +5,7 @@ Pure. ``sinks`` passes the channel's messages to it; their contents are untruste
 
 from __future__ import annotations
 
+import codecs
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Exited, Gap, Item, Output, Resize, Signal, Started
 
 from holdfast._errors import error, from_agent
-from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take_all
+from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, decoded_chunk, read_cause, read_streams, take_all
 from holdfast._transport.session.failures import lost_command
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 4096
 """Unread pieces are merged up to this size: a separate object for a few bytes would take ten times as much memory."""
+_UTF8 = codecs.getincrementaldecoder("utf-8")
 _EXIT_FIELDS = (
     ("exit_code", (int,), None),
     ("duration_s", (int, float), 0.0),
@@ -58,6 +60,8 @@ class Call:
         self.exit: dict[str, Any] | None = None
         self.error: HoldfastError | None = None
         self.chunks: deque[Chunk] = deque()
+        self._unfinished: dict[int, bytes] = {}
+        """By stream: the first bytes of a character whose others have not been taken yet."""
         self.received = {STDOUT: 0, STDERR: 0}
         self.dropped = {STDOUT: 0, STDERR: 0}
         self._kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
@@ -169,7 +173,18 @@ class Call:
         chunk = self.chunks.popleft()
         self._keep(chunk.stream, chunk.data)
         self.sink.session.consume(self.sink.number, len(chunk.data))
-        return chunk
+        return self._decode(chunk)
+
+    def _decode(self, chunk: Chunk) -> Chunk:
+        """``chunk`` with a ``text`` that neither splits a character nor loses one, except at the end of the output."""
+        before = self._unfinished.pop(chunk.stream, b"")
+        if not before and chunk.data[-1] < 0x80:
+            return chunk
+        decoder = _UTF8("replace")
+        text = decoder.decode(before + chunk.data)
+        last = not self.chunks and self.done
+        self._unfinished[chunk.stream] = b"" if last else decoder.getstate()[0]
+        return decoded_chunk(chunk, text + decoder.decode(b"", final=True) if last else text)
 
     def collect(self) -> None:
         """Stop taking chunks: from now on output is only added to the result."""
