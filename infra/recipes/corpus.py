@@ -46,15 +46,22 @@ class Release:
     tests: str
     path: str = "."
     package: bool = False
-    within: str = ""
-    """Runs from this folder of the work directory."""
+    libraries: str = ""
+    """The folder of shared libraries that a wheel has beside its package."""
 
 
 RELEASES = (
     Release("django/django", "django", "django/utils/dateformat.py", "tests/utils_tests/test_dateformat.py"),
     Release("sympy/sympy", "sympy", "sympy/core/logic.py", "sympy/core/tests/test_logic.py", package=True),
     Release("sphinx-doc/sphinx", "sphinx", "sphinx/util/matching.py", "tests/test_util/test_util_matching.py"),
-    Release("scikit-learn/scikit-learn", "sklearn", "sklearn/utils/_bunch.py", "sklearn/utils/tests/test_bunch.py", package=True),
+    Release(
+        "scikit-learn/scikit-learn",
+        "sklearn",
+        "sklearn/utils/_bunch.py",
+        "sklearn/utils/tests/test_bunch.py",
+        package=True,
+        libraries="scikit_learn.libs",
+    ),
     Release("matplotlib/matplotlib", "matplotlib", "matplotlib/bezier.py", "matplotlib/tests/test_bezier.py", package=True),
     Release("pallets/flask", "flask", "src/flask/json/tag.py", "tests/test_json_tag.py", path="src"),
     Release("psf/requests", "requests", "src/requests/structures.py", "tests/test_structures.py", path="src"),
@@ -73,6 +80,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--sources", type=Path, required=True)
     parser.add_argument("--swebench", required=True, help="the Python of an environment with swebench 5.x")
     parser.add_argument("--out", type=Path, required=True, help="a folder for logs and table.json, where it goes on")
+    parser.add_argument("--page", type=Path, help="also the table in Markdown")
     parser.add_argument("--only", nargs="+", default=[], help="repositories")
     arguments = parser.parse_args(words)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -95,6 +103,8 @@ async def _all(arguments: argparse.Namespace, url: str, key: str) -> int:
             table.write_text(json.dumps(done, indent=1) + "\n")
             print(release.repo, json.dumps(done[release.repo]["patches"]), flush=True)
     equal = all(each["ours"] == each["swebench"] for row in done.values() for each in row["patches"].values() if each["swebench"])
+    if arguments.page:
+        arguments.page.write_text(page(done))
     print(f"{len(done)} repositories; every verdict equal: {equal}")
     return 0 if equal else 1
 
@@ -156,6 +166,36 @@ async def _one(release: Release, client: AsyncSandboxClient, arguments: argparse
     return row
 
 
+_HEAD = """# Verdicts on real logs
+
+Made by `python -m infra.recipes.corpus`: releases from PyPI with a mutant of one module, its reversal as gold patch, and the tests of
+that module, run in sandboxes of the image `host`. These are not rows of the published sets, whose images come from registries of
+containers. "Log alone" is our parser's verdict on the log of a run, beside that of the grader of the package swebench (5.0.2) on the same
+log; the four patches are graded as a rollout's would be. A patch that is empty, malformed, or edits only the tests is not resolved
+without a run. "Signed" says whether a rollout's verdict comes from a signed report (sympy's own runner writes none).
+
+| {} |
+|---|---|---|---|---|---|---|---|---|
+"""
+_COLUMNS = (
+    *("repository", "tests (failing with the mutant)", "signed", "gold: ours, swebench", "no patch: ours, swebench"),
+    *("gold", "empty", "malformed", "edits the tests"),
+)
+
+
+def page(done: dict[str, Any]) -> str:
+    """The table of the repositories that were run."""
+    rows = []
+    for repo, row in sorted(done.items()):
+        patches = row["patches"]
+        pairs = [f"{patches[name]['ours']}, {patches[name]['swebench']}" for name in ("gold, log alone", "empty, log alone")]
+        graded = [patches[name]["ours"] for name in ("gold", "empty", "malformed", "edits the tests")]
+        cells = [repo, f"{row['tests']} ({row['failing']})", "yes" if row["signed"] else "no", *pairs, *graded]
+        rows.append("| " + " | ".join(cells) + " |\n")
+    missing = [release.repo for release in RELEASES if release.repo not in done]
+    return _HEAD.format(" | ".join(_COLUMNS)) + "".join(rows) + (f"\nNot run: {', '.join(missing)}.\n" if missing else "")
+
+
 def _word(resolution: Resolution) -> str:
     return "resolved" if resolution is Resolution.RESOLVED else "not resolved"
 
@@ -188,7 +228,7 @@ def _packed(release: Release, arguments: argparse.Namespace) -> bytes:
     data = io.BytesIO()
     top = _root(release, arguments)
     with tarfile.open(fileobj=data, mode="w") as archive:
-        folders = [top / release.root, top / f"{release.root}.libs"] if release.package else [top]
+        folders = [top / release.root, *([top / release.libraries] if release.libraries else [])] if release.package else [top]
         for path in sorted(path for folder in folders for path in folder.rglob("*")):
             if path.is_file() and not set(_SKIPPED) & set(path.parts):
                 archive.add(path, f"testbed/{path.relative_to(top)}", recursive=False)

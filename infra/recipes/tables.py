@@ -10,13 +10,16 @@ from . import plan
 _SEEDS = 3
 _HEAD = """# Results of the miniature
 
-Made by `make recipes-learn` from what `plan.json` and `plan_repair.json` registered (digests {plan});
+Made by `make recipes-learn` from what `plan.json`, `plan_equal.json` and `plan_repair.json` registered
+(digests {plan});
 hypotheses and what each arm is: `plan.md`. Every figure is of a policy of some 60,000 parameters, on a shared CPU, in a task of eight
 operators (E1: in a small language over a real library): these tables compare algorithms, and predict nothing for language models.
 Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the standard deviation over seeds; where
-it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are compared by the column of differences
-alone, which is over the seeds that both have. Seconds and rates are of a
-machine with {cores} cores{load}.
+it is the larger one, an interval over tasks says little. Of the experiments of `plan_equal.json` (at equal steps, at equal tokens,
+sweeps, transfer) every interval is over seeds and, within each, over tasks: read those. Arms with different numbers of seeds are
+compared by the column of differences alone, which is over the seeds that both have. Seconds and rates are of a
+machine with {cores} cores{load}; those of experiments that an earlier run gave (E1, E5, E6, the
+superseded E4) are of its machine (`plan.md`).
 {missing}"""
 
 
