@@ -11,7 +11,7 @@ from holdfast_recipes.pipeline.publish import About, Form, publish
 from tests.recipes.pipeline.made import made
 
 datasets = pytest.importorskip("datasets")
-RESOLVED = 12_000
+RESOLVED = 6_000
 """So many rows that the first block of a file of JSON lines has no credit column with a value."""
 
 
