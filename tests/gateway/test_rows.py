@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from holdfast_wire.errors import TABLE
+from holdfast_wire.errors import TABLE, HoldfastError
 from starlette.requests import Request
 from starlette.responses import Response
 from websockets.asyncio.client import connect
@@ -20,6 +20,7 @@ from gateway.__main__ import FACES
 from gateway.app import Application
 from gateway.faces.rest.service import health
 from gateway.faces.table import PUBLIC, WEBSOCKET, Face, Row
+from gateway.http.responses import problem_response
 from gateway.identity.keys import Keys
 from gateway.identity.principal import DEFAULT_SCOPES, Scope
 from tests.gateway.harness import ADA, BOB, Served
@@ -60,7 +61,7 @@ UNOWNED = {
 
 
 def name_of(pair: tuple[Face, Row]) -> str:
-    return f"{pair[1].method} {pair[1].path}"
+    return f"{pair[1].method} {path_of(*pair)}"
 
 
 def key_with(scope: str) -> str:
@@ -81,10 +82,19 @@ async def keyed(served: Served) -> AsyncIterator[Served]:
     yield served
 
 
-async def refused(served: Served, row: Row, key: str | None) -> tuple[int, str]:
-    """The status and code of the answer to a request to the row; of a WEBSOCKET row the code of the error before it closes."""
-    path = row.path.replace("{sandbox_id}", "sb-1").replace("{job_id}", "sb-1.j1").replace("{name}", "g1").replace("{name:path}", "x")
-    assert "{" not in path
+def path_of(face: Face, row: Row) -> str:
+    """The path of a row below its face's host and prefix."""
+    return f"{face.host}{face.prefix}{row.path}"
+
+
+async def answer_of(served: Served, pair: tuple[Face, Row], key: str | None) -> tuple[int, str]:
+    """The status and code of the answer to a request to the row; of a WEBSOCKET row the code of the error before it closes.
+
+    The code is empty where the face's refusals are no problem documents.
+    """
+    face, row = pair
+    path = face.prefix + row.path.replace("{sandbox_id}", "sb-1").replace("{job_id}", "sb-1.j1").replace("{name}", "g1")
+    path = re.sub(r"{\w+(:path)?}", "x", path)
     headers = {"X-API-Key": key} if key else {}
     if row.method == WEBSOCKET:
         async with connect(f"ws{served.url.removeprefix('http')}{path}", additional_headers=headers, proxy=None) as socket:
@@ -92,28 +102,36 @@ async def refused(served: Served, row: Row, key: str | None) -> tuple[int, str]:
             await socket.wait_closed()
             assert socket.close_code == TABLE[code].close_code
             return TABLE[code].status, code
-    async with httpx.AsyncClient(base_url=served.url, headers=headers | (UPGRADE if row.upgrades else {}), trust_env=False) as client:
+    headers |= {"Host": re.sub(r"{\w+}", "x", face.host)} if face.host else {}
+    headers |= UPGRADE if row.upgrades else {}
+    async with httpx.AsyncClient(base_url=served.url, headers=headers, trust_env=False) as client:
         answer = await client.request(row.method, path, json=BODIES.get(row.path) if row.method in ("POST", "PUT") else None)
-    if answer.is_success:
-        return answer.status_code, ""
-    return answer.status_code, answer.json()["code"]
+    is_problem = answer.headers.get("content-type") == "application/problem+json"
+    return answer.status_code, answer.json()["code"] if is_problem else ""
+
+
+def refusal(face: Face, code: str) -> tuple[int, str]:
+    """What ``answer_of`` returns for an error, in the form of its face."""
+    status = face.refuse(HoldfastError(code, "")).status_code
+    return status, code if face.refuse is problem_response else ""
 
 
 @pytest.mark.parametrize("pair", CLOSED, ids=name_of)
 async def test_a_row_with_a_scope_refuses_other_requests(keyed: Served, pair: tuple[Face, Row]) -> None:
-    _, row = pair
-    assert await refused(keyed, row, None) == (401, "key_missing")
-    assert await refused(keyed, row, STRANGER) == (403, "key_invalid")
-    assert await refused(keyed, row, key_with(row.scope)) == (403, "scope_missing")
-    if (row.method, row.path) not in UNOWNED:
-        assert await refused(keyed, row, BOB) == (404, OTHERS.get(row.path, "sandbox_not_found"))
+    face, row = pair
+    path = path_of(face, row)
+    assert await answer_of(keyed, pair, None) == refusal(face, "key_missing")
+    assert await answer_of(keyed, pair, STRANGER) == refusal(face, "key_invalid")
+    assert await answer_of(keyed, pair, key_with(row.scope)) == refusal(face, "scope_missing")
+    if (row.method, path) not in UNOWNED:
+        assert await answer_of(keyed, pair, BOB) == refusal(face, OTHERS.get(path, "sandbox_not_found"))
     assert (await keyed.store.group("bob", "g1")) is None or row.path == "/groups/{name}/heartbeat"
     assert (await keyed.gateway.record("ada", "sb-1")).status == "ready"
 
 
 @pytest.mark.parametrize("pair", [pair for pair in ROWS if pair[1].scope == PUBLIC], ids=name_of)
 async def test_a_public_row_needs_no_key(keyed: Served, pair: tuple[Face, Row]) -> None:
-    assert await refused(keyed, pair[1], None) == (200, "")
+    assert await answer_of(keyed, pair, None) == (200, "")
 
 
 async def test_the_other_rows_of_the_owner_show_nothing_of_another(keyed: Served) -> None:
@@ -128,7 +146,7 @@ async def test_the_other_rows_of_the_owner_show_nothing_of_another(keyed: Served
 
 
 def test_every_exception_names_a_row() -> None:
-    rows = {(row.method, row.path) for _, row in ROWS}
+    rows = {(row.method, path_of(face, row)) for face, row in ROWS}
     assert UNOWNED.keys() <= rows
     assert {path for _, path in rows} >= OTHERS.keys() | BODIES.keys()
 
