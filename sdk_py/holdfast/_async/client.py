@@ -20,7 +20,7 @@ from holdfast._errors import ClientClosedError, ConflictError, HoldfastError, Qu
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._public import public
 from holdfast._results import SandboxInfo
-from holdfast._transport.aio.events import Cancelled
+from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
@@ -253,6 +253,9 @@ class AsyncSandboxClient:
 
     async def close(self) -> None:
         """Close the sessions and connections. Sandboxes continue to run, those of a group until its lease expires."""
+        await shielded(self._close)
+
+    async def _close(self) -> None:
         self._rest.refuse()
         for group in list(self._groups):
             await group.close()
@@ -275,11 +278,11 @@ class AsyncSandboxClient:
             info = await self._rest.create(body, key)
             self._rest.check_open()
         except (Cancelled, ClientClosedError):  # closed during this request
-            await self._forget(sandbox_id, key)
+            await shielded(self._forget, sandbox_id, key)
             raise
         except HoldfastError as why:
             if not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
-                await self._forget(sandbox_id, key, status="failed")
+                await shielded(self._forget, sandbox_id, key, "failed")
             raise
         return info, key
 

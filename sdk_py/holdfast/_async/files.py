@@ -29,7 +29,7 @@ from holdfast._file_results import FileEntry, FileMatch, TransferResult, read_en
 from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
 from holdfast._public import public
 from holdfast._results import take
-from holdfast._transport.aio.events import run_blocking
+from holdfast._transport.aio.events import finished, run_blocking
 from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
@@ -331,17 +331,17 @@ class AsyncFiles:
         part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         seen = Transferred()
         try:
-            with await run_blocking(create_part, part, target, there.mode & 0o777) as file:
+            with await finished(create_part, part, target, there.mode & 0o777) as file:
                 pending: list[bytes] = []
                 flushed = 0
                 async for data in self._pieces(remote, 0, None, seen, user):
                     pending.append(data)
                     if seen.size - flushed >= PIECE_BYTES:
-                        await run_blocking(file.writelines, pending)
+                        await finished(file.writelines, pending)
                         pending, flushed = [], seen.size
-                await run_blocking(file.writelines, pending)
+                await finished(file.writelines, pending)
             if not special:
-                await run_blocking(os.replace, part, target)
+                await finished(os.replace, part, target)
         finally:
             if not special:
                 with contextlib.suppress(FileNotFoundError):
@@ -354,9 +354,9 @@ class AsyncFiles:
         with tempfile.TemporaryFile() as spooled:
             with await self._open("download", remote, user=user) as transfer:
                 while data := await transfer.read():
-                    await run_blocking(spooled.write, data)
+                    await finished(spooled.write, data)
                 result = await transfer.closed()
             spooled.seek(0)
-            entries, size, left_out = await run_blocking(unpack, spooled, target)
+            entries, size, left_out = await finished(unpack, spooled, target)
         skipped, changed = (take(result, name, int, default=0) for name in ("skipped", "changed"))
         return TransferResult(size, entries, skipped=skipped + left_out, changed=changed)

@@ -13,7 +13,7 @@ from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._errors import ClientClosedError, HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo, take
-from holdfast._transport.aio.events import Background, Event
+from holdfast._transport.aio.events import Background, Cancelled, Event, shielded
 from holdfast._urls import quoted
 
 HEARTBEATS_PER_TTL = 3
@@ -53,11 +53,17 @@ class AsyncGroup:
 
     async def delete(self) -> bool:
         """End the group; its sandboxes are deleted within moments. Returns False if the group did not exist."""
+        return await shielded(self._delete)
+
+    async def _delete(self) -> bool:
         await self.close()
         return await self._rest.deleted(self._path) is not None
 
     async def close(self) -> None:
         """Stop the heartbeats. The sandboxes are deleted when the lease expires."""
+        await shielded(self._close)
+
+    async def _close(self) -> None:
         self._stopped.set()
         self._groups.discard(self)
         await self._background.stop()
@@ -81,7 +87,11 @@ class AsyncGroup:
                     return
 
     async def __aenter__(self) -> Self:
-        await self.begin()
+        try:
+            await self.begin()
+        except Cancelled:
+            await self.delete()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:

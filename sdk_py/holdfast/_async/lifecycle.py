@@ -18,6 +18,7 @@ from holdfast._public import public
 from holdfast._requests import network_body
 from holdfast._results import SandboxInfo, ending
 from holdfast._session_token import SessionToken
+from holdfast._transport.aio.events import shielded
 
 
 @public
@@ -101,7 +102,7 @@ class AsyncLifecycle(AsyncAttachable):
             await self._rest.delete(self.id)
             self._info, key = await self._client._create(body | {"exist_ok": False}, shared=False)
             if self._deleted:  # another task or thread deleted the sandbox during the reset: it found the old one, or none
-                await self._client._forget(self.id, key)
+                await shielded(self._client._forget, self.id, key)
                 self._check_not_deleted()
             self._start_over()
         return self._info
@@ -120,6 +121,9 @@ class AsyncLifecycle(AsyncAttachable):
     async def delete(self) -> bool:
         """Delete the sandbox with everything in it. Returns False if it no longer existed."""
         self._deleted = True
+        return await shielded(self._delete)
+
+    async def _delete(self) -> bool:
         await self._let_go()
         try:
             return await self._rest.delete(self.id)
@@ -128,6 +132,9 @@ class AsyncLifecycle(AsyncAttachable):
 
     async def close(self) -> None:
         """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
+        await shielded(self._close)
+
+    async def _close(self) -> None:
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
             await self._resources.leave_shells(self._options.cancel_timeout_s)

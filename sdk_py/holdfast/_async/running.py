@@ -17,7 +17,7 @@ from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio.driver import SessionDriver
-from holdfast._transport.aio.events import Cancelled
+from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, ShellSink
 
@@ -32,7 +32,7 @@ async def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -
         driver.perform(send)
         await call.changed.wait()
     except Cancelled:
-        await cancel(driver, call)
+        await shielded(cancel, driver, call)
         raise
     return call.result()
 
@@ -133,7 +133,7 @@ class AsyncRunning:
     async def close(self) -> None:
         """End the command if it still runs, and wait a bounded time for that."""
         if not self._call.done:
-            await cancel(self._driver, self._call)
+            await shielded(cancel, self._driver, self._call)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.command_id}{' done' if self.done else ''}>"
@@ -159,7 +159,7 @@ class AsyncInput(AsyncRunning):
             self._driver.perform(send)
             await call.started_event.wait()
         except Cancelled:
-            await cancel(self._driver, call)
+            await shielded(cancel, self._driver, call)
             raise
         if not call.started and call.error is not None:
             raise call.error

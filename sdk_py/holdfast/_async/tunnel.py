@@ -15,7 +15,7 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import HoldfastError, InvalidArgumentError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.aio.events import Background, Event
+from holdfast._transport.aio.events import Background, Event, shielded
 from holdfast._transport.aio.net import Stream, listen
 
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ class AsyncTunnel:
 
     async def close(self) -> None:
         """Stop listening and end all connections."""
+        await shielded(self._close)
+
+    async def _close(self) -> None:
         self._tunnels.discard(self)
         self._closed = True
         if self._server is not None:

@@ -21,7 +21,7 @@ from holdfast._errors import ClientClosedError, ConflictError, HoldfastError, Qu
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._public import public
 from holdfast._results import SandboxInfo
-from holdfast._transport.threads.events import Cancelled
+from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
@@ -254,6 +254,9 @@ class SandboxClient:
 
     def close(self) -> None:
         """Close the sessions and connections. Sandboxes continue to run, those of a group until its lease expires."""
+        shielded(self._close)
+
+    def _close(self) -> None:
         self._rest.refuse()
         for group in list(self._groups):
             group.close()
@@ -276,11 +279,11 @@ class SandboxClient:
             info = self._rest.create(body, key)
             self._rest.check_open()
         except (Cancelled, ClientClosedError):  # closed during this request
-            self._forget(sandbox_id, key)
+            shielded(self._forget, sandbox_id, key)
             raise
         except HoldfastError as why:
             if not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
-                self._forget(sandbox_id, key, status="failed")
+                shielded(self._forget, sandbox_id, key, "failed")
             raise
         return info, key
 

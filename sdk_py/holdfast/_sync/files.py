@@ -30,7 +30,7 @@ from holdfast._file_results import FileEntry, FileMatch, TransferResult, read_en
 from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
 from holdfast._public import public
 from holdfast._results import take
-from holdfast._transport.threads.events import run_blocking
+from holdfast._transport.threads.events import finished, run_blocking
 from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
@@ -332,17 +332,17 @@ class Files:
         part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         seen = Transferred()
         try:
-            with run_blocking(create_part, part, target, there.mode & 0o777) as file:
+            with finished(create_part, part, target, there.mode & 0o777) as file:
                 pending: list[bytes] = []
                 flushed = 0
                 for data in self._pieces(remote, 0, None, seen, user):
                     pending.append(data)
                     if seen.size - flushed >= PIECE_BYTES:
-                        run_blocking(file.writelines, pending)
+                        finished(file.writelines, pending)
                         pending, flushed = [], seen.size
-                run_blocking(file.writelines, pending)
+                finished(file.writelines, pending)
             if not special:
-                run_blocking(os.replace, part, target)
+                finished(os.replace, part, target)
         finally:
             if not special:
                 with contextlib.suppress(FileNotFoundError):
@@ -355,9 +355,9 @@ class Files:
         with tempfile.TemporaryFile() as spooled:
             with self._open("download", remote, user=user) as transfer:
                 while data := transfer.read():
-                    run_blocking(spooled.write, data)
+                    finished(spooled.write, data)
                 result = transfer.closed()
             spooled.seek(0)
-            entries, size, left_out = run_blocking(unpack, spooled, target)
+            entries, size, left_out = finished(unpack, spooled, target)
         skipped, changed = (take(result, name, int, default=0) for name in ("skipped", "changed"))
         return TransferResult(size, entries, skipped=skipped + left_out, changed=changed)

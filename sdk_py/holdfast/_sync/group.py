@@ -14,7 +14,7 @@ from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._errors import ClientClosedError, HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo, take
-from holdfast._transport.threads.events import Background, Event
+from holdfast._transport.threads.events import Background, Cancelled, Event, shielded
 from holdfast._urls import quoted
 
 HEARTBEATS_PER_TTL = 3
@@ -54,11 +54,17 @@ class Group:
 
     def delete(self) -> bool:
         """End the group; its sandboxes are deleted within moments. Returns False if the group did not exist."""
+        return shielded(self._delete)
+
+    def _delete(self) -> bool:
         self.close()
         return self._rest.deleted(self._path) is not None
 
     def close(self) -> None:
         """Stop the heartbeats. The sandboxes are deleted when the lease expires."""
+        shielded(self._close)
+
+    def _close(self) -> None:
         self._stopped.set()
         self._groups.discard(self)
         self._background.stop()
@@ -82,7 +88,11 @@ class Group:
                     return
 
     def __enter__(self) -> Self:
-        self.begin()
+        try:
+            self.begin()
+        except Cancelled:
+            self.delete()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:

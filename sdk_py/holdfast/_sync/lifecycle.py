@@ -19,6 +19,7 @@ from holdfast._public import public
 from holdfast._requests import network_body
 from holdfast._results import SandboxInfo, ending
 from holdfast._session_token import SessionToken
+from holdfast._transport.threads.events import shielded
 
 
 @public
@@ -102,7 +103,7 @@ class Lifecycle(Attachable):
             self._rest.delete(self.id)
             self._info, key = self._client._create(body | {"exist_ok": False}, shared=False)
             if self._deleted:  # another task or thread deleted the sandbox during the reset: it found the old one, or none
-                self._client._forget(self.id, key)
+                shielded(self._client._forget, self.id, key)
                 self._check_not_deleted()
             self._start_over()
         return self._info
@@ -121,6 +122,9 @@ class Lifecycle(Attachable):
     def delete(self) -> bool:
         """Delete the sandbox with everything in it. Returns False if it no longer existed."""
         self._deleted = True
+        return shielded(self._delete)
+
+    def _delete(self) -> bool:
         self._let_go()
         try:
             return self._rest.delete(self.id)
@@ -129,6 +133,9 @@ class Lifecycle(Attachable):
 
     def close(self) -> None:
         """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
+        shielded(self._close)
+
+    def _close(self) -> None:
         driver = self._driver
         if driver is not None and driver.engine.error is None and driver.here:
             self._resources.leave_shells(self._options.cancel_timeout_s)

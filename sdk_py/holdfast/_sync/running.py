@@ -18,7 +18,7 @@ from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads.driver import SessionDriver
-from holdfast._transport.threads.events import Cancelled
+from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, ShellSink
 
@@ -33,7 +33,7 @@ def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> Comm
         driver.perform(send)
         call.changed.wait()
     except Cancelled:
-        cancel(driver, call)
+        shielded(cancel, driver, call)
         raise
     return call.result()
 
@@ -134,7 +134,7 @@ class Running:
     def close(self) -> None:
         """End the command if it still runs, and wait a bounded time for that."""
         if not self._call.done:
-            cancel(self._driver, self._call)
+            shielded(cancel, self._driver, self._call)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.command_id}{' done' if self.done else ''}>"
@@ -160,7 +160,7 @@ class Input(Running):
             self._driver.perform(send)
             call.started_event.wait()
         except Cancelled:
-            cancel(self._driver, call)
+            shielded(cancel, self._driver, call)
             raise
         if not call.started and call.error is not None:
             raise call.error

@@ -21,6 +21,7 @@ from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads.driver import SessionDriver
+from holdfast._transport.threads.events import shielded
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sink import AnyEvent
 from holdfast._transport.session.sinks import ShellSink
@@ -149,11 +150,14 @@ class Shell:
 
     def close(self) -> None:
         """End the shell and all processes that it started."""
-        self._leave(False).wait(self._driver.options.cancel_timeout_s)
+        shielded(self._left, False)
 
     def detach(self) -> None:
         """Leave the shell running; ``sandbox.shell(name)`` attaches to it again, from this process or another."""
-        self._leave(True).wait(self._driver.options.cancel_timeout_s)
+        shielded(self._left, True)
+
+    def _left(self, detach: bool) -> None:
+        self._leave(detach).wait(self._driver.options.cancel_timeout_s)
 
     def _leave(self, detach: bool) -> AnyEvent:
         """Send the request; returns the event that is set when it has ended."""

@@ -16,7 +16,7 @@ from holdfast._sync.transfers import Transfer
 from holdfast._errors import HoldfastError, InvalidArgumentError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.threads.events import Background, Event
+from holdfast._transport.threads.events import Background, Event, shielded
 from holdfast._transport.threads.net import Stream, listen
 
 if TYPE_CHECKING:
@@ -104,6 +104,9 @@ class Tunnel:
 
     def close(self) -> None:
         """Stop listening and end all connections."""
+        shielded(self._close)
+
+    def _close(self) -> None:
         self._tunnels.discard(self)
         self._closed = True
         if self._server is not None:

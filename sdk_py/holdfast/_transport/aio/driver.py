@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio.events import Event
+from holdfast._transport.aio.events import Event, shielded
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 
@@ -56,7 +56,7 @@ class SessionDriver:
         try:
             await ready.wait()
         except asyncio.CancelledError:
-            await self.close()
+            await shielded(self.close)
             raise
         if self.engine.error is not None:
             why = self.engine.error

@@ -7,13 +7,19 @@ names.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
+import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+CLEANUP_S = 20.0
+"""How long a cancelled call may take to remove what it has begun."""
 Cancelled = asyncio.CancelledError
 """The exception that a local cancellation raises inside a wait."""
 
@@ -79,6 +85,62 @@ def _time_out(waiter: asyncio.Future[bool]) -> None:
 async def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a blocking step, such as disk access, in a thread."""
     return await asyncio.to_thread(step, *args, **kwargs)
+
+
+async def shielded(step: Callable[..., Coroutine[Any, Any, T]], *args: Any, limit_s: float = CLEANUP_S) -> T:
+    """Run ``step`` to its end, although the caller is cancelled meanwhile; then raise the cancellation.
+
+    Once cancelled, the step has at most ``limit_s`` seconds. It runs in a task of its own, because a cancelled scope of anyio cancels every
+    wait in it again and again. A step may run a second time from its start: when the event loop ends, that task is cancelled too.
+    """
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(step(*args), name="holdfast-cleanup")
+    again, cancelled, due = True, None, None
+    with _uncancelled():
+        while True:
+            try:
+                await asyncio.wait([task], timeout=None if due is None else max(due - loop.time(), 0.0))
+            except asyncio.CancelledError as why:
+                cancelled, due = why, due or loop.time() + limit_s
+            if task.cancelled() and again:
+                again, task = False, loop.create_task(step(*args), name="holdfast-cleanup")
+            elif task.done():
+                break
+            elif due is not None and loop.time() >= due:
+                task.cancel()
+                again = False
+                await asyncio.wait([task], timeout=1.0)
+                break
+    if cancelled is not None:
+        if task.done() and not task.cancelled():
+            task.exception()  # marks it as retrieved
+        raise cancelled
+    return task.result()
+
+
+def _uncancelled() -> AbstractContextManager[object]:
+    """A scope that anyio does not cancel from outside, if the program uses anyio: ``shielded`` would wake up in every step of the loop."""
+    anyio = sys.modules.get("anyio")
+    return nullcontext() if anyio is None else cast(AbstractContextManager[object], anyio.CancelScope(shield=True))
+
+
+async def finished(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As ``run_blocking``, but a cancellation is raised only when the step has ended, which would otherwise go on and create files. A file
+    that it opened is closed then."""
+    run = functools.partial(contextvars.copy_context().run, step, *args, **kwargs)
+    future: asyncio.Future[T] = asyncio.get_running_loop().run_in_executor(None, run)
+    cancelled = None
+    with _uncancelled():
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as why:
+                cancelled = why
+    if cancelled is None:
+        return future.result()
+    if future.exception() is None and hasattr(opened := future.result(), "close"):
+        opened.close()
+    raise cancelled
 
 
 class Background:

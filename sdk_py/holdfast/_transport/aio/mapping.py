@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from holdfast._arguments import bad
 from holdfast._progress import Progress
+from holdfast._transport.aio.events import shielded
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,5 +48,10 @@ async def mapped(function: Step[T, R], items: list[T], concurrency: int, progres
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if not all(task.done() for task in tasks):
+            await shielded(_ended, tasks)
     return [results[number] for number in range(len(items))]
+
+
+async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)

@@ -132,6 +132,14 @@ def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return step(*args, **kwargs)
 
 
+finished = run_blocking
+
+
+def shielded(step: Callable[..., T], *args: Any, limit_s: float = 0.0) -> T:
+    """Run ``step``. Ctrl-C during it is raised at once, as in any other call."""
+    return step(*args)
+
+
 class Background:
     """Background work, each in its own thread. The owner makes it end before it calls ``stop``."""
 
