@@ -44,7 +44,7 @@ class LineControl:
 class FileControl(LineControl):
     """The control pipe of bash, and the memory files to which the numbers in it refer."""
 
-    __slots__ = ("_next", "files", "first")
+    __slots__ = ("_last", "_next", "files", "first")
 
     def __init__(self, pipe: int, files: tuple[int, ...], first: int) -> None:
         """``first``: the last digit of the first file's number in the shell; the others follow."""
@@ -52,18 +52,25 @@ class FileControl(LineControl):
         self.files = files
         self.first = first
         self._next = 0
+        self._last = files[0]
+
+    def write_digit(self, digit: int, file: int) -> None:
+        """Let the loop source ``file``, one that is not among ``files`` and is not changed until that is over."""
+        self._last = file
+        os.write(self.pipe, b"%d" % digit)
 
     def write(self, lines: bytes) -> None:
         if waiting_bytes(self.pipe) > len(self.files) - 2:
             raise BlockingIOError
         at = self._next
         self._next = (at + 1) % len(self.files)
-        _put(self.files[at], lines)
+        self._last = self.files[at]
+        _put(self._last, lines)
         os.write(self.pipe, b"%d" % (self.first + at))
 
     def withdraw(self) -> None:
         if self.is_unread:
-            os.ftruncate(self.files[self._next - 1], 0)
+            os.ftruncate(self._last, 0)
 
     def close(self) -> None:
         super().close()

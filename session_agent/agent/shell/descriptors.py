@@ -68,11 +68,11 @@ def open_descriptors(
             ring = tuple(_file(kept) for _ in range(RING_FILES))
             control = FileControl(pipe, ring, dialect.first_digit)
             constant = [_file(inherited, text) for text in dialect.files()]
-            given = (*ring, control_read, *constant, *output.inherited, *files.descriptors)
+            given = (*ring, *files.descriptors, control_read, *constant, *output.inherited)
             place = dict(zip(dialect.inherited.all, given, strict=True))
         else:
             control = LineControl(pipe)
-            place = dict(zip(dialect.inherited.all, (*output.inherited, *files.descriptors), strict=True))
+            place = dict(zip(dialect.inherited.all, (*files.descriptors, *output.inherited), strict=True))
             place[SH_FEED] = control_read
         if launch.uid is not None:
             for descriptor in (*place.values(), stdin):

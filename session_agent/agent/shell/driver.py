@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from holdfast_wire.records import dataclass
 
+from .control import RING_FILES
+
 OPENED = 1 << 40
 """Added to a run's number in the report that the shell has opened the run's standard input."""
 FED = 1 << 41
@@ -33,7 +35,9 @@ _MOST_DIGITS = 18
 _OPTION_LINE = re.compile(rb'^declare -r(?:x)? (SHELLOPTS|BASHOPTS)="([a-z0-9_:-]*)"$', re.MULTILINE)
 _BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
 _PLAIN_REST = re.compile(rb"umask [0-7]+\n")
-_INTERFERING = re.compile(rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|\S+ SHELLOPTS=\S*(?:keyword|posix|xtrace))", re.MULTILINE)
+_INTERFERING = re.compile(
+    rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|\S+ SHELLOPTS=\S*(?:allexport|keyword|posix|xtrace))", re.MULTILINE
+)
 """Variables that bash expands at its prompt, and options that make arguments assignments, builtins assign, or expand PS4."""
 _DOUBLE_FREE = re.compile(rb"\beval: line \d+: unexpected EOF while looking for matching `\)'\n\Z")
 """Bash 5.2 prints this for an unterminated `$(` or `<(`. It frees some memory twice then, possibly during a later run."""
@@ -63,7 +67,7 @@ class Private:
     @property
     def all(self) -> tuple[int, ...]:
         """All of them."""
-        return (*self.control, self.out, self.err, *self.files)
+        return (*self.control[:RING_FILES], *self.files, *self.control[RING_FILES:], self.out, self.err)
 
 
 _BASH_FIRST = 100
@@ -83,8 +87,9 @@ SH_FEED = 5
 
 
 def _places(first: int) -> Private:
-    """Twelve numbers for bash from ``first`` on. The first five must have the same tens."""
-    return Private(first + 8, first + 9, (first + 10, first + 11), tuple(range(first, first + 8)))
+    """Twelve numbers for bash from ``first`` on. Those of the files that its loop sources must have the same tens."""
+    ring, (one, other, *rest) = range(first, first + RING_FILES), range(first + RING_FILES, first + _PLACES)
+    return Private(rest[-2], rest[-1], (one, other), (*ring, *rest[:-2]))
 
 
 class ReportReader:
@@ -271,13 +276,17 @@ class BashDialect(_Dialect):
         without ``-t``.
         """
         read = b'\\builtin read "-r${TMOUT:+t99999999}" -n1 -u %d %s && ' % (self._pipe, self._digit)
-        step = read + b'\\builtin source "/proc/self/fd/%d$%s"\n' % (self._pipe // 10, self._digit)
+        step = read + b'\\builtin source "/proc/self/fd/%d$%s"\n' % (self.private.files[0] // 10, self._digit)
         again = b"\\builtin source /proc/self/fd/%d\n" % self._inner
         prompts = (
             b"\\builtin eval \"${PROMPT_COMMAND[@]/%/$'\\n'}\"\n"
             b'\\builtin test -z "${PS1-}" || \\builtin : "${PS1@P}"\n\\builtin test -z "${PS0-}" || \\builtin : "${PS0@P}"\n'
         )
         return step * _INNER_LINES, again * _OUTER_LINES, prompts
+
+    def digit(self, slot: int) -> int:
+        """The last digit of the number of memory file ``slot``, which the loop can source by itself."""
+        return self.private.files[slot] % 10
 
     def control(self, lines: bytes) -> bytes:
         """The content of a file for control lines."""
@@ -345,6 +354,7 @@ class BashDialect(_Dialect):
             b"shopt -s " + b" ".join(bash_options) if bash_options else b":",
             b"unset -v __holdfast $(compgen -e)",  # environment variables that are not in the dump had been unset
             dump,
+            b"unset -v __holdfast_" + old_token[:6],
             b"__holdfast=${OLDPWD-}",
             b'builtin cd -- "$PWD"',
             b"OLDPWD=$__holdfast; unset __holdfast",

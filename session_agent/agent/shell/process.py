@@ -16,6 +16,7 @@ from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch
 
+from .control import FileControl
 from .descriptors import open_descriptors
 from .driver import FED, FENCE, NUMBER_BYTES, OPENED, BashDialect, Dialect, Report, ReportReader, ShDialect
 from .output import remove_fifo
@@ -108,11 +109,14 @@ class ShellProcess:
         self._reports.begin()
         self.descriptors.output.direct(record.spool, record.notify)
         files = self.descriptors.files
-        slot = files.fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
-        lines = self.dialect.run(number, slot)
-        if not files.remain_valid_after(script, self.dialect):
-            lines += self._snapshot(number) + self.dialect.prompt()
-        self._write_control(lines)
+        text = self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag)
+        changes = not files.remain_valid_after(script, self.dialect)
+        if not changes and isinstance(self.descriptors.control, FileControl):
+            # It cannot return from the file, so that can report by itself: one file less to source for the shortest commands.
+            self._write_direct(files.fill(text + self.dialect.report(number)))
+        else:
+            lines = self.dialect.run(number, files.fill(text))
+            self._write_control(lines + self._snapshot(number) + self.dialect.prompt() if changes else lines)
         self._awaited = number
         return number
 
@@ -214,6 +218,15 @@ class ShellProcess:
                 self._unsent = True
                 self.kill()
         except BrokenPipeError:
+            self._unsent = True  # it has ended; ``_exited`` follows
+
+    def _write_direct(self, slot: int) -> None:
+        control, dialect = self.descriptors.control, self.dialect
+        assert isinstance(control, FileControl)
+        assert isinstance(dialect, BashDialect)
+        try:
+            control.write_digit(dialect.digit(slot), self.descriptors.files.descriptors[slot])
+        except OSError:
             self._unsent = True  # it has ended; ``_exited`` follows
 
     def _write_feed(self, lines: bytes) -> None:
