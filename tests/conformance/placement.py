@@ -1,6 +1,6 @@
 """The conformance suite of placement stores. Inherit from it and provide a `store` fixture with an empty store.
 
-Owns the contract of `gateway.placement.store.PlacementStore`. `tests/gateway/test_placement_redis.py` runs it on Redis.
+Owns the contract of `gateway.placement.store.PlacementStore`. `tests/gateway/placement/test_placement_redis.py` runs it on Redis.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 LONG = (
-    "gateway/test_redis_versions", "session_agent/shell/test_shell_cases", "faults/test_thousand", "kubernetes/test_scale",
+    "gateway/placement/test_redis_versions", "session_agent/shell/test_shell_cases", "faults/test_thousand", "kubernetes/test_scale",
     "e2e/test_timeouts", "wire/test_simulation", "e2e/test_shell_suite", "e2e/test_up_end", "e2e/test_up_restarts", "e2e/test_demo",
     "session_agent/commands/test_commands", "session_agent/commands/test_commands_trees", "session_agent/startup/test_shutdown",
     "regressions/test_e2b_1031", "package/", "node/", "faults/", "wire/", "sdk/", "contract/",

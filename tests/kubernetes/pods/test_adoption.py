@@ -27,9 +27,9 @@ from gateway.runtimes.kubernetes.pods.creation import PodCreation
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
 from tests.conformance.runtimes import order
+from tests.gateway.controller.test_controller_plan import GRACE, NOW, present, twice
+from tests.gateway.controller.test_controller_plan import record as a_record
 from tests.gateway.harness import SECRET, Served, serve
-from tests.gateway.test_controller_plan import GRACE, NOW, present, twice
-from tests.gateway.test_controller_plan import record as a_record
 from tests.support.kube.kubelet import Kubelet
 from tests.support.requires import requires
 from tests.support.until import until_async

@@ -19,9 +19,9 @@ from gateway.placement.errors import PlacementUnavailableError
 from gateway.placement.redis_connection import RedisConnection
 from gateway.placement.store import PlacementStore
 from gateway.settings import ControllerSettings, PlacementSettings
+from tests.gateway.controller.test_controller import add, becomes
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
-from tests.gateway.test_controller import add, becomes
 from tests.support.pace import Stopwatch
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

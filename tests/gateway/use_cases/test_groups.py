@@ -20,9 +20,9 @@ from gateway.placement import keys
 from gateway.placement.store import PlacementStore
 from gateway.runtimes import base
 from tests.gateway.checked import check
+from tests.gateway.controller.test_controller import FAST, add, becomes, running
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import BOB, MemoryRuntime, Served, serve
-from tests.gateway.test_controller import FAST, add, becomes, running
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 from tests.support.until import until_async

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gateway.test_unauthenticated import FLOOD_MOST, check, stack
+from tests.gateway.http.test_unauthenticated import FLOOD_MOST, check, stack
 from tests.support.bad_clients import KINDS
 from tests.support.requires import requires
 from tests.support.stack import Stack

@@ -14,9 +14,9 @@ from gateway.controller.workers import Workers
 from gateway.model.records import Cause, PlannedEnd, Record
 from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import EndAnnounced, SandboxEnded
+from tests.gateway.controller.test_controller import FAST, add, becomes
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
-from tests.gateway.test_controller import FAST, add, becomes
 from tests.support.requires import requires
 from tests.support.until import until_async
 

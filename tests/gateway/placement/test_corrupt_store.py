@@ -11,9 +11,9 @@ import redis
 from gateway.controller.loop import Controller
 from gateway.model.records import Tombstone
 from gateway.placement import keys
+from tests.gateway.controller.test_controller import FAST
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served
-from tests.gateway.test_controller import FAST
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 from tests.support.until import until_async
