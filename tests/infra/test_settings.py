@@ -16,6 +16,7 @@ NAME = re.compile(r"\bHOLDFAST_[A-Z0-9_]*[A-Z0-9]\b")
 INTERNAL = {
     "HOLDFAST_FAILED_STARTS",  # from the supervisor to the Procfile: failed starts of Redis in a row
     "HOLDFAST_REDIS_SOCKET",  # likewise: where its own Redis listens
+    "HOLDFAST_REPORT",  # from the grader of the recipes to the run of the tests: where its report goes
     "HOLDFAST_REDIS_PASSWORD",  # a Secret of the manifests, which put it into HOLDFAST_REDIS_URL
 }
 

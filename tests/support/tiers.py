@@ -30,7 +30,7 @@ SLOW = (
     "gateway/use_cases/test_images_real",
     "gateway/placement/test_placement_cluster",
     "gateway/controller/test_pools",
-    "gateway/test_redis_cluster_away",
+    "gateway/placement/test_redis_unreachable",
     "gateway/placement/test_redis_versions",
     "gateway/http/test_unauthenticated_all",
     "infra/test_acceptance",
