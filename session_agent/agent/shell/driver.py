@@ -29,6 +29,7 @@ NUMBER_BYTES = 4
 FEED_LINES = 8
 """How many lines wait on the standard input of bash. It reads them ahead, and needs one after each interrupt."""
 
+_NULL = b" </dev/null"
 _MOST_DIGITS = 18
 """Longest number in a report: a command that has found out the token can write anything."""
 
@@ -157,7 +158,7 @@ class _Dialect(ABC):
         self.inherited = inherited
         """The numbers that the shell is started with for its private descriptors."""
         self.token = os.urandom(8).hex().encode()
-        self._input = b" </dev/null"
+        self._input = _NULL
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
         self._set_terminal = b""
         if tty:  # each run opens the terminal again, so a program that makes its descriptor non-blocking affects no other run
@@ -283,6 +284,13 @@ class BashDialect(_Dialect):
             b'\\builtin test -z "${PS1-}" || \\builtin : "${PS1@P}"\n\\builtin test -z "${PS0-}" || \\builtin : "${PS0@P}"\n'
         )
         return step * _INNER_LINES, again * _OUTER_LINES, prompts
+
+    def shortest(self, text: bytes, number: int) -> bytes:
+        """``text`` of a run that cannot return from its file, with its report. The loop's standard input is ``/dev/null`` already."""
+        end = _NULL + self._streams
+        if text.endswith(end):
+            text = text[: -len(end)] + self._streams
+        return text + self.report(number)
 
     def digit(self, slot: int) -> int:
         """The last digit of the number of memory file ``slot``, which the loop can source by itself."""

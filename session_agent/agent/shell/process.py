@@ -111,9 +111,9 @@ class ShellProcess:
         files = self.descriptors.files
         text = self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag)
         changes = not files.remain_valid_after(script, self.dialect)
-        if not changes and isinstance(self.descriptors.control, FileControl):
+        if not changes and isinstance(self.dialect, BashDialect):
             # It cannot return from the file, so that can report by itself: one file less to source for the shortest commands.
-            self._write_direct(files.fill(text + self.dialect.report(number)))
+            self._write_direct(files.fill(self.dialect.shortest(text, number)))
         else:
             lines = self.dialect.run(number, files.fill(text))
             self._write_control(lines + self._snapshot(number) + self.dialect.prompt() if changes else lines)
