@@ -20,7 +20,7 @@ import orjson
 from holdfast_wire.errors import HoldfastError
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.turns import turns
+from gateway.turns import STEPS, turns
 
 from .connections import ConnectionLimits
 from .held_reading import HeldReading
@@ -43,10 +43,10 @@ _STALL_BYTES: Final = 32 * 1024
 _LINGER_S: Final = 2.0
 """How long a refused connection is still read; the bytes are discarded."""
 _PIECE_BYTES: Final = 1024
-"""Bytes that are parsed without a look at what they caused: at most 40 requests, of which all but the first have to wait."""
-_STEPS: Final = 512
-"""Heads and parts of bodies, weighted, that are parsed in one turn of the event loop: about a millisecond."""
-_HEAD_STEPS: Final = 16
+"""Bytes that are parsed without a look at what they caused: one head, or parts of a body and what follows it."""
+_PIECE_STEPS: Final = 4
+_HEAD_STEPS: Final = 128
+"""With the answer; a part of a body is one step."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -57,6 +57,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     limits = ConnectionLimits()
     """Of connections without a valid key; none unless the class comes from ``with_limits``."""
     flow: HeldReading
+    _with_key = False
+    """A request had a valid key."""
+    _group = ""
+    """Among connections without a valid key: those of one group wait for each other."""
     _address = ""
     """What the connection counts for in ``limits``; empty once a request had a valid key."""
     _stall_timer: asyncio.TimerHandle | None = None
@@ -67,7 +71,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """Received bytes that are not parsed yet; while there are any, nothing is read."""
     _turn_queued = False
     _steps = 0
-    """What was parsed in this turn; see ``_STEPS``."""
+    """What was parsed in this turn; see ``turns.STEPS``."""
     _in_message = False
     """The head of a request is complete, and its body is not."""
     _body_left = 0
@@ -93,6 +97,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = HeldReading(transport)
         self._address = self.limits.address_of(self.client[0] if self.client else None)
+        self._group = self._address or repr(self.client)
         if self.limits.enter(self, self._address):
             self._start_head_timer()
         else:
@@ -115,8 +120,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if not self._refused:
+        if self._refused:
+            return
+        if self._with_key or (not self._held and turns().has_room()):
             self._parse(self._held + data)
+        else:
+            self._held += data
+            self.flow.hold()
+            self._continue_soon()
 
     def send_400_response(self, msg: str) -> None:
         if self._fault is not None:
@@ -141,7 +152,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return True
 
     def authenticated(self) -> None:
-        """The request had a valid key: the connection counts no longer in ``limits``."""
+        """The request had a valid key: the connection counts no longer in ``limits``, and is served before those without one."""
+        self._with_key = True
         if self._address:
             self.limits.leave(self, self._address)
             self._address = ""
@@ -200,7 +212,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if self.pipeline and not self.transport.is_closing():
             self.server_state.total_requests += 1
-            turns().add(self._start_next)
+            self._in_turn(self._start_next)
             return
         super().on_response_complete()
         if self._held:
@@ -209,6 +221,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _start_next(self) -> None:
         """Serve the next of several pipelined requests: in turn, so that many of them delay no client that sends one after the other."""
         if self.pipeline and not self.transport.is_closing():
+            if not self._with_key:
+                turns().spend(_HEAD_STEPS)
             cycle, app = self.pipeline.pop()
             self.flow.resume_reading()
             self._start_asgi_task(cycle, app)
@@ -263,21 +277,37 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes) -> None:
         """Parse, until the rest has to wait: for the answers to the requests before it, for an upgrade, or for the other connections."""
         self._held, self._steps = b"", 0
+        try:
+            self._parse_pieces(data)
+        finally:
+            if not self._with_key:
+                turns().spend(self._steps)
+
+    def _parse_pieces(self, data: bytes) -> None:
         position, size = 0, len(data)
         while position < size:
-            if self.pipeline or self._stopped or self._steps > _STEPS:
+            follows = not self._in_message and self._serves
+            if follows or self._stopped or self._steps > STEPS:
                 self._held = data[position:]
                 self.flow.hold()
-                if not self.pipeline and not self._stopped:
+                if not follows and not self._stopped:
                     self._continue_soon()
                 return
-            position += self._feed(data[position : position + max(_PIECE_BYTES, self._body_left)])
+            self._steps += _PIECE_STEPS
+            position += self._feed(data[position : self._piece_end(data, position)])
             if self._refused or self.transport.is_closing():
                 return
             if self._leaves_http():
                 self._upgrade_by_messages(followed=position < size)
                 return
         self.flow.release()
+
+    def _piece_end(self, data: bytes, position: int) -> int:
+        """Where the next piece ends: with a head, so that the next one is not parsed before the answer, or with a body."""
+        if self._in_message:
+            return position + (self._body_left if self._body_left > 0 else _PIECE_BYTES)
+        end = data.find(b"\r\n\r\n", position, position + _PIECE_BYTES)
+        return end + 4 if end >= 0 else position + _PIECE_BYTES
 
     def _feed(self, piece: bytes) -> int:
         """Parse a piece; returns how many bytes of it were parsed."""
@@ -314,7 +344,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _continue_soon(self) -> None:
         if not self._turn_queued:
             self._turn_queued = True
-            turns().add(self._continue)
+            self._in_turn(self._continue)
+
+    def _in_turn(self, work: Callable[[], None]) -> None:
+        if self._with_key:
+            turns().add(work)
+        else:
+            turns().add_without_key(self._group, work)
 
     def _continue(self) -> None:
         self._turn_queued = False
@@ -398,6 +434,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._refused = True
+        self._steps += _HEAD_STEPS
         self._held = b""
         self.flow.hold()
         self._stop_head_timer()

@@ -1,4 +1,5 @@
-"""Clients without a key that misbehave: ``python -m tests.support.bad_clients KIND HOST PORT`` runs one kind until its input ends.
+"""Clients without a key that misbehave: ``python -m tests.support.bad_clients KIND HOST PORT SOURCE`` runs one kind, from the
+address SOURCE, until its input ends.
 
 Owns the kinds. Each opens ``CONNECTIONS`` connections and keeps them busy in its way; what the server closes is opened again. It prints one
 line when all have begun. Called by the suite of unauthenticated clients.
@@ -69,16 +70,14 @@ KINDS: dict[str, Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitabl
     "reads nothing": _reads_nothing,
     "leaves": _leaves,
 }
-FLOODS = ("upgrade heads", "pipelined heads")
-"""Kinds that keep the server busy with valid requests: others have to share the processor with a hundred connections."""
 SAMPLE = ("upgrade heads", "empty lines", "tiny chunks")
 
 
-async def _again(kind: str, host: str, port: int, begun: asyncio.Semaphore) -> None:
+async def _again(kind: str, host: str, port: int, source: str, begun: asyncio.Semaphore) -> None:
     first = True
     while True:
         with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port, local_addr=(source, 0))
             if first:
                 begun.release()
                 first = False
@@ -89,10 +88,10 @@ async def _again(kind: str, host: str, port: int, begun: asyncio.Semaphore) -> N
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _main(kind: str, host: str, port: int) -> None:
+async def _main(kind: str, host: str, port: int, source: str) -> None:
     begun = asyncio.Semaphore(0)
     async with asyncio.TaskGroup() as clients:
-        tasks = [clients.create_task(_again(kind, host, port, begun)) for _ in range(CONNECTIONS)]
+        tasks = [clients.create_task(_again(kind, host, port, source, begun)) for _ in range(CONNECTIONS)]
         for _ in tasks:
             await begun.acquire()
         print("begun", flush=True)
@@ -102,4 +101,4 @@ async def _main(kind: str, host: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(_main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
