@@ -87,6 +87,8 @@ class Engine:
         self._progressed = False
         self._cut_short = False
         """Whether the current attempt has less time than others, because the outage has nearly lasted its limit."""
+        self._attempt_ends = 0.0
+        """When the time of the current attempt is over."""
         self._latest: Verdict | None = None
         """Of the current outage."""
         self._woken = False
@@ -188,8 +190,8 @@ class Engine:
             self.fail(verdict.why)
             return None
         answered = websocket is not None and (websocket.open or (websocket.refusal is not None and websocket.refusal.status > 0))
-        if self._latest is not None and self._cut_short and not answered:
-            verdict = self._latest  # this attempt had too little time to show anything
+        if self._latest is not None and self._cut_short and not answered and now >= self._attempt_ends:
+            verdict = self._latest  # this attempt had too little time to show anything; one that failed earlier shows that nothing answers
         self._latest = verdict
         spent = now - self._down_since
         definite = verdict.not_holdfast and verdict.answered and not self.attached_once
@@ -219,7 +221,9 @@ class Engine:
             return limit_s
         left_s = self._down_since + self._outage_limit_s() - now
         self._cut_short = left_s < limit_s
-        return max(min(limit_s, left_s), 0.05)
+        limit_s = max(min(limit_s, left_s), 0.05)
+        self._attempt_ends = now + limit_s
+        return limit_s
 
     def may_wake(self) -> bool:
         """Another session was attached during a pause. Returns whether to try now, with short pauses again; at most once in an outage."""

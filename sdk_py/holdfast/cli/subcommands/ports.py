@@ -37,7 +37,7 @@ def _reverse(text: str) -> tuple[int, tuple[str, int]]:
     """The port in the sandbox, and the address of this machine's side. An IPv6 address is written in brackets."""
     inside, _, target = text.partition(":")
     host, _, local = target.rpartition(":")
-    local = local or inside
+    local = local if target else inside
     if not (inside.isdecimal() and local.isdecimal()) or not int(local):
         hint = "write holdfast port --reverse SANDBOX 8000, SANDBOX 8000:9000 or SANDBOX 8000:HOST:9000"
         raise UsageError("a reverse port must be written PORT, PORT:LOCAL or PORT:HOST:LOCAL", hint=hint)
