@@ -287,7 +287,7 @@ class AsyncFiles:
         source = local_path(local)
         if await run_blocking(source.is_dir):
             return await self._upload_tree(source, remote, user)
-        with await run_blocking(source.open, "rb") as file:
+        with await finished(source.open, "rb") as file:
             mode = None if await self._sandbox._fallback() else os.fstat(file.fileno()).st_mode & 0o777
             try:
                 return await self.write(remote, file, mode=mode, user=user)
@@ -309,7 +309,7 @@ class AsyncFiles:
     async def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
         """Send a tar stream, which the agent unpacks into a directory; returns the agent's counts."""
         with await self._open("upload", remote, user=user) as transfer:
-            while data := await run_blocking(next, pieces, b""):
+            while data := await finished(next, pieces, b""):
                 await transfer.write(data)
             await transfer.write(b"", eof=True)
             return await transfer.closed()

@@ -38,6 +38,7 @@ from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, shell_params, terminal_params
 from holdfast._results import CommandResult, SandboxInfo
 from holdfast._session_token import SessionToken
+from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
@@ -293,7 +294,11 @@ class AsyncSandbox(AsyncLifecycle):
         await self._attached()
         if limit_s is not None:
             await tunnel._until_served(limit_s)
-        await tunnel._listen(*place)
+        try:
+            await shielded(tunnel._listen, *place)  # asyncio's own function loses the socket of a listener whose start is cancelled
+        except Cancelled:
+            await tunnel.close()
+            raise
         self._resources.tunnels.add(tunnel)
         return tunnel
 

@@ -288,7 +288,7 @@ class Files:
         source = local_path(local)
         if run_blocking(source.is_dir):
             return self._upload_tree(source, remote, user)
-        with run_blocking(source.open, "rb") as file:
+        with finished(source.open, "rb") as file:
             mode = None if self._sandbox._fallback() else os.fstat(file.fileno()).st_mode & 0o777
             try:
                 return self.write(remote, file, mode=mode, user=user)
@@ -310,7 +310,7 @@ class Files:
     def _upload_archive(self, pieces: Iterator[bytes], remote: RemotePath, user: str | int | None = None) -> dict[str, Any]:
         """Send a tar stream, which the agent unpacks into a directory; returns the agent's counts."""
         with self._open("upload", remote, user=user) as transfer:
-            while data := run_blocking(next, pieces, b""):
+            while data := finished(next, pieces, b""):
                 transfer.write(data)
             transfer.write(b"", eof=True)
             return transfer.closed()

@@ -39,6 +39,7 @@ from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, shell_params, terminal_params
 from holdfast._results import CommandResult, SandboxInfo
 from holdfast._session_token import SessionToken
+from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
@@ -294,7 +295,11 @@ class Sandbox(Lifecycle):
         self._attached()
         if limit_s is not None:
             tunnel._until_served(limit_s)
-        tunnel._listen(*place)
+        try:
+            shielded(tunnel._listen, *place)  # asyncio's own function loses the socket of a listener whose start is cancelled
+        except Cancelled:
+            tunnel.close()
+            raise
         self._resources.tunnels.add(tunnel)
         return tunnel
 

@@ -60,6 +60,9 @@ class Tunnel:
         self._address = Address(*self._server.sockets[0].getsockname()[:2])
 
     def _accept(self, stream: Stream) -> None:
+        if self._closed:
+            stream.abort()
+            return
         self._streams.add(stream)  # not in the task, which ``close`` may cancel before it begins
         self._background.start(self._connected, stream, name="holdfast-tunnel")
 

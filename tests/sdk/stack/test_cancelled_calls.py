@@ -12,12 +12,13 @@ import functools
 import os
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from holdfast import AsyncSandbox, AsyncSandboxClient, HoldfastError
+from holdfast import AsyncSandbox, AsyncSandboxClient
 
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -28,9 +29,14 @@ Call = Callable[[], Awaitable[Any]]
 MOST_WAITS = 200
 
 
+ACTIONS: ContextVar[tuple[dict[int, Callable[[], object]], list[int]]] = ContextVar("ACTIONS")
+"""What to do at which wait, and the number of waits so far. A call that runs tasks of its own counts the waits in these."""
+
+
 @types.coroutine
-def interrupted(work: Awaitable[Any], actions: dict[int, Callable[[], object]], seen: list[int]) -> Generator[Any, Any, Any]:
-    """``await work``, with an action at some of its waits, which are counted in ``seen``."""
+def interrupted(work: Awaitable[Any]) -> Generator[Any, Any, Any]:
+    """``await work``, with an action at some of its waits."""
+    actions, seen = ACTIONS.get()
     steps = work.__await__()
     send, value = steps.send, None
     while True:
@@ -57,10 +63,12 @@ async def cancelled_at(call: Call, number: int, *, by: str, twice: bool) -> bool
         assert me is not None
         if by == "asyncio":
             actions: dict[int, Callable[[], object]] = {number: me.cancel, **({number + 1: me.cancel} if twice else {})}
-            await interrupted(call(), actions, seen)
+            ACTIONS.set((actions, seen))
+            await interrupted(call())
             return
         with anyio.CancelScope() as scope:
-            await interrupted(call(), {number: scope.cancel, **({number + 1: me.cancel} if twice else {})}, seen)
+            ACTIONS.set(({number: scope.cancel, **({number + 1: me.cancel} if twice else {})}, seen))
+            await interrupted(call())
 
     task = asyncio.create_task(run())
     try:
@@ -73,24 +81,6 @@ async def cancelled_at(call: Call, number: int, *, by: str, twice: bool) -> bool
     if not task.cancelled() and (why := task.exception()) is not None:
         raise why
     return seen[0] >= number
-
-
-async def cancelled_after(call: Call, delay_s: float, *, by: str, twice: bool) -> None:
-    """Cancel a call whose work is done by tasks of its own, after some time, with ``twice`` again at once."""
-
-    async def run() -> None:
-        me, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert me is not None
-        with anyio.CancelScope() as scope:
-            loop.call_later(delay_s, scope.cancel if by == "anyio" else me.cancel)
-            if twice:
-                loop.call_later(delay_s + 0.001, me.cancel)
-            await call()
-
-    async with asyncio.timeout(60):
-        await asyncio.wait([task := asyncio.create_task(run())])
-    if not task.cancelled() and (why := task.exception()) is not None:
-        raise why
 
 
 async def at_every_wait(call: Call, check: Callable[[], Awaitable[None]], *, by: str, twice: bool, first: int = 1, step: int = 1) -> int:
@@ -137,10 +127,14 @@ def creates(client: AsyncSandboxClient, stack: Any, labels: dict[str, str]) -> d
             await box.exec("true")
 
     async def mapped() -> None:
-        await client.map(one, range(4), concurrency=3, progress=False)
+        async def counted(_: int) -> None:
+            await interrupted(one())
+
+        await client.map(counted, range(4), concurrency=3, progress=False)
 
     async def reset() -> None:
         async with client.create_sandbox("host", labels=labels) as box:
+            await box.exec("true")
             await box.reset()
 
     async def grouped() -> None:
@@ -173,13 +167,7 @@ async def create_leaves_nothing(client: AsyncSandboxClient, stack: Any, name: st
                 await until_async(functools.partial(none, left), deadline_s=60, what="the group's sandboxes to be deleted")
         assert await left() == []
 
-    call = creates(client, stack, labels)[name]
-    if name == "mapped":
-        for delay_ms in range(0, 160, 8 * steps.get("step", 1)):
-            await cancelled_after(call, delay_ms / 1000, by=by, twice=twice)
-            await check()
-        return
-    assert await at_every_wait(call, check, by=by, twice=twice, **steps) >= 3
+    assert await at_every_wait(creates(client, stack, labels)[name], check, by=by, twice=twice, **steps) >= 3
 
 
 async def none(left: Callable[[], Awaitable[list[Any]]]) -> bool:
@@ -191,7 +179,7 @@ async def none(left: Callable[[], Awaitable[list[Any]]]) -> bool:
 async def test_a_sample_of_cancelled_creates_leaves_no_sandbox(
     aclient: AsyncSandboxClient, stack: Any, name: str, by: str, twice: bool
 ) -> None:
-    await create_leaves_nothing(aclient, stack, name, by, twice, first=2, step=4)
+    await create_leaves_nothing(aclient, stack, name, by, twice, first=2, step=1 if name == "one" else 5)
 
 
 @pytest.mark.slow
@@ -246,7 +234,7 @@ async def command_leaves_nothing(box: AsyncSandbox, name: str, by: str, twice: b
     call = commands(box, f"sleep {seconds}")[name]
     for number in range(steps.get("first", 1), MOST_WAITS, steps.get("step", 1)):
         reached = asyncio.create_task(cancelled_at(call, number, by=by, twice=twice))
-        done, _ = await asyncio.wait([reached], timeout=3.0)
+        done, _ = await asyncio.wait([reached], timeout=2.0)
         if not done:
             reached.cancel()
             await asyncio.wait([reached])
@@ -283,10 +271,8 @@ async def test_cancelled_transfers_leave_no_part(box: AsyncSandbox, tmp_path: Pa
     (source / "d" / "f").write_bytes(content)
 
     async def tunnel() -> None:
-        async with await box.tunnel(1) as address:
-            with contextlib.suppress(HoldfastError, OSError):
-                _, writer = await asyncio.open_connection(*address)
-                writer.close()
+        async with await box.tunnel(1):
+            await asyncio.sleep(0.001)  # without a connection: asyncio itself loses one that it accepts while a listener is closed
 
     async def watch() -> None:
         async with await box.files.watch("to") as watching:
