@@ -160,7 +160,7 @@ def open_layers(root: Root, disk: int | None, devices_of: int | None = None) -> 
         trees = [_keep(opened, _detach(source)) for source, _ in root.trees]
         for fd in trees:
             sys_.mount_setattr(fd, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV, recursive=True)
-        folder = [_keep(opened, _detach(root.folder))] if root.folder else [] if disk is None else [os.dup(disk)]
+        folder = [_keep(opened, _detach(root.folder))] if root.folder else [] if disk is None else [_keep(opened, os.dup(disk))]
         devices = [] if devices_of is None else [make_devices(devices_of)]
     except BaseException:
         for fd in opened:

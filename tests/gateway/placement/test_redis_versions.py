@@ -15,13 +15,13 @@ from holdfast_server.layout import TOP
 from tests.support.requires import unmet
 
 _SUITE = (
-    "test_placement_redis.py",
-    "test_placement_model.py",
-    "test_placement_cluster.py",
-    "test_wiped_store.py",
-    "test_corrupt_store.py",
-    "test_admission.py",
-    "test_groups.py",
+    "placement/test_placement_redis.py",
+    "placement/test_placement_model.py",
+    "placement/test_placement_cluster.py",
+    "placement/test_wiped_store.py",
+    "placement/test_corrupt_store.py",
+    "use_cases/test_admission.py",
+    "use_cases/test_groups.py",
 )
 _DEBIAN_PACKAGES = ("redis-server", "redis-tools", "libatomic1", "libjemalloc2", "liblzf1")
 """The program is in redis-tools, its name in redis-server; the libraries are those that a small installation lacks."""
