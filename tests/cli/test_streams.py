@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pty
+import re
 import subprocess
 import sys
 import tarfile
@@ -94,3 +95,18 @@ def test_a_split_sequence_is_filtered_as_a_whole_one(size: int) -> None:
     filter_ = TerminalFilter()
     got = b"".join(filter_.feed(data[at : at + size]) for at in range(0, len(data), size)) + filter_.end()
     assert got == b"a\x1b[1;31mb\\x1b[2J\x1b[Kc\\x1b\x1b[0md\\x1b" + b"[" * 40 + b"\\x1b[3"
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 1000])
+def test_control_characters_above_ascii_are_shown_as_text(piece: int) -> None:
+    """U+009B is a CSI: xterm and others obey it, in UTF-8 and as a single byte."""
+    harmless = "é À ß €\u00a0 日本語 😀 \x1b[31mred\x1b[0m".encode()
+    data = harmless + b" \xc2\x9b2J \x9b2J \xc2\x9d0;title\x07 \x1bc \xff\xe2\x82 \xf0\x9f\x98"
+    filter_ = TerminalFilter()
+    shown = b"".join(filter_.feed(data[at : at + piece]) for at in range(0, len(data), piece)) + filter_.end()
+    assert shown.startswith(harmless)
+    rest = shown[len(harmless) :]
+    assert rest.startswith(b" \\x9b2J \\x9b2J \\x9d0;title\x07 \\x1bc \xff\xe2")
+    assert b"\x1b" not in rest
+    assert not re.search("[\x80-\x9f]", shown.decode("utf-8", "replace"))
+    assert not re.search(rb"(?<![\xc0-\xf4\x80-\xbf])[\x80-\x9f]", shown)

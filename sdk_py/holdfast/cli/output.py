@@ -27,20 +27,24 @@ def escape(text: str) -> str:
     return "".join(c if c.isprintable() or c in _ALLOWED else c.encode("unicode_escape").decode() for c in text)
 
 
-def escape_bytes(data: bytes) -> bytes:
-    """Bytes for a terminal: escape characters are replaced by text, all other bytes are kept."""
-    return data.replace(b"\x1b", b"\\x1b")
-
-
-_SEQUENCE = rb"\x1b(?!\[[0-9;:]{0,32}[mK])"
-_UNFINISHED = rb"\x1b(?:\[[0-9;:]{0,32})?\Z"
+_COLOURS = rb"\x1b\[[0-9;:]{0,32}[mK]"
+_CHARACTERS = rb"\xc2[\xa0-\xbf]|[\xc3-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
+_CONTROLS = rb"\x1b|\xc2[\x80-\x9f]|[\x80-\x9f]"
+"""Escape characters and C1 control characters, such as CSI (U+009B), in UTF-8 or as single bytes."""
+_UNFINISHED = rb"(?:\x1b(?:\[[0-9;:]{0,32})?|[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z"
 """Compiled at their first use, because most commands print no output of a sandbox."""
 
 
-class TerminalFilter:
-    """Filters output for a terminal: colours and the erasing of a line are kept, every other escape character is replaced by text.
+def escape_bytes(data: bytes) -> bytes:
+    """``data`` with escape and C1 control characters as text. Complete characters of UTF-8 are kept."""
+    return re.sub(rb"(" + _CHARACTERS + rb")|" + _CONTROLS, _as_text, data)
 
-    A sequence may arrive in pieces: its beginning is held back until the rest has arrived or ``end`` is called.
+
+class TerminalFilter:
+    """Filters output for a terminal: colours and the erasing of a line are kept; every other escape character, and every control character
+    above U+007F, is replaced by text.
+
+    A sequence or character may arrive in pieces: its beginning is held back until the rest has arrived or ``end`` is called.
     """
 
     def __init__(self) -> None:
@@ -48,17 +52,24 @@ class TerminalFilter:
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that may be written now."""
-        if not self._held and b"\x1b" not in data:
+        if not self._held and data.isascii() and b"\x1b" not in data:
             return data
         data = self._held + data
         unfinished = re.search(_UNFINISHED, data)
         self._held = unfinished.group() if unfinished else b""
-        return re.sub(_SEQUENCE, rb"\\x1b", data[: len(data) - len(self._held)])
+        return re.sub(rb"(" + _COLOURS + rb"|" + _CHARACTERS + rb")|" + _CONTROLS, _as_text, data[: len(data) - len(self._held)])
 
     def end(self) -> bytes:
         """The bytes that were held back."""
         held, self._held = self._held, b""
         return escape_bytes(held)
+
+
+def _as_text(found: re.Match[bytes]) -> bytes:
+    """A control character as text; anything else as it is."""
+    if found.lastindex:
+        return found.group()
+    return b"\\x%02x" % found.group()[-1]
 
 
 def print_line(text: str) -> None:
