@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 
 import pytest
@@ -60,12 +60,15 @@ async def check(stack: Stack, kind: str) -> None:
     for _ in range(3):
         quiet = [max(found, _QUIET_LEAST_S) for found in await p99_s(port)]
         command = [sys.executable, "-m", "tests.support.bad_clients", kind, "127.0.0.1", str(port), _BAD]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as clients:
-            assert clients.stdin is not None
+        clients = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+        try:
             assert clients.stdout is not None
-            assert await asyncio.to_thread(clients.stdout.readline) == b"begun\n"
+            async with asyncio.timeout(60):
+                assert await clients.stdout.readline() == b"begun\n"
             kept, new = (found / before for found, before in zip(await p99_s(port), quiet, strict=True))
+        finally:
             clients.kill()
+            await clients.wait()
         ratios.append((kept, new))
         print(f"{kind}: p99 on an open connection {quiet[0] * 1000:.1f} ms, with bad clients {kept:.2f} times that")
         print(f"{kind}: p99 of new connections {quiet[1] * 1000:.1f} ms, with bad clients {new:.2f} times that")

@@ -85,6 +85,7 @@ async def test_an_upload_that_is_cancelled_while_the_disk_is_read_is_cancelled(
         upload = asyncio.create_task(client.get_sandbox("sb").files.upload(tmp_path, "/to"))
         await asyncio.to_thread(reading_disk.wait, 60)
         upload.cancel()
-        await asyncio.wait([upload])
+        await asyncio.sleep(0)  # the upload receives the cancellation; it ends once the read has returned
         go_on.set()
+        await asyncio.wait([upload])
         assert upload.cancelled()
