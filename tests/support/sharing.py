@@ -30,8 +30,8 @@ TOGETHER = ("package/",)
 """Folders whose files share something that is expensive to create."""
 _ALONE = "alone"
 _HANG_FACTOR = 2.5
-"""A worker ends once a test takes this many times its time limit. The limit raises an exception, once, in whatever code runs at that moment:
-a test whose clean-up hangs, or in which a task takes the exception for its own, would otherwise keep the whole run waiting."""
+"""A worker ends once a test takes this many times its time limit. The limit raises an exception, once, in whatever code runs at that
+moment: a test whose clean-up hangs, or in which a task takes the exception for its own, would otherwise keep the whole run waiting."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
