@@ -310,6 +310,7 @@ CASES: tuple[Case, ...] = (
     _case("function printf", "printf() { :; }; echo ok", stdout=b"ok\n", restarted=None),
     _case("function echo", "echo() { command printf 'mine\\n'; }; echo ok; unset -f echo", stdout=b"mine\n"),
     _case("function builtin", "builtin() { :; }; echo ok", stdout=b"ok\n", restarted=None, limit_s=60),
+    _case("status after function builtin", "builtin() { :; }; (exit 3)", exit_code=3, restarted=None, limit_s=60),
     _case("function command", "command() { :; }; echo ok", stdout=b"ok\n", restarted=None, limit_s=60),
     _case("alias eval", "alias eval='echo no' source='echo no' builtin='echo no' printf='echo no'", stdout=b""),
     _case(

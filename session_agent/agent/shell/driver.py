@@ -184,7 +184,11 @@ class _Dialect(ABC):
 
     def run(self, number: int, slot: int) -> bytes:
         """Control lines for a run whose text is in memory file ``slot``."""
-        return b"%s /proc/self/fd/%d\n" % (self._source, self.private.files[slot]) + self.report(number)
+        return b"%s /proc/self/fd/%d\n" % (self._source, self.private.files[slot]) + self._end(number)
+
+    def _end(self, number: int) -> bytes:
+        """The report of a run, as its last line."""
+        return self.report(number)
 
     def report(self, number: int) -> bytes:
         """Ask for a report."""
@@ -251,7 +255,7 @@ class BashDialect(_Dialect):
         self.first_digit = ring[0] % 10
         """The last digit of the number of the first file for control lines."""
         self._digit = b"__holdfast_" + self.token[:6]
-        """A variable, unset during runs."""
+        """A variable, unset during runs: the number of the next control lines, or number and status of the run that has just ended."""
         self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
         self._seen: set[int] = set()
 
@@ -268,7 +272,12 @@ class BashDialect(_Dialect):
 
     def feed_line(self) -> bytes:
         """A line on the standard input: read control lines until an interrupt. Its report has the status of what was interrupted."""
-        return self.report(FED)[:-1] + b"; \\builtin source /proc/self/fd/%d </dev/null\n" % self._outer
+        again = b"%s '%s%%s\\0' \"${%s-} $- ${PWD-}\"; " % (self._printf, self.token, self._digit)
+        return self.report(FED)[:-1] + b"; " + again + b"\\builtin source /proc/self/fd/%d </dev/null\n" % self._outer
+
+    def _end(self, number: int) -> bytes:
+        """With the status also in a variable: a function named ``builtin`` prevents the report, not an assignment. ``feed_line`` prints it."""
+        return b"%s=\"%d $?\"; %s '%s%%s\\0' \"$%s $- ${PWD-}\"\n" % (self._digit, number, self._printf, self.token, self._digit)
 
     def files(self) -> tuple[bytes, bytes, bytes]:
         """The contents of the last three private descriptors: the inner and the outer loop, and what runs the prompts.
@@ -290,7 +299,7 @@ class BashDialect(_Dialect):
         end = _NULL + self._streams
         if text.endswith(end):
             text = text[: -len(end)] + self._streams
-        return text + self.report(number)
+        return text + self._end(number)
 
     def digit(self, slot: int) -> int:
         """The last digit of the number of memory file ``slot``, which the loop can source by itself."""
