@@ -277,7 +277,7 @@ class BashDialect(_Dialect):
 
     def _end(self, number: int) -> bytes:
         """With the status also in a variable: a function named ``builtin`` prevents the report, not an assignment. ``feed_line`` prints it."""
-        return b"%s=\"%d $?\"; %s '%s%%s\\0' \"$%s $- ${PWD-}\"\n" % (self._digit, number, self._printf, self.token, self._digit)
+        return b'%s="%d $?"; %s \'%s%%s\\0\' "$%s $- ${PWD-}"\n' % (self._digit, number, self._printf, self.token, self._digit)
 
     def files(self) -> tuple[bytes, bytes, bytes]:
         """The contents of the last three private descriptors: the inner and the outer loop, and what runs the prompts.
