@@ -276,7 +276,7 @@ class BashDialect(_Dialect):
         return self.report(FED)[:-1] + b"; " + again + b"\\builtin source /proc/self/fd/%d </dev/null\n" % self._outer
 
     def _end(self, number: int) -> bytes:
-        """With the status also in a variable: a function named ``builtin`` prevents the report, not an assignment. ``feed_line`` prints it."""
+        """With the status in a variable, too, which ``feed_line`` prints: a function named ``builtin`` prevents the report only."""
         return b'%s="%d $?"; %s \'%s%%s\\0\' "$%s $- ${PWD-}"\n' % (self._digit, number, self._printf, self.token, self._digit)
 
     def files(self) -> tuple[bytes, bytes, bytes]:
