@@ -88,9 +88,15 @@ class AgentContext:
         self.settings = settings
         self.limits = limits or SandboxLimits()
         events = settings.cgroup_events_fds or (container_events() if settings.pod_uid else ())
-        self.groups = Groups(settings.cgroup_join_fds, events)
         namespace = CommandNamespace(settings.command_namespace_fd, settings.command_ids) if settings.command_namespace_fd >= 0 else None
-        forker = Forker(settings.cgroup_thread_fds, settings.cgroup_pids_fds, namespace, ulimits=settings.ulimits)
+        forker = Forker(
+            settings.cgroup_thread_fds,
+            settings.cgroup_pids_fds,
+            namespace,
+            rescue_fds=settings.cgroup_rescue_fds,
+            ulimits=settings.ulimits,
+        )
+        self.groups = Groups(settings.cgroup_join_fds, events, forker.placement)
         self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, forker=forker, sole=sole)
         self.tags = Tags()
         self.budget = Budget(spool_budget(self.limits, settings.memory_bytes))

@@ -30,8 +30,8 @@ class AgentSettings:
     ``given_home`` is the HOME in ``env`` if the container runtime set it, empty if the image or the sandbox's creator did.
     ``entrypoint`` is started with the agent. ``ulimits`` hold for every command. ``grace_s`` is how long a stopping agent goes on
     delivering results, ``stop_reason`` the reason that it reports. For ``cgroup_join_fds`` and ``cgroup_events_fds`` see ``cgroups``,
-    for ``cgroup_thread_fds`` and ``cgroup_pids_fds`` see ``fork``. ``command_namespace_fd`` is the user namespace of commands, -1 if
-    that is the agent's own; it has ``command_ids`` user and group ids.
+    for ``cgroup_thread_fds``, ``cgroup_pids_fds`` and ``cgroup_rescue_fds`` see ``crowding``. ``command_namespace_fd`` is the user
+    namespace of commands, -1 if that is the agent's own; it has ``command_ids`` user and group ids.
     """
 
     sandbox_id: str
@@ -52,6 +52,7 @@ class AgentSettings:
     cgroup_join_fds: tuple[int, ...] = ()
     cgroup_thread_fds: tuple[int, ...] = ()
     cgroup_pids_fds: tuple[int, ...] = ()
+    cgroup_rescue_fds: tuple[int, ...] = ()
     cgroup_events_fds: tuple[int, ...] = ()
     command_namespace_fd: int = -1
     command_ids: int = 0

@@ -244,6 +244,34 @@ def test_a_bomb_harms_only_its_own_sandbox(client: SandboxClient, neighbour: San
     pytest.fail(f"(slowest answer, the neighbour's p99, its p99 beside a harmless load), in seconds, of each measurement: {seen}")
 
 
+PYTHON_FORKS = "exec python3 -c 'import os\nwhile True:\n try: os.fork()\n except OSError: pass'"
+ANSWER_BESIDE_A_BOMB_S = 10.0
+COMMANDS_BESIDE_A_BOMB = 4
+
+
+@pytest.mark.parametrize("bomb", [FORK_BOMB.replace("sleep 2", "sleep 60"), PYTHON_FORKS], ids=["sh", "python"])
+@requires("cgroups", "root")
+@pytest.mark.alone
+def test_a_command_beside_a_fork_bomb_runs_and_can_kill_it(client: SandboxClient, bomb: str) -> None:
+    """The bomb has all memory, processor time and processes of the commands; a command that starts then has a reserve."""
+    with client.create_sandbox("host", memory="256Mi", cpu=1) as victim, victim.start(bomb, spool="tail"):
+
+        def processes() -> int:
+            return sum(entry.name.isdigit() for entry in victim.files.list("/proc"))
+
+        until(lambda: processes() > 300, deadline_s=60, what="the bomb to fill its sandbox")
+        for number in range(COMMANDS_BESIDE_A_BOMB):
+            answer = victim.exec(["echo", f"here {number}"], timeout=ANSWER_BESIDE_A_BOMB_S)
+            assert (answer.stdout, answer.timed_out) == (f"here {number}\n", False)
+
+        def is_killed() -> bool:
+            victim.exec("kill -9 -1", timeout=ANSWER_BESIDE_A_BOMB_S)
+            return processes() < 20
+
+        until(is_killed, deadline_s=60, what="the end of the bomb")
+        assert victim.exec("echo over").stdout == "over\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Paces:
     """Seconds, over the time that a command ran."""

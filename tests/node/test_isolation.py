@@ -170,6 +170,7 @@ async def test_no_descriptor_of_the_agent_leads_out_of_the_sandbox(client: NodeC
             *config.get("cgroup_events_fds", ()),
             *config.get("cgroup_thread_fds", ()),
             *config.get("cgroup_pids_fds", ()),
+            *config.get("cgroup_rescue_fds", ()),
         }
         assert allowed, f"descriptor {name} is {target}"
 

@@ -12,21 +12,28 @@ import asyncio
 import os
 from collections.abc import Sequence
 
+from .crowding import Placement
+
 
 class Groups:
-    """``join_fds`` are open ``cgroup.procs`` files of the commands' groups, ``events_fds`` open files with an ``oom_kill`` line."""
+    """``join_fds`` are open ``cgroup.procs`` files of the commands' groups, ``events_fds`` open files with an ``oom_kill`` line.
 
-    def __init__(self, join_fds: Sequence[int] = (), events_fds: Sequence[int] = ()) -> None:
+    ``placement`` decides where processes start.
+    """
+
+    def __init__(self, join_fds: Sequence[int] = (), events_fds: Sequence[int] = (), placement: Placement | None = None) -> None:
         self._join_fds = tuple(join_fds)
+        self._placement = placement or Placement()
         self._events_fds = tuple(events_fds)
 
     def join(self, pid: int) -> None:
         """Move a long-lived process (a shell or a terminal); processes that it starts later are members too.
 
         A move can wait 10 ms for the kernel, so it runs on a thread. One-off commands are not moved here: with cgroup v1 they move
-        themselves (``fork``), otherwise only the limits of the whole sandbox apply to them.
+        themselves (``fork``), otherwise only the limits of the whole sandbox apply to them. What started in the rescue group, because
+        the sandbox is crowded, is moved later (``processes``).
         """
-        if self._join_fds:
+        if self._join_fds and not self._placement.has_rescued:
             asyncio.get_running_loop().run_in_executor(None, self._join, pid)
 
     def oom_kills(self) -> int:

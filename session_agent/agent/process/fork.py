@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass, field, replace
 
+from .crowding import Placement
 from .privileges import CommandNamespace
 from .start_errors import CannotExecuteError, explain
 from .stub import Call, Report, assemble, execs, supported
@@ -29,8 +30,6 @@ _STUB_REFUSED_ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOENT, e
 """Errors where the kernel or a security policy forbids making a memory file that can be executed, or executing it."""
 _FIRST_HIGH_FD = 64
 """Temporary copies of descriptors get this number or a higher one, above most of those that a child is given."""
-_SPARE_PIDS = 16
-"""Processes that a command must still be able to start in the commands' group; if the group has fewer left it is not joined."""
 _MFD_EXEC = 0x10
 _REPORT_BYTES = 4096
 _REPORT_READS = 16
@@ -106,9 +105,8 @@ class Starting:
 class Forker:
     """Starts children.
 
-    ``task_fds`` are open ``tasks`` files of the commands' groups: a process that writes 0 to one moves itself into that group. ``pids_fds``
-    are the ``tasks``, ``pids.current`` and ``pids.max`` files of the group that limits the number of processes. ``namespace`` is the user
-    namespace of commands, if they have their own: then every child runs a stub, because only a process itself can enter a user namespace.
+    For ``task_fds``, ``pids_fds`` and ``rescue_fds`` see ``crowding.Placement``. ``namespace`` is the user namespace of commands, if they
+    have their own: then every child runs a stub, because only a process itself can enter a user namespace.
     """
 
     def __init__(
@@ -117,12 +115,12 @@ class Forker:
         pids_fds: Sequence[int] = (),
         namespace: CommandNamespace | None = None,
         *,
+        rescue_fds: Sequence[int] = (),
         ulimits: Ulimits | None = None,
     ) -> None:
+        self.placement = Placement(task_fds, pids_fds, rescue_fds)
         self._ulimits = ulimits or {}
         self._limits = tuple(ulimit_arguments(self._ulimits))
-        self._task_fds = tuple(task_fds)
-        self._pids_fds = tuple(pids_fds)
         self._namespace = namespace
         self._stubs = (bool(task_fds or ulimits) or namespace is not None) and supported()
         self._memory_flags = os.MFD_CLOEXEC | _MFD_EXEC
@@ -181,7 +179,7 @@ class Forker:
             os.set_blocking(report_read, False)
             lowest = max((2, *place)) + 1
             report_write = relocate(report_write, lowest)
-            tasks = [relocate(descriptor, lowest) for descriptor in self._groups_to_join()]
+            tasks = [relocate(descriptor, lowest) for descriptor in self.placement.choose()]
             user: _NamespaceUser | None = None
             entered = []
             if self._namespace is not None:
@@ -220,20 +218,6 @@ class Forker:
                 os.close(descriptor)
             if report_read >= 0:
                 os.close(report_read)
-
-    def _groups_to_join(self) -> tuple[int, ...]:
-        """The ``tasks`` files of the groups that a child joins. The group that limits processes is left out while it is almost full.
-
-        So the owner of a sandbox that is full of processes can still run commands in it. The outer group has a limit too.
-        """
-        if not self._pids_fds:
-            return self._task_fds
-        tasks, current, most = self._pids_fds
-        try:
-            full = int(os.pread(current, 32, 0)) + _SPARE_PIDS > int(os.pread(most, 32, 0))
-        except (OSError, ValueError):  # "max" where there is no limit
-            full = False
-        return self._task_fds if full else (*self._task_fds, tasks)
 
     def _memory_file(self) -> int:
         try:

@@ -30,6 +30,8 @@ Start = Callable[[Exception | None], None]
 
 _ZOMBIE_GRACE_S = 1.0
 """How long a dead child without an owner is left to other code of this process that may wait for it."""
+_RESCUE_S = 10.0
+"""How long a process stays outside the commands' groups after one was started there because the sandbox was crowded."""
 _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_RTTIME = 15
 _UNKNOWN_STATUS = 255 << 8
@@ -57,6 +59,7 @@ class Reaper:
         self._own_score_fd = -1
         self._own_score_adj = b"0"
         self._has_raised_priority = False
+        self._rescue_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: tuple[int, int] = (-1, -1)
 
@@ -91,6 +94,9 @@ class Reaper:
         if self._zombie_timer is not None:
             self._zombie_timer.cancel()
             self._zombie_timer = None
+        if self._rescue_timer is not None:
+            self._rescue_timer.cancel()
+            self._rescue_timer = None
         self._zombies.clear()
         for pid in list(self._starting):
             self._close_start(pid)
@@ -135,6 +141,8 @@ class Reaper:
                 self._set_own_score(self._own_score_adj)
         if self._has_raised_priority:
             _reset_priority(pid)
+        if self._forker.placement.has_rescued:
+            self._end_rescue_later()
         self._owners[pid] = on_exit
         if starting is not None:
             self._starting[pid] = (starting, on_start or _ignore_start)
@@ -264,6 +272,19 @@ class Reaper:
         if self._zombies:
             self._zombie_timer = loop.call_later(_ZOMBIE_GRACE_S, self._reap_zombies)
         self.reap()
+
+    def _end_rescue_later(self) -> None:
+        """Move the processes that started outside the commands' groups there, some time after the last of them has started."""
+        if self._rescue_timer is not None:
+            self._rescue_timer.cancel()
+        self._rescue_timer = self._running_loop().call_later(_RESCUE_S, self._end_rescue)
+
+    def _end_rescue(self) -> None:
+        self._rescue_timer = None
+        try:
+            self._running_loop().run_in_executor(None, self._forker.placement.end_rescue)
+        except RuntimeError:  # no thread can be started: the whole sandbox is at its limit of processes
+            self._end_rescue_later()
 
     def _open_own_score(self) -> None:
         if self._oom_score_adj is not None and self._own_score_fd < 0:

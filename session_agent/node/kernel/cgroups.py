@@ -3,8 +3,8 @@
 Owns one group per sandbox with a nested one for its commands, and their removal. The commands get the requested limit; the outer group's
 limit is larger by a small reserve, so a command that runs out of memory or processes does not end the agent, and code that has taken over
 the agent gains only the reserve. In v1, the agent and the commands have separate limits of CPU time: a fork bomb runs in the kernel, where
-an exhausted quota stops no process, so it would use up a shared quota and leave no time for the agent. Does not decide limits. Called by
-containers.py and sandboxes.py.
+an exhausted quota stops no process, so it would use up a shared quota and leave no time for the agent. A third group is for the commands
+that start while the sandbox is crowded with processes. Does not decide limits. Called by containers.py and sandboxes.py.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ _PERIOD_US = 100_000
 _READ_ONLY = sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV | sys_.MOUNT_ATTR_NOEXEC
 _COMMANDS = "commands"
 _AGENT = "agent"
+_RESCUE = "rescue"
+"""The group that a one-off command joins instead of the commands' while a fork bomb uses that up: it has a small CPU limit of its own."""
+_PARTS = ("", _AGENT, _RESCUE, _COMMANDS)
 _MAX_GROUPS = 4096
 _SOCKETS_LEAST, _SOCKETS_SHARE = 16 << 20, 4
 
@@ -60,7 +63,7 @@ class SandboxCgroup:
             os.mkdir(outer)
             if hierarchy.v2 and hierarchy.controllers:
                 sys_.write_file(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(hierarchy.controllers)))
-            for part in (_COMMANDS, _AGENT) if hierarchy.divided else (_COMMANDS,):
+            for part in (_COMMANDS, _AGENT, _RESCUE) if hierarchy.divided else (_COMMANDS,):
                 os.mkdir(f"{outer}/{part}")
             if hierarchy.v2:
                 # The agent may divide its part; the kernel memory of groups is not all counted.
@@ -84,7 +87,7 @@ class SandboxCgroup:
             if "cpu" in hierarchy.controllers and not v2:
                 try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
                 # Within the sandbox the agent has priority over all commands together.
-                for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
+                for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_RESCUE, RESERVE_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
                     sys_.write_file(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
                     try_write(f"{outer}/{part}/cpu.shares", str(shares))
 
@@ -109,24 +112,25 @@ class SandboxCgroup:
 
         They give no access to parent groups.
         """
-        joined, threads, pids = [], [], []
+        joined, threads, pids, rescue = [], [], [], []
         for hierarchy in self.hierarchies.limiting:
             commands = self._place(hierarchy, _COMMANDS)
             joined.append(f"{commands}/cgroup.procs")
-            if hierarchy.v2:
-                threads += [f"{commands}/cgroup.procs"] if hierarchy.controllers else []
-            elif "pids" in hierarchy.controllers:
-                pids = [f"{commands}/{name}" for name in ("tasks", "pids.current", "pids.max")]
-            else:
-                threads.append(f"{commands}/tasks")
+            name = "cgroup.procs" if hierarchy.v2 else "tasks"
+            if hierarchy.controllers:
+                threads.append(f"{commands}/{name}")
+                if hierarchy.divided:  # in the others it stays in the outer group
+                    rescue.append(f"{self._place(hierarchy, _RESCUE)}/{name}")
+            if "pids" in hierarchy.controllers:
+                pids = [f"{commands}/pids.current", f"{commands}/pids.max"]
         fds: dict[str, list[int]] = {}
         try:
             for name, mode, paths in (
                 ("cgroup_join_fds", os.O_WRONLY, joined),
                 ("cgroup_thread_fds", os.O_WRONLY, threads),
-                ("cgroup_pids_fds", os.O_WRONLY, pids[:1]),
-                ("cgroup_pids_fds", os.O_RDONLY, pids[1:]),
-                ("cgroup_events_fds", os.O_RDONLY, [path for part in ("", _AGENT, _COMMANDS) if (path := self._memory_events(part))]),
+                ("cgroup_pids_fds", os.O_RDONLY, pids),
+                ("cgroup_rescue_fds", os.O_RDWR, rescue),
+                ("cgroup_events_fds", os.O_RDONLY, [path for part in _PARTS if (path := self._memory_events(part))]),
             ):
                 for path in paths:
                     fds.setdefault(name, []).append(os.open(path, mode | os.O_CLOEXEC))
@@ -193,7 +197,7 @@ class SandboxCgroup:
     def remove(self) -> None:
         for path in self.paths:
             try:
-                for part in (_COMMANDS, _AGENT):
+                for part in (_COMMANDS, _AGENT, _RESCUE):
                     with contextlib.suppress(FileNotFoundError):
                         os.rmdir(f"{path}/{part}")
                 os.rmdir(path)

@@ -207,18 +207,18 @@ def test_a_failed_call_of_the_stub_is_reported(tasks: int, monkeypatch: pytest.M
     assert (error.code, "ioctl" in error.message) == ("spawn_failed", True)
 
 
-def test_a_command_still_runs_when_the_sandbox_is_at_its_process_limit(tasks: int, tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("pids", "current", "max")]
+def test_a_command_still_runs_when_the_sandbox_is_at_its_process_limit(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("commands", "rescue", "current", "max")]
     for file in files:
         file.touch()
-    pids = [os.open(file, os.O_RDWR) for file in files]
-    forker = Forker([tasks], pids)
-    for current, most, joins in (("5", "2048", True), ("2047", "2048", False), ("2047", "max", True)):
-        for file, text in zip(files, ("", current, most), strict=True):
+    commands, rescue, *pids = [os.open(file, os.O_RDWR) for file in files]
+    forker = Forker([commands], pids, rescue_fds=[rescue])
+    for current, most, joins in (("5", "2048", True), ("2047", "2048", False), ("100", "max", True), ("50", "64", False)):
+        for file, text in zip(files, ("", "", current, most), strict=True):
             file.write_text(text)
         assert run(forker, ["true"])[0] == 0
-        assert bool(files[0].read_text()) is joins
-    for descriptor in pids:
+        assert [bool(file.read_text()) for file in files[:2]] == [joins, not joins]
+    for descriptor in (commands, rescue, *pids):
         os.close(descriptor)
 
 
