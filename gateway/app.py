@@ -131,11 +131,23 @@ def _router(gateway: Gateway, faces: Sequence[Face]) -> Router:
     for face in sorted(faces, key=lambda face: (not face.host, not face.prefix)):
         own = _routes(gateway, face)
         if face.prefix:
-            own = [Mount(face.prefix, app=Router(own, redirect_slashes=False, default=_default))]
+            own = [Mount(face.prefix, app=_FaceRouter(face, own))]
         if face.host:
-            own = [Host(face.host, app=Router(own, redirect_slashes=False, default=_default))]
+            own = [Host(face.host, app=_FaceRouter(face, own))]
         routes += own
     return Router(routes, redirect_slashes=False, default=_default)
+
+
+class _FaceRouter(Router):
+    """The rows below a face's host or prefix. A request that none of them matches is refused in the face's form too."""
+
+    def __init__(self, face: Face, routes: Sequence[BaseRoute]) -> None:
+        super().__init__(routes, redirect_slashes=False, default=_default)
+        self._face = face
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_FACE] = self._face
+        await super().__call__(scope, receive, send)
 
 
 def _routes(gateway: Gateway, face: Face) -> list[BaseRoute]:

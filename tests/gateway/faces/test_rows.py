@@ -33,6 +33,8 @@ CLOSED = [pair for pair in ROWS if pair[1].scope != PUBLIC]
 STRANGER = "hf_" + "0" * 32
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "A" * 22 + "=="}
 
+PARAMETERS = {"sandbox_id": "sb-1", "job_id": "sb-1.j1", "name": "g1"}
+"""What stands for each parameter of a path or host: ada's resources, so that bob's request is refused for its owner."""
 BODIES: dict[str, Any] = {
     "/sandboxes/{sandbox_id}/lifetime": {"lifetime_s": 60},
     "/sandboxes/{sandbox_id}/exec": {"command": "true"},
@@ -87,14 +89,22 @@ def path_of(face: Face, row: Row) -> str:
     return f"{face.host}{face.prefix}{row.path}"
 
 
+def filled(path: str) -> str:
+    """A path or host with the value of each parameter."""
+    missing = set(re.findall(r"{(\w+)", path)) - PARAMETERS.keys()
+    assert not missing, (
+        f"add {missing} to PARAMETERS, with a resource of ada: bob is refused what does not exist, whether or not owners are compared"
+    )
+    return re.sub(r"{(\w+)(:path)?}", lambda found: PARAMETERS[found[1]], path)
+
+
 async def answer_of(served: Served, pair: tuple[Face, Row], key: str | None) -> tuple[int, str]:
     """The status and code of the answer to a request to the row; of a WEBSOCKET row the code of the error before it closes.
 
     The code is empty where the face's refusals are no problem documents.
     """
     face, row = pair
-    path = face.prefix + row.path.replace("{sandbox_id}", "sb-1").replace("{job_id}", "sb-1.j1").replace("{name}", "g1")
-    path = re.sub(r"{\w+(:path)?}", "x", path)
+    path = filled(face.prefix + row.path)
     headers = {"X-API-Key": key} if key else {}
     if row.method == WEBSOCKET:
         async with connect(f"ws{served.url.removeprefix('http')}{path}", additional_headers=headers, proxy=None) as socket:
@@ -102,10 +112,10 @@ async def answer_of(served: Served, pair: tuple[Face, Row], key: str | None) -> 
             await socket.wait_closed()
             assert socket.close_code == TABLE[code].close_code
             return TABLE[code].status, code
-    headers |= {"Host": re.sub(r"{\w+}", "x", face.host)} if face.host else {}
+    headers |= {"Host": filled(face.host)} if face.host else {}
     headers |= UPGRADE if row.upgrades else {}
     async with httpx.AsyncClient(base_url=served.url, headers=headers, trust_env=False) as client:
-        answer = await client.request(row.method, path, json=BODIES.get(row.path) if row.method in ("POST", "PUT") else None)
+        answer = await client.request(row.method, path, json=BODIES.get(path_of(*pair)) if row.method in ("POST", "PUT") else None)
     is_problem = answer.headers.get("content-type") == "application/problem+json"
     return answer.status_code, answer.json()["code"] if is_problem else ""
 
@@ -151,6 +161,12 @@ def test_every_exception_names_a_row() -> None:
     assert {path for _, path in rows} >= OTHERS.keys() | BODIES.keys()
 
 
+def test_a_path_has_a_value_for_each_parameter() -> None:
+    assert filled("/x/{sandbox_id}/{name:path}") == "/x/sb-1/g1"
+    with pytest.raises(AssertionError, match=r"no_such_name.* to PARAMETERS"):
+        filled("/x/{no_such_name}")
+
+
 @pytest.mark.parametrize("scope", [None, "", "everything", "read"])
 def test_a_row_without_a_scope_cannot_be_made(scope: Any) -> None:
     with pytest.raises(ValueError, match="needs a scope"):
@@ -191,15 +207,16 @@ async def test_a_face_has_its_host_its_prefix_and_its_refusals(served: Served) -
         assert (await hosted.get("/hello/you")).text == "hello {'box': 'b1', 'who': 'you'}"
         assert (await hosted.get("/secret")).text == "no: key_missing"
         assert (await hosted.get("/secret", headers={"X-API-Key": ADA})).text == "no: scope_missing", "admin is in no key by default"
-        assert (await hosted.get("/sandboxes")).status_code == 404, "a host has only the rows of its face"
+        assert (await hosted.get("/sandboxes")).text == "no: not_found", "a host has only the rows of its face"
         posted = await hosted.post("/hello/you")
-        assert (posted.status_code, posted.headers["allow"]) == (405, "GET, HEAD")
+        assert (posted.text, posted.headers["allow"]) == ("no: method_not_allowed", "GET, HEAD")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(watched), base_url="http://gateway") as plain:
         assert (await plain.get("/api/hello/me")).text == "hello {'who': 'me'}"
-        assert (await plain.get("/hello/me")).status_code == 404
+        assert (await plain.get("/api/sandboxes")).text == "no: not_found"
+        assert (await plain.get("/hello/me")).json()["code"] == "not_found"
         assert (await plain.get("/healthz")).status_code == 200
         assert (await plain.get("/healthz%0A")).status_code == 404
-    assert seen == [200, 418, 418, 404, 405, 200, 404, 200, 404]
+    assert seen == [200, 418, 418, 418, 418, 200, 418, 404, 200, 404]
 
 
 async def test_scopes_and_ids_are_columns_of_the_keys_file(tmp_path: Any) -> None:
