@@ -75,7 +75,7 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("sandbox_failed", 409, 4410, "SandboxLostError", False, "infrastructure",
        "the reason states why; create a new sandbox once that is fixed"),
     _K("image_not_found", 404, 0, "ImageNotFoundError", False, "caller",
-       "check the name; fetch it with `holdfast image pull NAME`, or bring it with `holdfast image import FILE NAME`"),
+       "`holdfast image list` shows those that are there; add it with `holdfast image pull NAME` or `holdfast image import FILE NAME`"),
     _K("image_in_use", 409, 0, "ConflictError", True, "caller", "delete the sandboxes that use it first"),
     _K("image_invalid", 422, 0, "InvalidArgumentError", False, "caller",
        "give an OCI layout, a docker or OCI archive, a root file system tar, or a root directory"),

@@ -23,6 +23,7 @@ from holdfast import (
     InvalidArgumentError,
     Sandbox,
     SandboxClient,
+    ServiceUnavailableError,
 )
 
 from tests.e2e.error_checks import assert_problem, is_clear
@@ -63,7 +64,8 @@ def test_no_key(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1", "nonsense", "http://", "http://[::1", "http://127.0.0.1:99999", 7, ""])
-def test_bad_address(url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_address(url: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # a `make up` leaves the address and key of its stack in the checkout
     for name in ("HOLDFAST_URL", "SANDBOX_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigurationError, match=r"the service URL is malformed|must be strings|no Holdfast service is configured"):
@@ -80,6 +82,7 @@ def test_no_service_at_the_address(stack: Stack) -> None:
         ):
             client.list_sandboxes()
     assert refused.value.retryable
+    assert type(refused.value) is ServiceUnavailableError, "a traceback shows the class that a program can catch"
     is_clear(refused.value)
 
 

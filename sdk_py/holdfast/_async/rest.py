@@ -89,7 +89,7 @@ class AsyncRest:
                     retry.reached = True
                     return answer
             except UnreachableError as lost:
-                failure = Failure(lost, again=True, reached=lost.reached)
+                failure = Failure(lost.public(), again=True, reached=lost.reached)
             pause_s = retry.pause_s(failure, sent, time.monotonic(), restarting=self._answered)
             if pause_s is None:
                 raise failure.why

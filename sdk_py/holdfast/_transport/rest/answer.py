@@ -63,9 +63,13 @@ _NOT_HOLDFAST = "is this the address of a Holdfast service?"
 
 
 class UnreachableError(ServiceUnavailableError):
-    """There was no answer. ``reached``: the request may have been read before the connection broke."""
+    """There was no answer. ``reached``: the request may have been read before the connection broke. ``public`` is what callers get."""
 
     reached = False
+
+    def public(self) -> ServiceUnavailableError:
+        """The same error without the class of this module, whose name a traceback would show."""
+        return ServiceUnavailableError(self.code, self.message)
 
 
 class LocalFailureError(Exception):

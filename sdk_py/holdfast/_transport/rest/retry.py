@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from holdfast._options import Options
-from holdfast._transport.rest.answer import Failure, UnreachableError
+from holdfast._transport.rest.answer import Failure
 from holdfast._transport.session.policy import Backoff
 
 MARGIN_S = 15.0
@@ -69,7 +69,7 @@ class Retry:
             self._failures = 0
         elif end is None or failure.after_s <= 0:
             self._failures += 1
-        away = restarting and isinstance(failure.why, UnreachableError) and now < self._restart_end
+        away = restarting and failure.why.code == "service_unreachable" and now < self._restart_end
         if self._failures >= ATTEMPTS and not away:
             return None
         pause_s = self._backoff.delay_s(failure.after_s)
