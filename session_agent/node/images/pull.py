@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,8 @@ _TIMEOUT_S: Final = 1800
 _START_S: Final = 30.0
 _MOST_OUTPUT = 500
 """Characters of skopeo's messages that are shown, the last ones."""
+_LOGGED: Final = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
+"""The text in a line of skopeo's log."""
 _MODULE: Final = "session_agent.node.images.fetch_process"
 LAYOUT: Final = "image"
 """The OCI layout in the directory of a pull."""
@@ -118,6 +121,8 @@ def _failure(name: str, problem: str, refusal: str, *, too_large: bool) -> Holdf
     if too_large:
         return HoldfastError("image_invalid", f"cannot pull {name}: it is too large")
     code = "image_not_found" if "manifest unknown" in problem or "not found" in problem else "image_pull_failed"
+    if logged := _LOGGED.findall(problem):
+        problem = logged[-1].replace('\\"', '"')
     return HoldfastError(code, f"cannot pull {name}: {problem}", reason="image-pull")
 
 

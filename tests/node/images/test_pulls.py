@@ -103,6 +103,19 @@ async def test_a_cancelled_pull_leaves_nothing(served: Registry, tmp_path: Path)
 
 
 @pulls
+async def test_the_error_of_a_failed_pull_is_a_message_not_a_line_of_a_log(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        host = f"localhost:{closed.getsockname()[1]}"
+        with pytest.raises(HoldfastError) as failed:
+            await opened(tmp_path, host).pull(f"{host}/tool")
+    assert failed.value.code == "image_pull_failed"
+    assert f"{host}/v2/" in failed.value.message
+    assert "level=" not in failed.value.message
+    assert '\\"' not in failed.value.message
+
+
+@pulls
 @requires("root")
 async def test_a_redirect_to_this_machine_is_refused(served: Registry, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as inside:
