@@ -120,9 +120,12 @@ class CommandResult:
     streams: Mapping[int, StreamCount] = field(default_factory=dict, hash=False)
     """For stdout (1) and stderr (2): how many bytes the command wrote, and their SHA-256."""
     shell_restarted: bool = False
-    """Whether the living shell had to be rebuilt."""
+    """Whether the living shell had to be rebuilt, in a new process that loaded its state; ``lost`` names what it could not load."""
     cwd: str | None = None
     """The living shell's directory afterwards."""
+    lost: tuple[str, ...] = ()
+    """With ``shell_restarted``: what of its state the living shell does not have any more, such as ``function f``, ``variable BIG``,
+    ``directory /gone`` or ``the whole state``; at most 101 names. Jobs, open descriptors, limits and ``$@`` are never kept or named."""
 
     @property
     def stdout(self) -> str:
@@ -154,6 +157,8 @@ class CommandResult:
     def __repr__(self) -> str:
         parts = [f"exit_code={self.exit_code}", f"stdout={_shown(self.stdout_bytes)}", f"stderr={_shown(self.stderr_bytes)}"]
         parts += [name for name in ("timed_out", "truncated", "shell_restarted") if getattr(self, name)]
+        if self.lost:
+            parts.append(f"lost={list(self.lost)}")
         if self.cause:
             parts.append(f"cause={self.cause.reason}")
         return f"CommandResult({', '.join(parts)}, duration_s={self.duration_s:.3f})"

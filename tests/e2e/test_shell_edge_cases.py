@@ -23,6 +23,15 @@ def test_the_output_of_an_exit_trap_belongs_to_the_command_that_ends_the_shell(s
     assert shell.run("exit 6").stdout == "later\n"
 
 
+def test_a_result_names_what_a_rebuilt_shell_has_lost(shell: Shell) -> None:
+    shell.run("cd /usr; X=5; bad() { case $1 in (esac) :;; esac; }; PWD=/nonsense")
+    result = shell.run("exit 3")
+    lost = ("functions",) if shell.kind == "sh" else ("function bad",)
+    assert (result.shell_restarted, result.lost, result.cwd) == (True, lost, "/usr")
+    after = shell.run("echo $X")
+    assert (after.stdout, after.shell_restarted, after.lost) == ("5\n", False, ())
+
+
 def test_prompts_are_not_part_of_the_output(shell: Shell) -> None:
     shell.run("PROMPT_COMMAND='echo prompted'; PS1=prompt")
     assert shell.run("echo a").stdout == "a\n"

@@ -59,6 +59,7 @@ EXAMPLES: list[tuple[Frame, int]] = [
     (Output(9, 2, b""), 7),
     (Gap(10, 1, 4096), 9),
     (Exited(11, "c1", {"exit_code": 0, "signal": None, "streams": {1: [6, 0, "ab"], 2: [0, 0, "cd"]}}), 8),
+    (Exited(11, "c2", {"exit_code": 3, "shell": {"cwd": "/usr", "restarted": True, "restored": True, "lost": ["function f"]}}), 9),
     (Closed(12, {"size": 3}), 4),
     (Failed(13, {"code": "file_not_found", "message": "no such file"}), 0),
     (Accepted(2**31, 14, {"peer": ["127.0.0.1", 50000]}), 0),

@@ -17,7 +17,7 @@ from session_agent.agent.process.fork import Launch, Stdio
 from .control import RING_FILES, FileControl, LineControl, text_file
 from .driver import SH_FEED, BashDialect, Dialect
 from .output import RunOutput
-from .state_files import StateFiles
+from .state.files import StateFiles
 from .terminal import ShellTerminal
 
 

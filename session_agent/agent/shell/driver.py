@@ -1,10 +1,10 @@
 """The protocol between the agent and a living shell: control lines for bash and POSIX sh, and the reports that they print.
 
-Owns the text of the control lines, quoting, and parsing of reports and snapshots; no descriptor and no process. Control lines arrive on
-descriptors of their own (``control``), not on the standard input, which prompts and traps may read. Each run is a file that the shell
-sources (so that ``return``, line numbers and interrupts work as in a script and job notices are not printed); the file evaluates the
-command with reopened streams and all private descriptors closed. Reports go to the shell's own standard output, which commands do not
-inherit. Reasons and alternatives: ``infra/decisions/0005-living-shell.md`` and ``0070-control-lines-of-a-shell.md``.
+Owns the text of the control lines and parsing of reports; no descriptor and no process. ``state`` has the texts that print and restore a
+state. Control lines arrive on descriptors of their own (``control``), not on the standard input, which prompts and traps may read. Each run
+is a file that the shell sources (so that ``return``, line numbers and interrupts work as in a script and job notices are not printed); the
+file evaluates the command with reopened streams and all private descriptors closed. Reports go to the shell's own standard output, which
+commands do not inherit. Reasons and alternatives: ``infra/decisions/0005-living-shell.md`` and ``0070-control-lines-of-a-shell.md``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import NamedTuple
 from holdfast_wire.records import dataclass
 
 from .control import RING_FILES
+from .state import bash, posix
+from .state.bash import quote
+from .state.saved import SavedState
 
 OPENED = 1 << 40
 """Added to a run's number in the report that the shell has opened the run's standard input."""
@@ -33,16 +36,8 @@ _NULL = b" </dev/null"
 _MOST_DIGITS = 18
 """Longest number in a report: a command that has found out the token can write anything."""
 
-_OPTION_LINE = re.compile(rb'^declare -r(?:x)? (SHELLOPTS|BASHOPTS)="([a-z0-9_:-]*)"$', re.MULTILINE)
-_BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
-_PLAIN_REST = re.compile(rb"umask [0-7]+\n")
-_INTERFERING = re.compile(
-    rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|\S+ SHELLOPTS=\S*(?:allexport|keyword|posix|xtrace))", re.MULTILINE
-)
-"""Variables that bash expands at its prompt, and options that make arguments assignments, builtins assign, or expand PS4."""
 _DOUBLE_FREE = re.compile(rb"\beval: line \d+: unexpected EOF while looking for matching `\)'\n\Z")
 """Bash 5.2 prints this for an unterminated `$(` or `<(`. It frees some memory twice then, possibly during a later run."""
-_NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"noexec", b"onecmd"})
 _RESCUED = b"builtin command eval source printf unset return set exec trap declare alias umask"
 
 
@@ -136,11 +131,6 @@ def _parse(record: bytes) -> Report | None:
     return Report(int(fields[0]), int(fields[1]), fields[2].decode("ascii", "replace"), fields[3].decode("utf-8", "replace"))
 
 
-def quote(text: bytes) -> bytes:
-    """``text`` quoted as one word, for any shell."""
-    return b"'" + text.replace(b"'", b"'\\''") + b"'"
-
-
 class _Dialect(ABC):
     """What the dialects share: runs, reports and dumps."""
 
@@ -215,10 +205,13 @@ class _Dialect(ABC):
         """Remove functions that have replaced what control lines use."""
         return self._rescue
 
-    def load(self, number: int, slot: int) -> bytes:
-        """Control lines that load the state in memory file ``slot`` and report."""
-        source = b"%s /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % (self._source, self.private.files[slot])
-        return source + self._loaded + self.report(number)
+    def load(self, slot: int) -> bytes:
+        """Control lines that load the state in memory file ``slot``."""
+        return b"%s /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % (self._source, self.private.files[slot]) + self._loaded
+
+    @abstractmethod
+    def restore(self, state: SavedState) -> bytes:
+        """The text of the memory file that restores ``state`` in a new shell."""
 
     @abstractmethod
     def _evaluate(self, script: bytes) -> bytes:
@@ -336,12 +329,8 @@ class BashDialect(_Dialect):
         return run if tag is None else b"\\builtin ulimit -SR %d\n" % tag + run
 
     def is_plain(self, dump: bytes) -> bool:
-        variables, _, rest = dump.partition(b"\n#%s rest\n" % self.token)
-        return (
-            _PLAIN_REST.fullmatch(rest.removesuffix(b"trap -- %s EXIT\n" % self._exit_action())) is not None
-            and b'\ndeclare -- PS1=""\ndeclare -- PS2=""\n' in variables
-            and _INTERFERING.search(variables) is None
-        )
+        own_trap = b"trap -- %s EXIT\n" % self._exit_action()
+        return bash.is_plain(dump, b"\n#%s functions\n" % self.token, own_trap)
 
     def may_crash_after(self, stderr: bytes) -> bool:
         return _DOUBLE_FREE.search(stderr[-200:]) is not None
@@ -361,33 +350,11 @@ class BashDialect(_Dialect):
                 self._seen.add(descriptor)  # a descriptor that is opened like this is not close-on-exec
         return b"\\exec%s\n\\exec%s\n" % (old, new) + self.report(number)
 
-    def restore(self, dump: bytes, old_token: bytes) -> bytes:
-        """The text of the memory file that restores the state ``dump`` in a new shell."""
-        options = {name: value.split(b":") for name, value in _OPTION_LINE.findall(dump)}
-        shell_options = [o for o in options.get(b"SHELLOPTS", []) if o and o not in _NEVER_RESTORED]
-        bash_options = [o for o in options.get(b"BASHOPTS", []) if o and o != b"expand_aliases"]
-        lines = [
-            b"for __holdfast in ${BASHOPTS//:/ }; do shopt -u $__holdfast; done",
-            b"shopt -s " + b" ".join(bash_options) if bash_options else b":",
-            b"unset -v __holdfast $(compgen -e)",  # environment variables that are not in the dump had been unset
-            dump,
-            b"unset -v __holdfast_" + old_token[:6],
-            b"__holdfast=${OLDPWD-}",
-            b'builtin cd -- "$PWD"',
-            b"OLDPWD=$__holdfast; unset __holdfast",
-        ]
-        if old_token in dump.partition(b"\n#%s rest\n" % old_token)[2]:
-            lines.append(self.exit_trap())
-        lines += [b"set +o " + option for option in _BASH_DEFAULT_ON if option not in shell_options]
-        lines.append(b"shopt -s expand_aliases")
-        lines += [b"set -o " + option for option in shell_options]
-        return b"\n".join(lines) + b"\n"
+    def restore(self, state: SavedState) -> bytes:
+        return bash.restore(state, self._digit, self.exit_trap())
 
     def _state(self) -> bytes:
-        # If a builtin was disabled the mask is printed twice, which ``is_plain`` does not accept.
-        mask = b"\\builtin umask -p; "
-        others = b"\\builtin declare -f; \\builtin alias -p || %s%s\\builtin trap -p || %s" % (mask, mask, mask)
-        return b"\\builtin declare -p; " + self._mark(b"rest") + others
+        return bash.print_state(self._mark(b"functions"))
 
 
 class ShDialect(_Dialect):
@@ -436,46 +403,11 @@ class ShDialect(_Dialect):
             new += b" %d<%s" % (self.private.err, quote(err))
         return b"\\exec%s; " % new + self.report(number)
 
-    def restore(self, dump: bytes, old_token: bytes) -> bytes:
-        """The text of the memory file that restores the state ``dump`` in a new shell."""
-        trap = self.exit_trap() if old_token in dump else b""
-        dump, _, rest = dump.partition(b"\n#%s alias\n" % old_token)
-        aliases, _, mask = rest.partition(b"\n#%s umask\n" % old_token)
-        dump += b"\n" + _prefix_words(aliases, b"alias ") + b"\numask " + (mask.strip() or b"022")
-        return dump + b'\n__holdfast=${OLDPWD-}\ncd -- "$PWD"\nOLDPWD=$__holdfast; unset __holdfast\n' + trap
+    def restore(self, state: SavedState) -> bytes:
+        return posix.restore(state, self.exit_trap())
 
     def _state(self) -> bytes:
-        return (
-            b"\\set; \\export -p; \\readonly -p; " + self._mark(b"alias")[:-2] + b"; \\alias; " + self._mark(b"umask")[:-2] + b"; \\umask; "
-        )
+        return posix.print_state(self._mark(b"alias"), self._mark(b"others"))
 
 
 Dialect = BashDialect | ShDialect
-
-
-def _prefix_words(text: bytes, prefix: bytes) -> bytes:
-    """``prefix`` before every line that does not begin inside quotes."""
-    lines: list[bytes] = []
-    open_quote = 0
-    for line in text.split(b"\n"):
-        lines.append((prefix if line and not open_quote else b"") + line)
-        for byte in line:
-            if open_quote:
-                open_quote = 0 if byte == open_quote else open_quote
-            elif byte in b"'\"":
-                open_quote = byte
-    return b"\n".join(lines)
-
-
-def cut_snapshot(data: bytes, token: bytes, number: int) -> bytes | None:
-    """The dump of run ``number`` in the content of a memory file, None if it is missing or incomplete."""
-    end = data.find(b"\n#%s end %d\n" % (token, number))
-    return data[:end] if end >= 0 else None
-
-
-def cut_exit_snapshot(data: bytes, token: bytes) -> bytes | None:
-    """The dump that an ending shell wrote by its exit trap, None if it is missing or incomplete."""
-    begin_mark, end_mark = b"\n#%s exit-begin\n" % token, b"\n#%s exit-end\n" % token
-    end = data.rfind(end_mark)
-    begin = data.rfind(begin_mark, 0, end)
-    return data[begin + len(begin_mark) : end] if 0 <= begin < end else None

@@ -1,6 +1,6 @@
 """One process of a living shell: the control lines that it is sent, and the reports that it prints.
 
-``driver`` has the text of the control lines, ``descriptors`` the pipes, ``state_files`` the files for scripts and state, ``output`` or
+``driver`` has the text of the control lines, ``descriptors`` the pipes, ``state`` the files for scripts and the saved state, ``output`` or
 ``terminal`` the output of runs. ``shell`` decides what follows from a report or from the end of the process.
 """
 
@@ -11,6 +11,8 @@ import resource
 import signal
 from typing import Protocol
 
+from holdfast_wire.paths import wire
+
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.output.records import Record
@@ -20,6 +22,7 @@ from .control import FileControl
 from .descriptors import open_descriptors
 from .driver import FED, FENCE, NUMBER_BYTES, OPENED, BashDialect, Dialect, Report, ReportReader, ShDialect
 from .output import remove_fifo
+from .state.saved import SavedState
 from .terminal import ShellTerminal
 
 _STATUS_BYTES = 4096
@@ -66,6 +69,8 @@ class ShellProcess:
         """Whether it was killed or takes no control lines any more."""
         self.may_crash = False
         """Whether a run has left it in a condition in which it may crash. Its state can still be saved; it gets no other run."""
+        self.changes = True
+        """Whether the last run may have changed the state."""
         self._awaited = 0
         """The number of the report that is awaited, 0 for none."""
         self._new_pipes: dict[int, list[str]] = {}
@@ -118,6 +123,7 @@ class ShellProcess:
             lines = self.dialect.run(number, files.fill(text))
             self._write_control(lines + self._snapshot(number) + self.dialect.prompt() if changes else lines)
         self._awaited = number
+        self.changes = changes
         return number
 
     def _next_number(self) -> int:
@@ -160,21 +166,40 @@ class ShellProcess:
         """Write the state again: an interrupt may have cut the last snapshot short."""
         self._write_control(self._snapshot(self.number))
 
-    def load(self, dump: bytes, token: bytes) -> None:
-        """Load the state ``dump`` of another process, and report."""
+    def load(self, state: SavedState) -> None:
+        """Load the state of another process, write the own one, and report."""
         number = self._next_number()
         self._runs, self._broken_off = False, None
-        slot = self.descriptors.files.fill(self.dialect.restore(dump, token))
-        self._write_control(self.dialect.load(number, slot) + self._snapshot(number))
+        slot = self.descriptors.files.fill(self.dialect.restore(state))
+        self._write_control(self.dialect.load(slot) + self._snapshot(number) + self.dialect.report(number))
         self._awaited = number
+
+    @property
+    def was_broken_off(self) -> bool:
+        """Whether an error has ended what was reported last before its end."""
+        return self._broken_off is not None
 
     def has_snapshot(self) -> bool:
         """Whether the snapshot after the last run that may have changed the state is complete."""
         return self.descriptors.files.is_written(self.dialect.token)
 
-    def state(self) -> tuple[bytes, bytes] | None:
-        """The newest complete snapshot and the token in its marks."""
-        return self.descriptors.files.state(self.dialect.token)
+    def state(self) -> SavedState | None:
+        """The newest complete snapshot."""
+        return self.descriptors.files.state(self.dialect)
+
+    def directory(self, claimed: str) -> str:
+        """The directory of the process. ``claimed``, the value of PWD, is its name if it leads there: PWD may have any value."""
+        try:
+            link = f"/proc/{self.pid}/cwd"
+            path = wire(os.readlink(link))
+            if claimed in (path, path.removesuffix(" (deleted)")):
+                return claimed
+        except OSError:  # it has ended
+            return claimed
+        try:
+            return claimed if claimed.startswith("/") and os.path.samefile(claimed, link) else path
+        except (OSError, ValueError):  # there is no such directory
+            return path
 
     @property
     def opening_pipes(self) -> bool:

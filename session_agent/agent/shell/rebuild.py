@@ -1,7 +1,7 @@
 """Starting the processes of a living shell: the first one, and a new one that loads the state of a process that was lost.
 
-Owns how often that is tried, and whether the next result reports the rebuild. ``shell`` decides when a process is lost, and finishes the
-run that was in it; ``retry`` limits how long the new process may take to load the state.
+Owns how often that is tried, what could not be loaded, and whether the next result reports the rebuild. ``shell`` decides when a process is
+lost, and finishes the run that was in it; ``retry`` limits how long the new process may take to load the state.
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.fork import Launch
 
 from .process import ShellProcess
+from .state.saved import EVERYTHING, SavedState, label, shown
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
 _MAX_ATTEMPTS = 4
+_MOST_DROPS = 8
+"""Most entries that are left out one after the other because they break off the loading of those that follow."""
 
 
 class Rebuilding:
     """Starts the processes of one shell."""
 
-    __slots__ = ("_launch", "_start", "attempts", "restarted", "restored", "size")
+    __slots__ = ("_launch", "_start", "attempts", "cwd", "drops", "loading", "lost", "restarted", "restored", "size")
 
     def __init__(
         self, start: Callable[[Launch, tuple[int, int] | None], ShellProcess], launch: Launch, size: tuple[int, int] | None
@@ -36,6 +40,14 @@ class Rebuilding:
         self.restarted = False
         """Whether the next result reports a restart, with ``restored``: whether the state was loaded."""
         self.restored = True
+        self.lost: list[str] = []
+        """With ``restarted``: what of the state was not loaded."""
+        self.loading: SavedState | None = None
+        """The state that the process loads."""
+        self.drops = 0
+        """How many entries of it were dropped because they broke the loading off."""
+        self.cwd = launch.cwd
+        """The directory in which the process was started."""
         self.attempts = 0
         """How many processes were started since the last one that completed a run or loaded a state."""
 
@@ -46,7 +58,7 @@ class Rebuilding:
         except OSError as error:
             raise HoldfastError("spawn_failed", f"cannot create the pipes of the shell: {error.strerror}") from None
 
-    def replace(self, old: ShellProcess, state: tuple[bytes, bytes] | None) -> ShellProcess:
+    def replace(self, old: ShellProcess, state: SavedState | None) -> ShellProcess:
         """Start a process in place of ``old``, which has ended. With ``state`` it loads that and then reports. Raises ``shell_lost``."""
         self.attempts += 1
         if self.attempts > _MAX_ATTEMPTS:
@@ -61,6 +73,43 @@ class Rebuilding:
             log.warning("a shell cannot be rebuilt: %s", error)
             raise HoldfastError("shell_lost", f"the shell ended and could not be started again: {error}") from error
         old.close()
+        self.cwd = launch.cwd
         if state is not None:
-            process.load(*state)
+            self.load(process, state)
         return process
+
+    def load(self, process: ShellProcess, state: SavedState) -> None:
+        """Let ``process`` load ``state`` and report."""
+        self.loading = state
+        process.load(state)
+
+    def fallback(self) -> SavedState | None:
+        """What to load after the process ended while it loaded: the same without functions, then nothing."""
+        state, self.loading = self.loading, None
+        if state is None or not state.functions:
+            return None
+        state.drop_functions()
+        return state
+
+    def loaded(self, process: ShellProcess) -> bool:
+        """The process has reported. Whether that is the end: if an entry broke the loading off, the rest is loaded without it."""
+        state, after = self.loading, process.state()
+        assert state is not None
+        missing = [] if after is None else state.missing_from(after)
+        if missing and process.was_broken_off and self.drops < _MOST_DROPS:
+            self.drops += 1
+            state.drop(missing[0])
+            self.load(process, state)
+            return False
+        self.lost += [EVERYTHING] if after is None else [*state.lost, *map(label, missing)]
+        self.loading = None
+        self.drops = 0
+        return True
+
+    def report(self, cwd: str, *, is_new: bool = False) -> dict[str, Any]:
+        """``shell`` of a result. The next one reports no rebuild. ``is_new``: of a shell that has begun with a state."""
+        if not self.restarted and not is_new:
+            return {"cwd": cwd, "restarted": False, "restored": False}
+        report = {"cwd": cwd, "restarted": True, "restored": self.restored, "lost": shown(self.lost)}
+        self.restarted, self.lost = False, []
+        return report

@@ -8,6 +8,7 @@ run's processes are killed; a shell that does not report within ``abort_patience
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import signal
@@ -32,6 +33,7 @@ from .rebuild import Rebuilding
 from .retry import Retry, interrupt, interrupt_until_report, limit_loading, limit_opening, ping
 from .run import Run
 from .run_processes import RunProcesses
+from .state.saved import EVERYTHING, SavedState
 from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, check_transition
 
 log = logging.getLogger("session_agent.agent.shell.shell")
@@ -46,12 +48,14 @@ class Shell:
         """``size``: rows and columns of the terminal of its commands, None for a shell without one."""
         self._context = context
         self.name = name
-        self._launch = launch
+        self.launch = launch
         self._state = State.STARTING
         self._queue: deque[Run] = deque()
         self._run: Run | None = None
         """The run in progress, or the one during which the process was lost."""
-        self._last_status = 0
+        self._loaded: asyncio.Future[list[str]] | None = None
+        """While a shell that was copied from another sandbox loads its state."""
+        self.last_status = 0
         """The value of ``$?`` at the start of the next run."""
         self.cwd = wire(launch.cwd)
         self._retry: Retry | None = None
@@ -87,6 +91,39 @@ class Shell:
     def busy(self) -> bool:
         """Whether a run is in progress or queued."""
         return self._run is not None or bool(self._queue)
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Rows and columns of its terminal, if it has one."""
+        return self._rebuilding.size
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the state after its last command has been written."""
+        return self._state in BETWEEN_RUNS and self.process.has_snapshot()
+
+    def saved_state(self) -> SavedState | None:
+        """Its state after the last command that has ended, None if there is none."""
+        return self._rebuilding.loading or self.process.state()
+
+    def processes(self) -> list[int]:
+        """The living processes of its commands, also in the background."""
+        return members(owned_by(self._processes.tag), exclude=[self.pid])
+
+    async def load(self, state: SavedState | None, last_status: int) -> list[str]:
+        """Begin with the ``state`` of another shell, before the first command. Returns what it does not have. Raises ``HoldfastError``."""
+        if state is not None:
+            self._loaded = self._context.loop.create_future()
+            self._enter(State.LOADING)
+            self._rebuilding.load(self.process, state)
+            self._limit_loading()
+            try:
+                return await self._loaded
+            finally:
+                self._loaded = None
+                self.last_status = last_status
+        self.last_status = last_status
+        return []
 
     def discard_queue(self) -> None:
         """Forget the queued runs: they have not started and never will."""
@@ -149,7 +186,7 @@ class Shell:
         process = self.process
         if run.sink is not None and run.fifo_fd < 0:
             try:
-                run.create_fifo(self._launch.uid, self._launch.gid)
+                run.create_fifo(self.launch.uid, self.launch.gid)
             except HoldfastError as error:
                 self._context.records.fail(run.record, error)
                 self._context.loop.call_soon(self._start_next)
@@ -158,7 +195,7 @@ class Shell:
         self._run = run
         tag = self._processes.begin(run, process.pid)
         run.began = self._context.loop.time()
-        run.number = process.begin(run.script, run.record, stdin=run.fifo.encode() or None, last_status=self._last_status, tag=tag)
+        run.number = process.begin(run.script, run.record, stdin=run.fifo.encode() or None, last_status=self.last_status, tag=tag)
         run.record.started = True
         if run.sink is not None:
             self._context.loop.call_soon(self.report_start, run)  # the client sends the input only after this report
@@ -193,18 +230,25 @@ class Shell:
             return
         if state not in WITH_RESULT:
             return
-        self._rebuilding.attempts = 0
-        self.cwd = report.cwd
-        if run is None or state is State.LOADING:
-            self._rebuilt(restored=True)
+        if state is State.LOADING:
+            if self._rebuilding.loaded(process):
+                self.cwd = process.directory(report.cwd)
+                self._rebuilding.attempts = 0
+                self._rebuilt(restored=True)
+            else:
+                self._limit_loading()
             return
+        self._rebuilding.attempts = 0
+        if process.changes:
+            self.cwd = process.directory(report.cwd)
+        assert run is not None
         run.exit_code = report.status
         if state is State.ABORTING:
             self._enter(State.KILLING)
             # Not before: now the shell can start no more processes for this run.
             self._kill_processes(run)
             return
-        self._last_status = 0 if "e" in report.flags else report.status
+        self.last_status = 0 if "e" in report.flags else report.status
         self._complete(run)
         self._settle()
         if self._queue:
@@ -240,9 +284,7 @@ class Shell:
         now = self._context.loop.time()
         duration_s = now - run.began
         self._monitor.last_run_s = duration_s
-        rebuilding = self._rebuilding
-        shell = {"cwd": self.cwd, "restarted": rebuilding.restarted, "restored": rebuilding.restarted and rebuilding.restored}
-        rebuilding.restarted = False
+        shell = self._rebuilding.report(self.cwd)
         oom_killed = self._context.oom_killed
         status = exit_status_of("command", run.exit_code, run.signal_name, duration_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
         self._context.records.finish(run.record, status, now)
@@ -273,7 +315,7 @@ class Shell:
             return
         if self._state is State.KILLING:
             self._complete(run)
-            self._last_status = 0
+            self.last_status = 0
             self._ping(self.process.snapshot_again)
         elif self._state is State.LOST:
             self._rebuild(self.process.state())
@@ -314,6 +356,8 @@ class Shell:
         """Kill the shell and all its processes. Queued runs never start. ``error`` is passed to the listeners."""
         if self._state is State.ENDED:
             return
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_exception(error or HoldfastError("shell_lost", "the shell was ended while it loaded its state"))
         run, was_under_way = self._run, self._state in UNDER_WAY
         self._enter(State.ENDED)
         self._context.shells.pop(self.name, None)
@@ -369,7 +413,7 @@ class Shell:
         if run is not None and state is State.ABORTING:
             self._kill_processes(run)
         elif state is not State.KILLING:  # then they are being killed already
-            self._rebuild(None if state is State.LOADING else process.state())
+            self._rebuild(self._rebuilding.fallback() if state is State.LOADING else process.state())
 
     def start_failed(self, process: ShellProcess, error: Exception) -> None:
         """The shell's program could not be executed: end the shell with that error."""
@@ -382,7 +426,7 @@ class Shell:
                 self._queue.appendleft(run)
             self.end(error if isinstance(error, HoldfastError) else HoldfastError("shell_unavailable", str(error)))
 
-    def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:
+    def _rebuild(self, state: SavedState | None) -> None:
         try:
             self.process = self._rebuilding.replace(self.process, state)
         except HoldfastError as error:
@@ -390,18 +434,26 @@ class Shell:
             return
         if state is not None:
             self._enter(State.LOADING)
-            self._retry = limit_loading(self.process)
+            self._limit_loading()
         else:
             self._rebuilt(restored=False)
+
+    def _limit_loading(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = limit_loading(self.process)
 
     def _rebuilt(self, *, restored: bool) -> None:
         self._rebuilding.restored = restored
         self._enter(State.IDLE)
-        self._last_status = 0
+        self.last_status = 0
         if not restored:
-            self.cwd = wire(self._launch.cwd)
+            self._rebuilding.lost.append(EVERYTHING)
+            self.cwd = wire(self._rebuilding.cwd)
         if self._run is not None:
             self._finish(self._run)
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_result(self._rebuilding.report(self.cwd, is_new=True)["lost"])
         self._connect_keys()
         self._start_next()
 

@@ -38,7 +38,7 @@ class State(Enum):
 
 _S = State
 TRANSITIONS: dict[State, frozenset[State]] = {
-    _S.STARTING: frozenset({_S.RUNNING, _S.KILLED, _S.LOST, _S.ENDED}),
+    _S.STARTING: frozenset({_S.RUNNING, _S.LOADING, _S.KILLED, _S.LOST, _S.ENDED}),
     _S.IDLE: frozenset({_S.RUNNING, _S.CHECKING, _S.KILLED, _S.LOST, _S.ENDED}),
     _S.CHECKING: frozenset({_S.IDLE, _S.SETTLING, _S.KILLED, _S.LOST, _S.ENDED}),
     _S.RUNNING: frozenset({_S.IDLE, _S.SETTLING, _S.ABORTING, _S.LOST, _S.ENDED}),

@@ -187,7 +187,7 @@ async def test_a_shell_that_loaded_its_state_while_the_agent_was_stopped_keeps_i
     monkeypatch.setattr(shell_retry, "_LOAD_CHECK_S", 0.001)
     load = ShellProcess.load
     loading = asyncio.Event()
-    monkeypatch.setattr(ShellProcess, "load", lambda process, dump, token: loading.set() or load(process, dump, token))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(ShellProcess, "load", lambda process, state: loading.set() or load(process, state))  # type: ignore[func-returns-value]
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell="bash")
         await shell.run("X=kept")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from session_agent.agent.shell.driver import BashDialect
-from session_agent.agent.shell.snapshot_elision import leaves_state
+from session_agent.agent.shell.state.elision import leaves_state
 from tests.support.process_channel import client
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -29,7 +29,7 @@ _EXIT_FIELDS = (
     ("signal", (str,), None),
     ("shell", (dict,), None),
 )
-_SHELL_FIELDS = (("restarted", (bool,), False), ("cwd", (str,), None))
+_SHELL_FIELDS = (("restarted", (bool,), False), ("cwd", (str,), None), ("lost", (list,), ()))
 
 
 class Call:
@@ -276,7 +276,9 @@ class Call:
                 raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {known} arrived or were reported lost")
         cause = exit_.get("cause")
         exit_code, duration_s, timed_out, signal, shell = take_all(exit_, _EXIT_FIELDS)
-        restarted, cwd = (False, None) if shell is None else take_all(shell, _SHELL_FIELDS)
+        restarted, cwd, lost = (False, None, ()) if shell is None else take_all(shell, _SHELL_FIELDS)
+        if not {*map(type, lost)} <= {str}:
+            raise ProtocolError("the agent answered malformed names of what a shell has lost")
         if exit_code is None:  # no process ran
             why = read_cause(cause)
             message = (why and why.message) or "the command ended before a process of it ran"
@@ -294,4 +296,5 @@ class Call:
             streams=streams,
             shell_restarted=restarted,
             cwd=cwd,
+            lost=tuple(lost),
         )

@@ -2,7 +2,7 @@
 
 Decides from the text alone, and conservatively: programs and harmless builtins with plain words, quoted strings, redirections, pipes and
 lists, and no expansion other than of file names. Functions, aliases, traps, prompts and some options can change what such a command does;
-``BashDialect.is_plain`` finds them in the last snapshot. Called by ``state_files``.
+``BashDialect.is_plain`` finds them in the last snapshot. Called by ``files``.
 """
 
 from __future__ import annotations

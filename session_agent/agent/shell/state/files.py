@@ -7,15 +7,27 @@ that does not hold the newest dump, so a complete dump always exists. ``driver``
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
-from .driver import Dialect, cut_exit_snapshot, cut_snapshot
-from .snapshot_elision import leaves_state
+from . import bash, posix
+from .elision import leaves_state
+from .saved import SavedState
+from .sections import Section
 
-_SNAPSHOT_BYTES = 16 * 1024 * 1024
+_UNKNOWN_BYTES = 1 << 60
 _COMMON_BYTES = 8 * 1024
 """Larger than the state of most shells: these are read with one system call."""
 _PLAIN_BYTES = 64 * 1024
 """A dump of at least this size is never considered plain."""
+
+
+class Printing(Protocol):
+    """What is known about how a shell prints its state, of ``driver.Dialect``."""
+
+    kind: str
+    token: bytes
+
+    def is_plain(self, dump: bytes) -> bool: ...
 
 
 class StateFiles:
@@ -63,7 +75,7 @@ class StateFiles:
             # the older dump to keep is the one that is not overwritten
             self._dumps = (newest, self._dumps[self.slot == self._dumps[0][1]])
         self._plain = False
-        self._filled[self.slot] = _SNAPSHOT_BYTES
+        self._filled[self.slot] = _UNKNOWN_BYTES
         return self.slot
 
     def is_written(self, token: bytes) -> bool:
@@ -78,25 +90,38 @@ class StateFiles:
             dump = os.pread(file, len(mark), max(0, os.fstat(file).st_size - len(mark)))
         return dump.endswith(mark)
 
-    def state(self, token: bytes) -> tuple[bytes, bytes] | None:
-        """The newest complete dump and ``token``, None if there is none."""
-        dump = cut_exit_snapshot(os.pread(self.descriptors[0], _SNAPSHOT_BYTES, 0), token)
+    def state(self, dialect: Printing) -> SavedState | None:
+        """The newest complete state, None if there is none."""
+        sections = [Section(descriptor, 0, os.fstat(descriptor).st_size) for descriptor in self.descriptors]
+        dump = _exit_dump(sections[0], dialect.token)
         for number, slot in self._dumps:
             if dump is None:
-                dump = cut_snapshot(os.pread(self.descriptors[slot], _SNAPSHOT_BYTES, 0), token, number)
-        return None if dump is None else (dump, token)
+                end = sections[slot].find(sections[slot].mark(dialect.token, b"end %d" % number))
+                dump = sections[slot].part(0, end) if end >= 0 else None
+        if dump is None:
+            return None
+        return bash.read(dump, dialect.token) if dialect.kind == "bash" else posix.read(dump, dialect.token)
 
-    def remain_valid_after(self, script: bytes, dialect: Dialect) -> bool:
+    def remain_valid_after(self, script: bytes, dialect: Printing) -> bool:
         """Whether the newest dump, which must be complete, will also describe the state after ``script``."""
         if not leaves_state(script):
             return False
         if not self._plain:
             number, slot = self._dumps[0]
-            dump = cut_snapshot(os.pread(self.descriptors[slot], _PLAIN_BYTES, 0), dialect.token, number)
-            self._plain = dump is not None and dialect.is_plain(dump)
+            dump = os.pread(self.descriptors[slot], _PLAIN_BYTES, 0)
+            end = dump.find(Section.mark(dialect.token, b"end %d" % number))
+            self._plain = end >= 0 and dialect.is_plain(dump[:end])
         return self._plain
 
     def close(self) -> None:
         """Close both."""
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+def _exit_dump(file: Section, token: bytes) -> Section | None:
+    """What an ending shell wrote by its exit trap, None if that is missing or incomplete."""
+    begin_mark = file.mark(token, b"exit-begin")
+    end = file.find(file.mark(token, b"exit-end"), last=True)
+    begin = file.part(0, end).find(begin_mark, last=True) if end >= 0 else -1
+    return file.part(begin + len(begin_mark), end) if begin >= 0 else None
