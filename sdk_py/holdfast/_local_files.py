@@ -16,6 +16,8 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._errors import ChecksumError, InvalidPathError
 from holdfast._results import take
 
+UNSIZED_BYTES = 1 << 30
+"""Most bytes of a file that reports no size."""
 LocalPath = str | os.PathLike[str]
 Found = TypeVar("Found")
 
@@ -37,7 +39,9 @@ class Transferred:
     def check(self, result: dict[str, Any]) -> None:
         """Raise ``ChecksumError`` unless the agent reported the same size and checksum."""
         if take(result, "size", int, default=self.size) != self.size or take(result, "crc32", int, default=self.crc32) != self.crc32:
-            raise ChecksumError("checksum_mismatch", f"the checksum of the {self.size} transferred bytes differs in the sandbox")
+            raise ChecksumError(
+                "checksum_mismatch", f"the checksum of the {self.size} transferred bytes differs in the sandbox", fault="workload"
+            )
         self.sha256 = take(result, "sha256", str)
 
 
@@ -74,3 +78,10 @@ def read_each(unpacker: Any, data: bytes, read: Callable[[Any], Found], what: st
         raise
     except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
         raise ProtocolError(f"the agent sent a malformed {what}: {type(wrong).__name__}") from None
+
+
+def announced(info: dict[str, Any], offset: int, length: int | None) -> int:
+    """The most bytes of a read whose ``Opened`` has ``info``: a file without a size, as in /proc, may have ``UNSIZED_BYTES``."""
+    size = take(info, "size", int, default=0)
+    most = max(size - offset, 0) if size > 0 else UNSIZED_BYTES
+    return most if length is None else length if size <= 0 else min(length, most)

@@ -31,6 +31,7 @@ class Options:
     ``connect_timeout_s`` limits each connection, and the first attach while the service cannot be reached; a service that answers may take
     three times as long. ``resume_timeout_s`` limits how long to try to resume after a lost connection before waiting calls fail,
     ``request_timeout_s`` one HTTP request, and ``cancel_timeout_s`` how long a cancelled call waits for the end of its command.
+    ``answer_timeout_s`` is how long after its time limit the end of a command may be reported.
     ``command_timeout_s`` is the time limit of calls without ``timeout``. The pause between attempts to connect is ``backoff_base_s`` at
     first and doubles each time, up to ``backoff_cap_s``.
     """
@@ -42,6 +43,7 @@ class Options:
     request_timeout_s: float = 60.0
     command_timeout_s: float | None = None
     cancel_timeout_s: float = 5.0
+    answer_timeout_s: float = 20.0
     backoff_base_s: float = 0.05
     backoff_cap_s: float = 10.0
     max_output_bytes: int = 64 * MIB

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._async.attachable import AsyncAttachable
+from holdfast._async.patience import answered
 from holdfast._async.running import AsyncInput, outcome
 from holdfast._async.shell import AsyncShell
-from holdfast._errors import HoldfastError
+from holdfast._errors import HoldfastError, ServiceUnavailableError
 from holdfast._results import CommandResult
 from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.session.sinks import ShellSink, new_command, open_command
@@ -47,10 +48,11 @@ async def open_shell(sandbox: AsyncAttachable, params: dict[str, Any]) -> AsyncS
     """Open a living shell. Raises the agent's error if it cannot start one."""
     driver, named = await sandbox._attached(), "name" in params
     sink = ShellSink(driver.engine.session, driver.engine.new_event)
+    sink.shared = named
     try:
         driver.perform(driver.engine.open, "shell", params, sink)
-        await sink.changed.wait()
-    except Cancelled:
+        await answered(driver, sink.changed, "the request for a shell")
+    except (Cancelled, ServiceUnavailableError):
         driver.perform(sink.close, named)
         raise
     if sink.info is None:

@@ -16,25 +16,31 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgpack
 
-from holdfast._archives import PIECE_BYTES, pack, unpack
+from holdfast._archives import MOST_BYTES, PIECE_BYTES, pack, unpack
 from holdfast._arguments import RemotePath, content_of, given, part_of, path_of, text_path, words_of
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.watch import AsyncWatch
 from holdfast._errors import (
+    ArchiveError,
     RemoteIsADirectoryError,
     RequestTooLargeError,
     UnsupportedError,
 )
 from holdfast._file_results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer
-from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
+from holdfast._local_files import Found, LocalPath, Transferred, announced, create_part, is_special, local_path, read_each
 from holdfast._public import public
 from holdfast._results import take
 from holdfast._transport.aio.events import finished, run_blocking
 from holdfast._transport.aio.opening import opening
+from holdfast._transport.session.policy import breach
 
 if TYPE_CHECKING:
     from holdfast._async.attachable import AsyncAttachable
 
+_MOST_FOUND = 1_000_000
+_MOST_LISTED_BYTES = 1 << 30
+GROWTH_BYTES = 1 << 30
+"""A file may grow by this much, or by its size, between the look at it and its download."""
 Entries = list[FileEntry]
 Matches = list[FileMatch]
 
@@ -90,9 +96,11 @@ class AsyncFiles:
         part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length, user=user)}
         with AsyncTransfer(await self._sandbox._attached(), "read", params) as transfer:
-            await transfer.opened()
+            most = announced(await transfer.opened(), offset, length)
             while data := await transfer.read():
                 seen.note(data)
+                if seen.size > most:
+                    raise breach("the agent sent more bytes than it announced, or than a file without a size may have")
                 yield data
             seen.check(await transfer.closed())
 
@@ -188,10 +196,14 @@ class AsyncFiles:
 
     async def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], Found], **params: Any) -> builtins.list[Found]:
         found: builtins.list[Found] = []
+        left = _MOST_LISTED_BYTES
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
         with await self._open("fs", path, op=operation, **params) as transfer:
             while data := await transfer.read():
+                left -= len(data)
                 found += read_each(unpacker, data, read, "directory")
+                if left < 0 or len(found) > _MOST_FOUND:
+                    raise breach("the agent sent more entries than it may")
             result = await transfer.closed()
         if operation == "list" and result.get("truncated") is True:
             message = f"{path!s:.200} has more below it than the {len(found)} entries of this list"
@@ -335,6 +347,8 @@ class AsyncFiles:
                 pending: list[bytes] = []
                 flushed = 0
                 async for data in self._pieces(remote, 0, None, seen, user):
+                    if seen.size > there.size + GROWTH_BYTES and seen.size > 2 * there.size:
+                        raise breach(f"the agent sent far more than the {there.size} bytes that the file had")
                     pending.append(data)
                     if seen.size - flushed >= PIECE_BYTES:
                         await finished(file.writelines, pending)
@@ -353,7 +367,11 @@ class AsyncFiles:
 
         with tempfile.TemporaryFile() as spooled:
             with await self._open("download", remote, user=user) as transfer:
+                left = MOST_BYTES
                 while data := await transfer.read():
+                    left -= len(data)
+                    if left < 0:
+                        raise ArchiveError("archive_limit", f"the archive of {remote!s:.200} has over {MOST_BYTES} bytes")
                     await finished(spooled.write, data)
                 result = await transfer.closed()
             spooled.seek(0)

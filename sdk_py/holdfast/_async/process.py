@@ -74,6 +74,7 @@ class AsyncCommandStream:
             self._begun = True
             try:
                 self._driver.perform(self._send)
+                self._running._limit()
             except Cancelled:
                 self._abandon()
                 raise

@@ -106,6 +106,7 @@ class AsyncShell:
         limit = output_limit(max_output_bytes, options.max_output_bytes, keep)
         call = Call(self._sink, driver.engine.new_event, command_id_of(command_id), limit, collecting=collecting)
         call.params = run_params(command, timeout, options.command_timeout_s, data is not None)
+        call.limit_s = call.params.get("timeout_s")
         if data is not None:
             call.input = content_of(data, "input")
         return call

@@ -10,25 +10,33 @@ from typing import Any, Self
 
 from holdfast_wire.errors import ProtocolError
 
-from holdfast._errors import HoldfastError
+from holdfast._async.patience import STALLS, answered
 from holdfast._requests import bounded
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Cancelled
-from holdfast._transport.session.sink import Sink
+from holdfast._transport.session.policy import breach
+from holdfast._transport.session.sink import AnyEvent, Sink
 from holdfast._transport.session.sinks import TransferSink
 
+ENDLESS = frozenset({"tunnel", "connection", "listen", "watch"})
+"""Kinds of channels on which it is normal that nothing comes for long."""
 
-async def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool = False) -> bool:
+
+async def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool = False, times: int | None = None) -> bool:
     """Send ``data``, and with ``eof`` the end of the input.
 
-    Waits while the other side does not accept it. Returns False if the channel has ended.
+    Waits while the other side does not accept it, with ``times`` at most that many times ``request_timeout_s``. Returns False if the
+    channel has ended.
     """
     left = memoryview(data)
     while (sent := driver.perform(sink.write, left, eof)) >= 0:
         left = left[sent:]
         if not left:
             return True
-        await sink.space.wait()
+        if times is None:
+            await sink.space.wait()
+        else:
+            await answered(driver, sink.space, "the bytes that were sent", times)
     return False
 
 
@@ -43,6 +51,7 @@ class AsyncTransfer:
         self._driver = driver
         self._sink = sink or TransferSink(driver.engine.session, driver.engine.new_event)
         self._sink.path = params.get("path")
+        self._endless = kind in ENDLESS
         if self._sink.number:
             return
         try:
@@ -56,11 +65,18 @@ class AsyncTransfer:
         """Whether the channel has ended."""
         return self._sink.ended
 
+    async def _progress(self, event: AnyEvent) -> None:
+        """Wait for the next fact. Raises ``ServiceUnavailableError`` if a transfer makes no progress for long."""
+        if self._endless:
+            await event.wait()
+        else:
+            await answered(self._driver, event, "a transfer", STALLS)
+
     async def opened(self) -> dict[str, Any]:
         """Wait until the channel is opened; returns the fields of ``Opened``. Raises the agent's typed error if it refuses."""
         sink = self._sink
         if sink.opened is None:
-            await sink.changed.wait()
+            await answered(self._driver, sink.changed, "a request")
         if sink.error is not None:
             raise sink.error
         return sink.opened or {}
@@ -69,22 +85,22 @@ class AsyncTransfer:
         """The next bytes, or b"" when the other side has sent everything. Raises the typed error that ended the channel early."""
         sink = self._sink
         while (data := self._driver.perform(sink.take)) is None:
-            await sink.changed.wait()
+            await self._progress(sink.changed)
         if not data and sink.error is not None:
             raise sink.error
         return data
 
     async def write(self, data: bytes | memoryview, eof: bool = False) -> None:
         """Send ``data``; waits while the far end does not take it. Raises the typed error that ended the channel."""
-        if not await send(self._driver, self._sink, data, eof):
-            raise self._sink.error or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
+        if not await send(self._driver, self._sink, data, eof, None if self._endless else STALLS):
+            raise self._sink.error or breach("the agent ended the channel before everything was sent")
 
     async def closed(self) -> dict[str, Any]:
         """Wait for the end of the channel; returns the fields of ``Closed``."""
         sink = self._sink
         while not sink.ended:
             self._driver.perform(sink.discard_unread)
-            await sink.changed.wait()
+            await self._progress(sink.changed)
         if sink.error is not None:
             raise sink.error
         if sink.closed is None:

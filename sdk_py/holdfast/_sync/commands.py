@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._sync.attachable import Attachable
+from holdfast._sync.patience import answered
 from holdfast._sync.running import Input, outcome
 from holdfast._sync.shell import Shell
-from holdfast._errors import HoldfastError
+from holdfast._errors import HoldfastError, ServiceUnavailableError
 from holdfast._results import CommandResult
 from holdfast._transport.threads.events import Cancelled
 from holdfast._transport.session.sinks import ShellSink, new_command, open_command
@@ -48,10 +49,11 @@ def open_shell(sandbox: Attachable, params: dict[str, Any]) -> Shell:
     """Open a living shell. Raises the agent's error if it cannot start one."""
     driver, named = sandbox._attached(), "name" in params
     sink = ShellSink(driver.engine.session, driver.engine.new_event)
+    sink.shared = named
     try:
         driver.perform(driver.engine.open, "shell", params, sink)
-        sink.changed.wait()
-    except Cancelled:
+        answered(driver, sink.changed, "the request for a shell")
+    except (Cancelled, ServiceUnavailableError):
         driver.perform(sink.close, named)
         raise
     if sink.info is None:

@@ -75,6 +75,7 @@ class CommandStream:
             self._begun = True
             try:
                 self._driver.perform(self._send)
+                self._running._limit()
             except Cancelled:
                 self._abandon()
                 raise

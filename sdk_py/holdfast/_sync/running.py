@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._arguments import content_of, wait_time_of
+from holdfast._sync.patience import Patience, answered, ended, overdue
 from holdfast._sync.transfers import send
-from holdfast._errors import InputClosedError, WaitTimeoutError
+from holdfast._errors import InputClosedError, ServiceUnavailableError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
@@ -31,7 +32,7 @@ def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> Comm
     """
     try:
         driver.perform(send)
-        call.changed.wait()
+        ended(driver, call)
     except Cancelled:
         shielded(cancel, driver, call)
         raise
@@ -55,6 +56,8 @@ class Running:
     def __init__(self, driver: SessionDriver, call: Call) -> None:
         self._driver = driver
         self._call = call
+        self._patience: Patience | None = None
+        """How long the command may still run; None without a limit."""
 
     @property
     def command_id(self) -> str:
@@ -66,6 +69,12 @@ class Running:
         """Whether the command has ended; there may still be unread output."""
         return self._call.done
 
+    def _limit(self) -> None:
+        """The time limit of the command begins."""
+        limit_s = self._call.limit_s
+        if limit_s is not None:
+            self._patience = Patience(self._driver, limit_s + self._driver.options.answer_timeout_s)
+
     def read(self, timeout: float | None = None) -> Chunk | None:
         """The next chunk of output, None at the end. At most 1 MiB of output is buffered unread; then the command waits.
 
@@ -74,15 +83,18 @@ class Running:
         call = self._call
         timeout = wait_time_of(timeout)
         while True:
-            ended = call.done  # read first: all output that came before the end is then there
+            over = call.done  # read first: all output that came before the end is then there
             chunk = self._driver.perform(call.take)
             if chunk is not None:
                 return chunk
-            if ended:
+            if over:
                 if call.error is not None:
                     raise call.error
                 return None
-            if not call.changed.wait(timeout):
+            if timeout is None and self._patience is not None:
+                if not self._patience.wait(call.changed):
+                    overdue(self._driver, call)
+            elif not call.changed.wait(timeout):
                 raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -102,7 +114,9 @@ class Running:
         call = self._call
         timeout = wait_time_of(timeout)
         self._driver.perform(call.collect)  # from now on only the end sets the event
-        if not call.changed.wait(timeout):
+        if timeout is None:
+            ended(self._driver, call)
+        elif not call.changed.wait(timeout):
             raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
         return call.result()
 
@@ -158,12 +172,16 @@ class Input(Running):
         call = self._call
         try:
             self._driver.perform(send)
-            call.started_event.wait()
+            answered(self._driver, call.started_event, "the request for a command")
+        except ServiceUnavailableError:
+            self._driver.perform(call.cancel)
+            raise
         except Cancelled:
             shielded(cancel, self._driver, call)
             raise
         if not call.started and call.error is not None:
             raise call.error
+        self._limit()
 
     @property
     def pid(self) -> int | None:

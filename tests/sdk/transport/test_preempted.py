@@ -105,6 +105,7 @@ def call_of(driver: SessionDriver) -> Call:
 def transfer_of(driver: SessionDriver) -> Transfer:
     transfer = Transfer.__new__(Transfer)
     transfer._driver = driver
+    transfer._endless = True  # waits without a time limit
     transfer._sink = TransferSink(Session(), driver.event)  # type: ignore[arg-type]
     return transfer
 

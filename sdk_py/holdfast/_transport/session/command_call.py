@@ -43,6 +43,8 @@ class Call:
         self.sink = sink
         self.command_id = command_id
         self.params: dict[str, Any] = {}
+        self.limit_s: float | None = None
+        """The time after which the agent ends it."""
         keep = getattr(limit, "keep", "head")  # see ``Bound``
         self._tail = {"head": 0, "tail": int(limit), "both": limit // 2}[keep]
         self.limit = limit - self._tail

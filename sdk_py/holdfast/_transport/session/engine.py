@@ -71,6 +71,10 @@ class Engine:
         self._reached = False
         """Whether the service, or a load balancer in front of it, has answered a handshake."""
         self.resumes = 0
+        self._away_s = 0.0
+        self._away_since: float | None = None
+        self._welcome_by: float | None = None
+        """When the agent must have answered the Hello of this connection."""
         self.query: Callable[[], None] | None = None
         """Called when an agent reports the end of its sandbox: queries the service's record, then calls ``answered``."""
         self._reported: list[tuple[Sink, Failed]] = []
@@ -96,6 +100,10 @@ class Engine:
         self._jitter = jitter
         self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, jitter)
 
+    def away_s(self, now: float) -> float:
+        """For how many seconds the session has had no connection since it was attached first."""
+        return self._away_s + (now - self._away_since if self._away_since is not None else 0.0)
+
     # The connection ---------------------------------------------------------------------------------------------
 
     def websocket(self) -> WebSocket:
@@ -110,6 +118,7 @@ class Engine:
         if ticket.isascii() and ticket.isprintable() and len(ticket) <= 4096:
             self._ticket = ticket
         self.session.connect(now)
+        self._welcome_by = now + self.options.connect_timeout_s * PATIENCE
 
     def receive(self, messages: list[bytes], now: float) -> None:
         """Decode messages and pass their facts to the sinks. A violation of the protocol ends the session."""
@@ -137,6 +146,8 @@ class Engine:
             self.leave = True
         if self._down_since is not None and not self.session.attached and now >= self._down_since + self._outage_limit_s():
             self.leave = True  # a service that accepts the connection and sends no Welcome counts as unreachable
+        if self._welcome_by is not None and now >= self._welcome_by:
+            self.leave = True
         self._dispatch(now)
 
     def deadline(self) -> float | None:
@@ -145,6 +156,8 @@ class Engine:
         if self._down_since is not None and not self.session.attached and not self.leave:
             last = self._down_since + self._outage_limit_s()
             due = last if due is None else min(due, last)
+        if self._welcome_by is not None and not self.leave:
+            due = self._welcome_by if due is None else min(due, self._welcome_by)
         if self._leave_at is not None and not self.leave:
             return self._leave_at if due is None else min(due, self._leave_at)
         return due
@@ -169,6 +182,9 @@ class Engine:
     def broken(self, websocket: WebSocket | None, why: str, now: float) -> float | None:
         """The connection ended, or could not be opened. Returns the seconds until the next attempt; None if the session has ended."""
         self.session.disconnected()
+        self._welcome_by = None
+        if self._away_since is None and self.attached_once:
+            self._away_since = now
         if self.error is not None:
             return None
         attached_at, self._attached_at = self._attached_at, None
@@ -347,6 +363,8 @@ class Engine:
             self._log("info", "attached")
         self.attached_once = True
         self._attached_at = now
+        self._welcome_by = None
+        self._away_s, self._away_since = self.away_s(now), None
         self._progressed = False
         self._woken = False
         self._ending = False

@@ -73,6 +73,7 @@ def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool
 
 def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], input_: bytes | None = None) -> None:
     """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is the whole standard input."""
+    call.limit_s = params.get("timeout_s")
     call.adopts_id = kind == "terminal" and "name" in params
     engine.open(kind, params, call.sink)
     if input_ is not None:
@@ -86,6 +87,8 @@ class ShellSink(Sink):
         super().__init__(session, new_event)
         self.info: dict[str, Any] | None = None
         self.current: Call | None = None
+        self.shared = False
+        """Whether other clients may run commands in it."""
         self.waiting: deque[Call] = deque()
 
     def run(self, call: Call) -> None:
