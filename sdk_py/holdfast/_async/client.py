@@ -16,12 +16,21 @@ from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, 
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
-from holdfast._errors import ClientClosedError, ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
+from holdfast._errors import (
+    ClientClosedError,
+    ConflictError,
+    HoldfastError,
+    QuotaError,
+    SandboxNotReadyError,
+    ServiceUnavailableError,
+    WaitTimeoutError,
+)
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._public import public
 from holdfast._results import SandboxInfo
 from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.aio.opening import opening
+from holdfast._transport.rest.answer import UnreachableError
 
 if TYPE_CHECKING:
     from holdfast._async.sandbox import AsyncSandbox
@@ -271,7 +280,8 @@ class AsyncSandboxClient:
     async def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
         """Create the sandbox that ``body`` describes; returns its record and the key of the create.
 
-        A sandbox that fails is deleted, unless it is shared with other clients, and so is one that cannot be returned to the caller.
+        A sandbox that fails or is late is deleted, unless it is shared with other clients, and so is one that cannot be returned to the
+        caller.
         """
         sandbox_id, key = body["sandbox_id"], new_id()
         try:
@@ -281,7 +291,10 @@ class AsyncSandboxClient:
             await shielded(self._forget, sandbox_id, key)
             raise
         except HoldfastError as why:
-            if not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
+            late = isinstance(why, (SandboxNotReadyError, WaitTimeoutError)) or (isinstance(why, UnreachableError) and why.reached)
+            if late and not shared:  # it may still become ready, and nothing would use it
+                await shielded(self._forget, sandbox_id, key)
+            elif not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
                 await shielded(self._forget, sandbox_id, key, "failed")
             raise
         return info, key

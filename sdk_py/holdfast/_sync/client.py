@@ -17,12 +17,21 @@ from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, 
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
-from holdfast._errors import ClientClosedError, ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
+from holdfast._errors import (
+    ClientClosedError,
+    ConflictError,
+    HoldfastError,
+    QuotaError,
+    SandboxNotReadyError,
+    ServiceUnavailableError,
+    WaitTimeoutError,
+)
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._public import public
 from holdfast._results import SandboxInfo
 from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.threads.opening import opening
+from holdfast._transport.rest.answer import UnreachableError
 
 if TYPE_CHECKING:
     from holdfast._sync.sandbox import Sandbox
@@ -272,7 +281,8 @@ class SandboxClient:
     def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
         """Create the sandbox that ``body`` describes; returns its record and the key of the create.
 
-        A sandbox that fails is deleted, unless it is shared with other clients, and so is one that cannot be returned to the caller.
+        A sandbox that fails or is late is deleted, unless it is shared with other clients, and so is one that cannot be returned to the
+        caller.
         """
         sandbox_id, key = body["sandbox_id"], new_id()
         try:
@@ -282,7 +292,10 @@ class SandboxClient:
             shielded(self._forget, sandbox_id, key)
             raise
         except HoldfastError as why:
-            if not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
+            late = isinstance(why, (SandboxNotReadyError, WaitTimeoutError)) or (isinstance(why, UnreachableError) and why.reached)
+            if late and not shared:  # it may still become ready, and nothing would use it
+                shielded(self._forget, sandbox_id, key)
+            elif not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
                 shielded(self._forget, sandbox_id, key, "failed")
             raise
         return info, key

@@ -21,6 +21,8 @@ class Service:
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.requests: list[tuple[str, str]] = []
+        self.cancelled: list[str] = []
+        """The keys of creates that a DELETE cancels."""
         self.delay_s = 0.0
         """How long each answer is delayed."""
         self.go_on = threading.Event()
@@ -52,6 +54,7 @@ class Service:
                     headers[name.lower()] = value.strip()
                 reader.read(int(headers.get("content-length", 0)))
                 self.requests.append((line.rpartition(" ")[0], headers.get("idempotency-key", "")))
+                self.cancelled += [key] if (key := headers.get("x-holdfast-cancelled-create")) else []
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
                 threading.Event().wait(self.delay_s)
                 self.go_on.wait(60)
@@ -194,3 +197,34 @@ async def test_a_create_is_not_sent_again_after_its_time_limit(service: Service,
         await face.client(service.url, "k").create_sandbox("image", ready_timeout_s=0.5)
     assert slow.value.code == "create_timeout"
     assert [line for line, _ in service.requests if line.startswith("POST")] == ["POST /sandboxes"]
+
+
+PENDING = {
+    "sandbox_id": "sb",
+    "namespace": "",
+    "image": "i",
+    "block_network": True,
+    "cpu": "1",
+    "memory": "1Gi",
+    "timeout": 1.0,
+    "ready": False,
+}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [problem(504, "create_timeout")],
+        [(200, PENDING | {"status": "pending"})],
+        [(200, PENDING | {"status": "pending"}), problem(408, "wait_timeout")],
+    ],
+    ids=["by the create", "still pending", "by the wait"],
+)
+async def test_a_create_that_is_given_up_is_deleted_by_its_key(service: Service, face: Any, answers: list[Answer]) -> None:
+    """Its sandbox is pending and may still become ready, when no caller waits for it any more."""
+    service.answers = answers
+    with pytest.raises(HoldfastError) as slow:
+        await face.client(service.url, "k").create_sandbox("image", ready_timeout_s=0.5)
+    assert slow.value.code in ("create_timeout", "wait_timeout")
+    (key,) = {key for line, key in service.requests if line == "POST /sandboxes"}
+    assert service.cancelled == [key]
