@@ -40,7 +40,7 @@ class AsyncHttp:
         self.connected = True
         idle, connection, reusable = self._idle, None, False
         try:
-            connection = _usable(idle) or await connect(self._service.address, self._service.tls_context, self._options.connect_timeout_s)
+            connection = _usable(idle) or await connect(self._service, self._options.connect_timeout_s)
             connection.limit_s = timeout_s
             sent = await _send(connection, head, content)
             reader = AnswerReader()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._errors import HoldfastError, error
 from holdfast._options import Options
 from holdfast._transport.http1 import request_head
+from holdfast._transport.proxies import proxy_for
 from holdfast._urls import address_of, query_of, quoted
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Service:
 
     def __init__(self, options: Options) -> None:
         self.address = address_of(options.url)
+        self.proxy = proxy_for(self.address)
+        """The proxy through which it is reached."""
         self._key = options.api_key
 
     @cached_property
@@ -87,7 +90,7 @@ class Service:
 
     def not_connected(self, failure: Exception, limit_s: float) -> tuple[str, HoldfastError | None]:
         """Why a session could not connect, and an error if further attempts would fail too. ``limit_s`` was the time limit."""
-        host, port = self.address.host, self.address.port
+        host, port = (self.address.host, self.address.port) if self.proxy is None else (self.proxy.host, self.proxy.port)
         if isinstance(failure, TimeoutError):
             return f"no answer from {host}:{port} within {limit_s:.2g} s", None
         why = f"cannot connect to {host}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"

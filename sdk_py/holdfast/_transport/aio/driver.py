@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Event, shielded
+from holdfast._transport.aio.net import open_connection
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, wrong_process_error
 from holdfast._transport.session.websocket import WebSocket
 
@@ -103,14 +104,13 @@ class SessionDriver:
 
     async def _supervise(self) -> None:
         engine, service = self.engine, self.engine.service
-        address = service.address
         while True:
             wire = _Wire(self, engine.websocket())
             why = "the connection was lost"
             limit_s = engine.begin_attempt(self._loop.time())
             try:
                 async with asyncio.timeout(limit_s) as limit:
-                    await self._loop.create_connection(lambda: wire, address.host, address.port, ssl=service.tls_context)  # noqa: B023
+                    await open_connection(service, lambda: wire)  # noqa: B023
                     self._wire = wire
                     limit_s = engine.answer_s(self._loop.time())
                     limit.reschedule(self._loop.time() + limit_s)

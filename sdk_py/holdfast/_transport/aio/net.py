@@ -7,13 +7,17 @@ the same names.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
-from ssl import SSLContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast._transport.aio.events import Background, Event
+from holdfast._transport.proxies import ANSWER_BYTES, Proxy
 from holdfast._transport.rest.answer import KEEPALIVE, RESET, is_readable
 from holdfast._urls import ServiceAddress
+
+if TYPE_CHECKING:
+    from holdfast._transport.service import Service
 
 _MOST_BYTES = 128 * 1024
 """With more unread bytes than this, the socket is not read."""
@@ -24,12 +28,12 @@ def home() -> object:
     return asyncio.get_running_loop()
 
 
-async def connect(address: ServiceAddress, tls: SSLContext | None, timeout_s: float) -> Stream:
+async def connect(service: Service, timeout_s: float) -> Stream:
     """A new connection to the service. Raises ``TimeoutError``, OSError, ``UnicodeError``."""
     stream = Stream()
     try:
         async with asyncio.timeout(timeout_s):
-            await asyncio.get_running_loop().create_connection(lambda: stream, address.host, address.port, ssl=tls)
+            await open_connection(service, lambda: stream)
     except BaseException:
         stream.abort()
         raise
@@ -44,6 +48,46 @@ async def dial(host: str, port: int, timeout_s: float) -> Stream:
     async with asyncio.timeout(timeout_s):
         await asyncio.get_running_loop().create_connection(lambda: stream, host, port)
     return stream
+
+
+async def open_connection(service: Service, protocol: Callable[[], asyncio.Protocol]) -> None:
+    """Connect a protocol to the service, through its proxy if it has one. Raises OSError, ``UnicodeError``."""
+    loop, address = asyncio.get_running_loop(), service.address
+    if service.proxy is None:
+        await loop.create_connection(protocol, address.host, address.port, ssl=service.tls_context)
+        return
+    tunnel = await _tunnel(loop, service.proxy, address)
+    try:
+        name = address.host if address.tls else None
+        await loop.create_connection(protocol, sock=tunnel, ssl=service.tls_context, server_hostname=name)
+    except BaseException:
+        tunnel.close()
+        raise
+
+
+async def _tunnel(loop: asyncio.AbstractEventLoop, proxy: Proxy, address: ServiceAddress) -> socket.socket:
+    """A connection that the proxy has connected to the service."""
+    failure: OSError | None = None
+    for family, kind, protocol, _, place in await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM):
+        tunnel = socket.socket(family, kind, protocol)
+        try:
+            tunnel.setblocking(False)
+            tunnel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(tunnel, place)
+            await loop.sock_sendall(tunnel, proxy.request(address))
+            received = b""
+            while not proxy.answered(received):
+                if not (data := await loop.sock_recv(tunnel, ANSWER_BYTES)):
+                    raise proxy.ended()
+                received += data
+            return tunnel
+        except OSError as why:
+            tunnel.close()
+            failure = why
+        except BaseException:
+            tunnel.close()
+            raise
+    raise failure or OSError(f"the proxy {proxy} has no address")
 
 
 async def abort_all(streams: list[Stream]) -> None:

@@ -218,7 +218,7 @@ class SessionDriver:
         engine, service = self.engine, self.engine.service
         limit_s = engine.begin_attempt(time.monotonic())
         try:
-            connection = connection_to(service.address, limit_s, service.tls_context)
+            connection = connection_to(service, limit_s)
         except Exception as failure:  # noqa: BLE001  also a host name that cannot be encoded: the caller waits for an answer
             why, refused = service.not_connected(failure, limit_s)
             if refused is not None:

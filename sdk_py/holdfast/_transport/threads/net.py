@@ -13,12 +13,12 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast._transport.proxies import ANSWER_BYTES
 from holdfast._transport.rest.answer import KEEPALIVE, RESET, is_readable
 from holdfast._transport.threads.events import Background
-from holdfast._urls import ServiceAddress
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
+    from holdfast._transport.service import Service
 
 PIECE_BYTES = 128 * 1024
 PAUSE_S = 0.1
@@ -48,13 +48,22 @@ def warn_in_loop() -> None:
     )
 
 
-def connection_to(address: ServiceAddress, timeout_s: float, tls: SSLContext | None) -> socket.socket:
-    """A connection over TCP, with TLS if a context is given; ``timeout_s`` limits each step. Raises OSError, ``UnicodeError``."""
+def connection_to(service: Service, timeout_s: float) -> socket.socket:
+    """A connection to the service, with TLS if it has it; ``timeout_s`` limits each step. Raises OSError, ``UnicodeError``."""
+    address, tls, proxy = service.address, service.tls_context, service.proxy
+    place = address if proxy is None else proxy
     # As bytes an ASCII name is looked up without the codec for other names, which takes a millisecond to import.
-    host: Any = address.host.encode() if address.host.isascii() else address.host
-    connection = socket.create_connection((host, address.port), timeout=timeout_s)
+    host: Any = place.host.encode() if place.host.isascii() else place.host
+    connection = socket.create_connection((host, place.port), timeout=timeout_s)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if proxy is not None:
+            connection.sendall(proxy.request(address))
+            received = b""
+            while not proxy.answered(received):
+                if not (data := connection.recv(ANSWER_BYTES)):
+                    raise proxy.ended()
+                received += data
         return connection if tls is None else tls.wrap_socket(connection, server_hostname=address.host)
     except BaseException:
         connection.close()
@@ -66,10 +75,10 @@ def home() -> object:
     return os.getpid()
 
 
-def connect(address: ServiceAddress, tls: SSLContext | None, timeout_s: float) -> Stream:
+def connect(service: Service, timeout_s: float) -> Stream:
     """A new connection to the service, for requests. Raises ``TimeoutError``, OSError, ``UnicodeError``."""
     warn_in_loop()
-    connection = connection_to(address, timeout_s, tls)
+    connection = connection_to(service, timeout_s)
     for option in KEEPALIVE:
         connection.setsockopt(*option)
     return Stream(connection)
