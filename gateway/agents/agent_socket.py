@@ -14,6 +14,7 @@ import asyncio
 import os
 from typing import Any, Final, Protocol
 
+from holdfast_wire.agent_errors import reported_error
 from holdfast_wire.errors import Fault, HoldfastError
 from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, PONG, TOO_LARGE, MessageReader, client_frame, control_breach
 
@@ -46,6 +47,10 @@ class AgentCallError(HoldfastError):
 
 class ConnectionLostError(AgentCallError):
     """See the module."""
+
+
+class ReportedEndError(HoldfastError):
+    """The agent reports that its sandbox has ended, which the record has to confirm. Unconfirmed, it is this error, of the workload."""
 
 
 class Receiver(Protocol):
@@ -194,6 +199,10 @@ def _frame(first: int, payload: bytes) -> bytes:
 def _refusal(reason: str) -> HoldfastError:
     """The error of a Close, whose reason begins with a code of the table (PROTOCOL §1.5)."""
     code, _, message = reason.partition(":")
-    if code in ("session_limit", "sandbox_gone", "draining"):
-        return HoldfastError(code, message.strip() or "the sandbox's agent refused the request")
+    message = message.strip() or "the sandbox's agent refused the request"
+    if code == "session_limit":
+        return HoldfastError(code, message)
+    if code == "sandbox_gone":
+        reported = reported_error({"code": code, "message": message})
+        return ReportedEndError(reported.code, reported.message, hint=reported.hint, fault=reported.fault, retryable=False)
     return ConnectionLostError("agent_unreachable", "the sandbox's agent closed the connection")

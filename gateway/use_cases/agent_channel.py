@@ -13,11 +13,11 @@ from typing import Any, Final
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Failed, Output
 
-from gateway.agents.agent_socket import AgentCallError
+from gateway.agents.agent_socket import AgentCallError, ReportedEndError
 from gateway.model.records import Record
 
 from .activity import in_use
-from .agent_reports import ReportedEndError, fact_error
+from .agent_reports import fact_error
 from .service import Gateway
 
 CALL_S: Final = 30.0

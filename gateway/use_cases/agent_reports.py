@@ -13,6 +13,8 @@ from holdfast_wire.agent_errors import reported_end, reported_error
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed
 
+from gateway.agents.agent_socket import ReportedEndError
+
 _TEXT_CHARACTERS: Final = 1000
 _WORD_CHARACTERS: Final = 100
 _LAST_MOMENT: Final = 1e11
@@ -22,10 +24,6 @@ _MOST_BYTES: Final = 2**53
 """Larger integers are not exact in every JSON reader."""
 _DETAILS: Final = 16
 """Details of an agent's error that are forwarded."""
-
-
-class ReportedEndError(HoldfastError):
-    """The agent reports that its sandbox has ended, which the record has to confirm. Unconfirmed, it is this error, of the workload."""
 
 
 def fact_error(fact: Failed | Exited) -> HoldfastError:

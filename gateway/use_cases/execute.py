@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDERR, STDOUT, Exited, Fact, Failed, Gap, Output, Started
 
-from gateway.agents.agent_socket import AgentCallError
+from gateway.agents.agent_socket import AgentCallError, ReportedEndError
 from gateway.identity.principal import Principal
 from gateway.memory_reservation import reserve_memory
 from gateway.model.records import SANDBOX_ID, Record
@@ -24,7 +24,7 @@ from gateway.placement.errors import PlacementUnavailableError
 
 from .activity import in_use
 from .agent_channel import CALL_S, REASON_POLL_S, REASON_S, confirmed, limit
-from .agent_reports import ReportedEndError, fact_error, is_truncated, moment
+from .agent_reports import fact_error, is_truncated, moment
 from .command_ids import command_id_of_key
 from .service import Gateway
 

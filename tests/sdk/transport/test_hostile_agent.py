@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.sdk.support.faces import inner
-from tests.sdk.support.hostile_agent import GREETINGS, SCRIPTS, HostileAgent, Peer, at_random, no_welcome
+from tests.sdk.support.hostile_agent import HostileAgent
+from tests.support.hostile_agent import GREETINGS, SCRIPTS, Peer, at_random, no_welcome
 
 LIMIT_S = 30.0
 """Far more than the limits below add up to, on a loaded machine."""
@@ -76,6 +77,20 @@ def calls(folder: Path) -> Calls:
     async def tunnel(box: Any) -> None:
         await box.tunnel(80, wait_s=0.3)
 
+    async def listen(box: Any) -> None:
+        listener = await box.listen(8080)
+        try:
+            await listener.accept(0.3)
+        finally:
+            await listener.close()
+
+    async def typed(box: Any) -> None:
+        process = await box.start("cat", timeout=0.3)
+        async with process:
+            await process.write(b"x" * 3_000_000)
+            await process.close_stdin()
+            await process.wait()
+
     return {
         "exec": lambda box: box.exec("true", timeout=0.3),
         "exec with input": lambda box: box.exec("cat", input=b"x" * 3_000_000, timeout=0.3),
@@ -97,6 +112,13 @@ def calls(folder: Path) -> Calls:
         "patch": lambda box: box.apply_patch("--- a/x\n+++ b/x\n@@ -0,0 +1 @@\n+y\n"),
         "watch": watch,
         "tunnel": tunnel,
+        "listen": listen,
+        "input of a process": typed,
+        "part": lambda box: box.files.read("x", offset=5, length=5),
+        "exists": lambda box: box.files.exists("x"),
+        "mkdir": lambda box: box.files.mkdir("x"),
+        "copy": lambda box: box.files.copy("x", "y"),
+        "chmod": lambda box: box.files.chmod("x", 0o600),
     }
 
 
