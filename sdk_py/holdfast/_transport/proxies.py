@@ -20,8 +20,11 @@ _LOOPBACK = ("localhost", "127.", "::1", "[::1]")
 """These names mean this machine, which a proxy cannot reach."""
 
 
-class ProxyRefusedError(ConnectionError):
-    """The proxy did not open the tunnel."""
+ADVICE = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name the service's host in NO_PROXY"
+
+
+class ProxyError(ConnectionError):
+    """The proxy cannot be reached, or did not open the tunnel."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -45,20 +48,27 @@ class Proxy:
         return f"{head}\r\n".encode()
 
     def answered(self, received: bytes) -> bool:
-        """Whether the tunnel is open; False while more of the answer has to come. Raises ``ProxyRefusedError``."""
+        """Whether the tunnel is open; False while more of the answer has to come. Raises ``ProxyError``."""
         head, end, rest = received.partition(b"\r\n\r\n")
         if not end and len(received) <= ANSWER_BYTES:
             return False
         version, _, status = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
         if not end or not version.startswith("HTTP/1.") or not status[:1].isdecimal():
-            raise ProxyRefusedError(f"the proxy {self} does not speak HTTP")
+            raise ProxyError(f"the proxy {self} does not speak HTTP")
         if not status.startswith("2") or rest:
-            raise ProxyRefusedError(f"the proxy {self} refuses the tunnel: {status[:80]}")
+            raise ProxyError(f"the proxy {self} refuses the tunnel: {status[:80]}")
         return True
 
-    def ended(self) -> ProxyRefusedError:
+    def ended(self) -> ProxyError:
         """The error of a connection that ended before its answer."""
-        return ProxyRefusedError(f"the proxy {self} closed the connection")
+        return ProxyError(f"the proxy {self} closed the connection")
+
+    def unreachable(self, why: OSError) -> ProxyError:
+        """The error of a connection to the proxy that failed, or had no answer in time."""
+        if isinstance(why, ProxyError):
+            return why
+        cause = "no answer in time" if isinstance(why, TimeoutError) else why.strerror or type(why).__name__
+        return ProxyError(f"the proxy {self} cannot be reached: {cause}")
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -68,11 +78,11 @@ def proxy_for(address: ServiceAddress, is_local: Callable[[str], bool] | None = 
     """The proxy for a service; None if it is reached directly, as this machine always is. Raises ``ConfigurationError``."""
     if not any(name.lower().endswith("_proxy") for name in os.environ) or (is_local or is_loopback)(address.host):
         return None
-    from urllib.request import getproxies_environment, proxy_bypass
+    from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
     proxies = getproxies_environment()
     url = proxies.get("https" if address.tls else "http") or proxies.get("all")
-    if not url or proxy_bypass(f"{address.host}:{address.port}", proxies):
+    if not url or proxy_bypass_environment(f"{address.host}:{address.port}", proxies):
         return None
     return _read(url)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._errors import HoldfastError, error
 from holdfast._options import Options
 from holdfast._transport.http1 import request_head
-from holdfast._transport.proxies import proxy_for
+from holdfast._transport.proxies import ADVICE, ProxyError, proxy_for
 from holdfast._urls import address_of, query_of, quoted
 
 if TYPE_CHECKING:
@@ -91,8 +91,11 @@ class Service:
     def not_connected(self, failure: Exception, limit_s: float) -> tuple[str, HoldfastError | None]:
         """Why a session could not connect, and an error if further attempts would fail too. ``limit_s`` was the time limit."""
         host, port = (self.address.host, self.address.port) if self.proxy is None else (self.proxy.host, self.proxy.port)
+        if isinstance(failure, ProxyError):
+            return f"{failure}; {ADVICE}", None
         if isinstance(failure, TimeoutError):
-            return f"no answer from {host}:{port} within {limit_s:.2g} s", None
+            through = "" if self.proxy is None else "the proxy "
+            return f"no answer from {through}{host}:{port} within {limit_s:.2g} s", None
         why = f"cannot connect to {host}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
         refused = getattr(failure, "verify_message", None)
         if refused is None:

@@ -1,60 +1,34 @@
-"""The service behind an HTTP proxy: requests and sessions of both APIs pass a real one (proxy.py) as tunnels, with and without TLS."""
+"""The service behind an HTTP proxy: requests and sessions of both APIs pass one as tunnels, with and without TLS."""
 
 from __future__ import annotations
 
 import shutil
+import socket
 import ssl
 import subprocess
-import sys
+from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from holdfast import ConfigurationError, HoldfastError, SandboxClient
 from holdfast._transport import proxies
-from holdfast._transport.proxies import Proxy, ProxyRefusedError, is_loopback, proxy_for
+from holdfast._transport.proxies import Proxy, ProxyError, is_loopback, proxy_for
 from holdfast._urls import address_of
 
 from tests.sdk.support.fake_agent import FakeAgent
+from tests.support.connect_proxy import ConnectProxy
 from tests.support.requires import requires
-from tests.support.until import until
 
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
-@dataclass
-class Running:
-    """A proxy."""
-
-    port: int
-    log: Path
-
-    @property
-    def tunnels(self) -> int:
-        """How many tunnels it has logged, each at its end."""
-        return self.log.read_text().count("CONNECT")
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+@pytest.fixture
+def proxy() -> Iterator[ConnectProxy]:
     """One that asks for a user and a password."""
-    folder = tmp_path_factory.mktemp("proxy")
-    port, log = folder / "port", folder / "log"
-    words = ["--hostname", "127.0.0.1", "--port", "0", "--port-file", str(port), "--num-workers", "1", "--num-acceptors", "1"]
-    words += ["--basic-auth", "user:pa ss", "--log-file", str(log), "--data-dir", str(folder)]
-    process = subprocess.Popen([sys.executable, "-m", "proxy", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: port.exists() and port.read_text().strip(), deadline_s=60, what="the proxy to listen")
-        yield Running(int(port.read_text()), log)
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with ConnectProxy() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -67,22 +41,21 @@ def not_local(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @requires("namespaces", "redis")
-@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "all_proxy"])
 async def test_requests_and_sessions_pass_the_proxy(
-    stack: Any, face: Any, proxy: Running, monkeypatch: pytest.MonkeyPatch, name: str
+    stack: Any, face: Any, proxy: ConnectProxy, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, f"http://user:pa%20ss@127.0.0.1:{proxy.port}")
-    before = proxy.tunnels
     client = face.client(stack.url, stack.key)
     sandbox = await client.create_sandbox("host", ready_timeout_s=60)
     assert len((await sandbox.exec("head -c 3000000 /dev/zero")).stdout_bytes) == 3_000_000
     await sandbox.files.write("x", b"y" * 1_000_000)
     assert await sandbox.delete()
     await client.close()
-    until(lambda: proxy.tunnels >= before + 2, deadline_s=60, what="the proxy to log the tunnels of requests and session")
+    assert len(proxy.tunnels) >= 2, "one of requests and one of the session"
 
 
-async def test_tls_passes_the_proxy(face: Any, proxy: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_tls_passes_the_proxy(face: Any, proxy: ConnectProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl program for a certificate")
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -105,17 +78,43 @@ async def test_tls_passes_the_proxy(face: Any, proxy: Running, monkeypatch: pyte
         await client.close()
 
 
-async def test_a_proxy_that_refuses_is_named(agent: FakeAgent, face: Any, proxy: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_that_refuses_is_named(agent: FakeAgent, face: Any, proxy: ConnectProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
     client = face.client(agent.url, "k", connect_timeout_s=0.5)
     sandbox = client.get_sandbox("sb-1")
     for call in (sandbox.exec, lambda _: sandbox.refresh()):
-        with pytest.raises(HoldfastError, match=f"proxy 127.0.0.1:{proxy.port} refuses the tunnel: 407") as refused:
+        with pytest.raises(HoldfastError, match=rf"proxy 127\.0\.0\.1:{proxy.port} refuses the tunnel: 407") as refused:
             await call("true")
-        assert "test-key" not in str(refused.value)
+        assert "NO_PROXY" in str(refused.value)
+        assert "holdfast up" not in str(refused.value)
     await sandbox.close()
     await client.close()
     assert agent.attaches == 0
+
+
+async def test_a_proxy_that_cannot_be_reached_is_named(face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://user:secret@127.0.0.1:9")
+    client = face.client("http://holdfast.example", "k", connect_timeout_s=0.5)
+    sandbox = client.get_sandbox("sb-1")
+    for call in (sandbox.exec, lambda _: sandbox.refresh()):
+        with pytest.raises(HoldfastError, match=r"the proxy 127\.0\.0\.1:9 cannot be reached: Conn") as failed:
+            await call("true")
+        assert "secret" not in str(failed.value)
+    await sandbox.close()
+    await client.close()
+
+
+async def test_a_proxy_that_does_not_answer_is_named(face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv("HTTP_PROXY", place)
+        client = face.client("http://holdfast.example", "k", connect_timeout_s=0.3)
+        sandbox = client.get_sandbox("sb-1")
+        for call in (sandbox.exec, lambda _: sandbox.refresh()):
+            with pytest.raises(HoldfastError, match=f"the proxy {place}"):
+                await call("true")
+        await sandbox.close()
+        await client.close()
 
 
 @pytest.mark.parametrize("url", ["socks5://h:1080", "https://h:443", "http://", "http://h:x"])
@@ -124,6 +123,16 @@ def test_other_proxies_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, url:
     with pytest.raises(ConfigurationError, match="only HTTP proxies"):
         SandboxClient("https://holdfast.example", "k")
     SandboxClient("http://holdfast.example", "k").close()
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize(("variable", "tls"), [("HTTP_PROXY", False), ("HTTPS_PROXY", True), ("ALL_PROXY", False), ("ALL_PROXY", True)])
+def test_every_variable_counts_in_either_case(monkeypatch: pytest.MonkeyPatch, variable: str, tls: bool, small: bool) -> None:
+    address = address_of(f"http{'s' if tls else ''}://holdfast.example")
+    monkeypatch.setenv(variable.lower() if small else variable, "http://user:p%40ss@proxy.example:3128")
+    assert proxy_for(address) == Proxy("proxy.example", 3128, f"Basic {b64encode(b'user:p@ss').decode()}")
+    monkeypatch.setenv("no_proxy" if small else "NO_PROXY", "holdfast.example")
+    assert proxy_for(address) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def test_this_machine_is_reached_directly(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_proxys_answer(answer: bytes, refused: str) -> None:
     proxy = Proxy("h", 1)
     if refused:
-        with pytest.raises(ProxyRefusedError, match=refused):
+        with pytest.raises(ProxyError, match=refused):
             proxy.answered(answer)
     else:
         assert not proxy.answered(answer[:-1])

@@ -34,8 +34,10 @@ async def connect(service: Service, timeout_s: float) -> Stream:
     try:
         async with asyncio.timeout(timeout_s):
             await open_connection(service, lambda: stream)
-    except BaseException:
+    except BaseException as why:
         stream.abort()
+        if isinstance(why, TimeoutError) and service.proxy is not None:
+            raise service.proxy.unreachable(why) from None
         raise
     for option in KEEPALIVE:
         stream.transport.get_extra_info("socket").setsockopt(*option)
@@ -67,8 +69,12 @@ async def open_connection(service: Service, protocol: Callable[[], asyncio.Proto
 
 async def _tunnel(loop: asyncio.AbstractEventLoop, proxy: Proxy, address: ServiceAddress) -> socket.socket:
     """A connection that the proxy has connected to the service."""
-    failure: OSError | None = None
-    for family, kind, protocol, _, place in await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM):
+    failure = OSError(0, "its name has no address")
+    try:
+        places = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
+    except OSError as why:
+        raise proxy.unreachable(why) from None
+    for family, kind, protocol, _, place in places:
         tunnel = socket.socket(family, kind, protocol)
         try:
             tunnel.setblocking(False)
@@ -87,7 +93,7 @@ async def _tunnel(loop: asyncio.AbstractEventLoop, proxy: Proxy, address: Servic
         except BaseException:
             tunnel.close()
             raise
-    raise failure or OSError(f"the proxy {proxy} has no address")
+    raise proxy.unreachable(failure)
 
 
 async def abort_all(streams: list[Stream]) -> None:

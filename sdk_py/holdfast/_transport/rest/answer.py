@@ -16,6 +16,7 @@ from holdfast_wire.records import dataclass
 
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
 from holdfast._options import Options
+from holdfast._transport.proxies import ADVICE, ProxyError
 from holdfast._transport.session.policy import BALANCER_STATUSES, problem, retry_after
 
 _PROBES = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
@@ -59,6 +60,7 @@ class Answer:
         return value
 
 
+_SILENT = "it accepted the connection: it may be overloaded or restarting, so try again later"
 _NOT_HOLDFAST = "is this the address of a Holdfast service?"
 
 
@@ -87,7 +89,8 @@ def no_answer(failure: Exception, options: Options, timeout_s: float, *, reached
     why = getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
     if isinstance(failure, TimeoutError):
         why = f"no answer within {timeout_s:g} s" if reached else f"no connection within {options.connect_timeout_s:g} s"
-    lost = UnreachableError("service_unreachable", f"cannot reach {options.url}: {why}")
+    hint = ADVICE if isinstance(failure, ProxyError) else _SILENT if reached else None
+    lost = UnreachableError("service_unreachable", f"cannot reach {options.url}: {why}", hint=hint)
     lost.reached = reached
     return lost
 

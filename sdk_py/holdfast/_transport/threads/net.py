@@ -13,9 +13,10 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast._transport.proxies import ANSWER_BYTES
+from holdfast._transport.proxies import ANSWER_BYTES, Proxy
 from holdfast._transport.rest.answer import KEEPALIVE, RESET, is_readable
 from holdfast._transport.threads.events import Background
+from holdfast._urls import ServiceAddress
 
 if TYPE_CHECKING:
     from holdfast._transport.service import Service
@@ -50,23 +51,44 @@ def warn_in_loop() -> None:
 
 def connection_to(service: Service, timeout_s: float) -> socket.socket:
     """A connection to the service, with TLS if it has it; ``timeout_s`` limits each step. Raises OSError, ``UnicodeError``."""
-    address, tls, proxy = service.address, service.tls_context, service.proxy
-    place = address if proxy is None else proxy
-    # As bytes an ASCII name is looked up without the codec for other names, which takes a millisecond to import.
-    host: Any = place.host.encode() if place.host.isascii() else place.host
-    connection = socket.create_connection((host, place.port), timeout=timeout_s)
+    address, tls = service.address, service.tls_context
+    connection = _connection(address.host, address.port, timeout_s) if service.proxy is None else _tunnel(service.proxy, address, timeout_s)
     try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if proxy is not None:
-            connection.sendall(proxy.request(address))
-            received = b""
-            while not proxy.answered(received):
-                if not (data := connection.recv(ANSWER_BYTES)):
-                    raise proxy.ended()
-                received += data
         return connection if tls is None else tls.wrap_socket(connection, server_hostname=address.host)
     except BaseException:
         connection.close()
+        raise
+
+
+def _connection(host: str, port: int, timeout_s: float) -> socket.socket:
+    # As bytes an ASCII name is looked up without the codec for other names, which takes a millisecond to import.
+    place: Any = host.encode() if host.isascii() else host
+    connection = socket.create_connection((place, port), timeout=timeout_s)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _tunnel(proxy: Proxy, address: ServiceAddress, timeout_s: float) -> socket.socket:
+    """A connection that the proxy has connected to the service."""
+    connection: socket.socket | None = None
+    try:
+        connection = _connection(proxy.host, proxy.port, timeout_s)
+        connection.sendall(proxy.request(address))
+        received = b""
+        while not proxy.answered(received):
+            if not (data := connection.recv(ANSWER_BYTES)):
+                raise proxy.ended()
+            received += data
+        return connection
+    except BaseException as why:
+        if connection is not None:
+            connection.close()
+        if isinstance(why, OSError):
+            raise proxy.unreachable(why) from None
         raise
 
 
