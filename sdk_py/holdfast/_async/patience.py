@@ -12,6 +12,7 @@ import time
 from holdfast._errors import HoldfastError, error
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.failures import overdue
 from holdfast._transport.session.sink import AnyEvent
 from holdfast._transport.session.sinks import ShellSink
 
@@ -61,17 +62,15 @@ async def ended(driver: SessionDriver, call: Call) -> None:
     patience = AsyncPatience(driver, call.limit_s + driver.options.answer_timeout_s)
     while not await patience.wait(call.changed):
         if not _waits_for_others(call):
-            overdue(driver, call)
+            give_up(driver, call)
             return
         patience.restart()
 
 
-def overdue(driver: SessionDriver, call: Call) -> None:
-    """Give up a command whose end should have been reported by now."""
+def give_up(driver: SessionDriver, call: Call) -> None:
+    """End the wait for a command whose end should have been reported by now."""
     driver.perform(call.cancel)
-    message = f"the sandbox's agent has not reported the end of command {call.command_id} after its time limit of {call.limit_s:g} s"
-    why = error("outcome_unknown", message, reason="no-answer", fault="workload", detail=call.facts())
-    driver.perform(call.finish, why)
+    driver.perform(call.finish, overdue(call.limit_s or 0.0, call.facts()))
 
 
 def silent(message: str) -> HoldfastError:

@@ -6,6 +6,7 @@ decides when. Sessions (``_transport``) are the default path for all that happen
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +15,15 @@ from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
 from holdfast._async.http import AsyncHttp
-from holdfast._errors import ClientClosedError, error
+from holdfast._errors import ClientClosedError, WaitTimeoutError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._options import Options
 from holdfast._results import CommandResult, SandboxInfo, cut, take, take_all
 from holdfast._transport.aio.events import Event
 from holdfast._transport.rest.answer import Answer, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info
-from holdfast._transport.rest.retry import MARGIN_S, Retry
-from holdfast._transport.session.failures import LAST_LOOK_S, lost_command
+from holdfast._transport.rest.retry import CAP_S, MARGIN_S, Retry
+from holdfast._transport.session.failures import LAST_LOOK_S, lost_command, overdue
 from holdfast._urls import quoted
 
 LEAST_BEAT_S = 1.0
@@ -102,17 +103,24 @@ class AsyncRest:
     async def create(self, body: dict[str, Any], key: str) -> SandboxInfo:
         """``POST /sandboxes``, then ``GET /sandboxes/{id}/wait`` until it is ready.
 
-        Raises ``SandboxLostError`` if the sandbox failed, ``SandboxNotReadyError`` if it did not become ready in time.
+        Raises ``SandboxLostError`` if the sandbox failed, ``SandboxNotReadyError`` if it did not become ready in time, or the service did
+        not answer that it has.
         """
         timeout_s = float(body["timeout"])
         end = time.monotonic() + timeout_s
         retry = Retry(self._options, end=end)
-        answer = await self._send(retry, "POST", "/sandboxes", timeout_s + MARGIN_S, json=body, headers={"Idempotency-Key": key})
-        info = SandboxInfo.read(answer.map())
-        if info.ready:
-            return info
-        path, wait_s = f"{_sandbox(info.sandbox_id)}/wait", max(end - time.monotonic(), _LEAST_WAIT_S)
-        return ready_info((await self.request("GET", path, params={"timeout": wait_s}, timeout_s=wait_s + MARGIN_S)).map(), wait_s)
+        try:
+            answer = await self._send(retry, "POST", "/sandboxes", timeout_s + MARGIN_S, json=body, headers={"Idempotency-Key": key})
+            info = SandboxInfo.read(answer.map())
+            if info.ready:
+                return info
+            path, wait_s = f"{_sandbox(info.sandbox_id)}/wait", max(end - time.monotonic(), _LEAST_WAIT_S)
+            retry = Retry(self._options, end=end)
+            return ready_info((await self._send(retry, "GET", path, wait_s + MARGIN_S, params={"timeout": wait_s})).map(), timeout_s)
+        except (UnreachableError, WaitTimeoutError) as why:
+            if isinstance(why, UnreachableError) and not (why.reached and time.monotonic() + CAP_S >= end):
+                raise
+            raise error("create_timeout", f"sandbox {body['sandbox_id']} is not ready after {timeout_s:g} s: {why.message}") from None
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         return SandboxInfo.read((await self.request("GET", _sandbox(sandbox_id))).map())
@@ -206,8 +214,10 @@ class AsyncRest:
 
         The idempotency key makes sure that the command runs once, even if the request is repeated. No request waits for long, because over
         HTTP only an answer shows that the service is alive; the job of a longer command is polled. Raises ``SandboxLostError`` and
-        ``OutcomeUnknownError`` with what is known about the command, as a session does.
+        ``OutcomeUnknownError`` with what is known about the command, as a session does, the latter also if the command still runs
+        ``answer_timeout_s`` after its time limit by the agent's account.
         """
+        end = time.monotonic() + (params.get("timeout_s") or math.inf) + self._options.answer_timeout_s
         body = exec_body(params, data, limit)
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}
         retry = Retry(self._options, resumes=True)
@@ -215,8 +225,11 @@ class AsyncRest:
             first, later = {**body, "wait": True}, {**body, "wait": False}
             job = (await self._send(retry, "POST", path, _ALIVE_S, json=first, later=later, headers=headers)).map()
             while job.get("status") in ("queued", "running"):
+                left_s = end - time.monotonic()
+                if left_s <= 0:
+                    raise overdue(params["timeout_s"], {**retry.facts(params["id"]), "accepted": True})
                 path = f"/jobs/{quoted(str(job.get('job_id')))}/wait"
-                wait_s = _ALIVE_S - MARGIN_S
+                wait_s = min(_ALIVE_S - MARGIN_S, max(left_s, _LEAST_WAIT_S))
                 job = (await self._send(retry, "GET", path, _ALIVE_S, params={"timeout": wait_s})).map()
         except HoldfastError as why:
             raise lost_command(why, params["id"], retry.facts(params["id"])) from None

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._arguments import content_of, wait_time_of
-from holdfast._async.patience import AsyncPatience, answered, ended, overdue
+from holdfast._async.patience import AsyncPatience, answered, ended, give_up
 from holdfast._async.transfers import send
 from holdfast._errors import InputClosedError, ServiceUnavailableError, WaitTimeoutError
 from holdfast._public import public
@@ -92,7 +92,7 @@ class AsyncRunning:
                 return None
             if timeout is None and self._patience is not None:
                 if not await self._patience.wait(call.changed):
-                    overdue(self._driver, call)
+                    give_up(self._driver, call)
             elif not await call.changed.wait(timeout):
                 raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 

@@ -23,8 +23,8 @@ from holdfast._errors import (
     HoldfastError,
     QuotaError,
     SandboxNotReadyError,
+    ServiceError,
     ServiceUnavailableError,
-    WaitTimeoutError,
 )
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._public import public
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from holdfast._transport.threads.mapping import Step
 
 HEARTBEATS_PER_TIMEOUT = 3
+_BEGUN_NOTHING = frozenset({"overloaded", "no_capacity", "group_freeing"})
+"""Codes of a service that is there and has begun nothing."""
 T = TypeVar("T")
 R = TypeVar("R")
 Results = list[R]
@@ -292,11 +294,11 @@ class SandboxClient:
             shielded(self._forget, sandbox_id, key)
             raise
         except HoldfastError as why:
-            late = isinstance(why, (SandboxNotReadyError, WaitTimeoutError)) or (isinstance(why, UnreachableError) and why.reached)
-            if late and not shared:  # it may still become ready, and nothing would use it
-                shielded(self._forget, sandbox_id, key)
-            elif not shared and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
-                shielded(self._forget, sandbox_id, key, "failed")
+            refused = isinstance(why, (ConflictError, QuotaError)) or why.code in _BEGUN_NOTHING
+            if not shared and not refused and (not isinstance(why, UnreachableError) or why.reached):
+                # What is late or has lost its answer may still become ready, and nothing would use it.
+                unsure = isinstance(why, (SandboxNotReadyError, ServiceError, ServiceUnavailableError))
+                shielded(self._forget, sandbox_id, key, "" if unsure else "failed")
             raise
         return info, key
 

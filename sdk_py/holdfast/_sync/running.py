@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._arguments import content_of, wait_time_of
-from holdfast._sync.patience import Patience, answered, ended, overdue
+from holdfast._sync.patience import Patience, answered, ended, give_up
 from holdfast._sync.transfers import send
 from holdfast._errors import InputClosedError, ServiceUnavailableError, WaitTimeoutError
 from holdfast._public import public
@@ -93,7 +93,7 @@ class Running:
                 return None
             if timeout is None and self._patience is not None:
                 if not self._patience.wait(call.changed):
-                    overdue(self._driver, call)
+                    give_up(self._driver, call)
             elif not call.changed.wait(timeout):
                 raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 

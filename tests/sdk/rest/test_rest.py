@@ -6,10 +6,21 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
-from holdfast import HoldfastError, InvalidArgumentError, OutcomeUnknownError, SandboxLostError, ServiceUnavailableError, StreamCount
+from holdfast import (
+    HoldfastError,
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    SandboxLostError,
+    SandboxNotReadyError,
+    ServiceUnavailableError,
+    StreamCount,
+)
+
+from tests.sdk.support.faces import inner
 
 Answer = tuple[int, dict[str, Any]] | None
 """A status and a JSON body, or None: read the request and hang up."""
@@ -189,6 +200,17 @@ async def test_the_client_falls_back_to_rest_where_upgrades_get_no_answer(servic
     assert ("GET /sandboxes/sb", "") in service.requests
 
 
+async def test_an_exec_whose_end_is_not_reported_is_given_up_after_its_time_limit(service: Service, rest: Any) -> None:
+    """The gateway only repeats what the agent reports, and code in the sandbox may control that."""
+    service.answers = [job(status="running")]
+    sandbox = rest()
+    inner(sandbox)._client._options = options = replace(inner(sandbox)._client._options, answer_timeout_s=0.2)
+    inner(sandbox)._client._rest._options = options
+    with pytest.raises(OutcomeUnknownError, match=r"has not reported the end of command mine after its time limit of 0\.1 s") as unknown:
+        await sandbox.exec("x", command_id="mine", timeout=0.1)
+    assert (unknown.value.command_id, unknown.value.started, unknown.value.fault) == ("mine", None, "workload")
+
+
 async def test_a_create_is_not_sent_again_after_its_time_limit(service: Service, face: Any) -> None:
     """The answer arrives after the time limit: another attempt would make a sandbox that no caller waits for."""
     service.answers = [problem(504, "create_timeout", retryable=True)]
@@ -228,3 +250,27 @@ async def test_a_create_that_is_given_up_is_deleted_by_its_key(service: Service,
     assert slow.value.code in ("create_timeout", "wait_timeout")
     (key,) = {key for line, key in service.requests if line == "POST /sandboxes"}
     assert service.cancelled == [key]
+
+
+async def test_a_create_that_is_not_answered_in_time_is_late_and_deleted(
+    service: Service, face: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service is there: nothing advises to start it."""
+    for module in ("holdfast._transport.rest.retry", "holdfast._async.rest", "holdfast._sync.rest"):
+        monkeypatch.setattr(f"{module}.MARGIN_S", 0.1)
+    service.answers = [None]
+    with pytest.raises(SandboxNotReadyError) as slow:
+        await face.client(service.url, "k").create_sandbox("image", ready_timeout_s=1.0)
+    assert (slow.value.code, slow.value.fault, slow.value.retryable) == ("create_timeout", "infrastructure", False)
+    assert "holdfast up" not in str(slow.value)
+    (key,) = {key for line, key in service.requests if line == "POST /sandboxes"}
+    assert set(service.cancelled) == {key}
+
+
+@pytest.mark.parametrize("code", ["runtime_unavailable", "placement_unavailable", "internal", "overloaded"])
+async def test_a_create_that_may_have_begun_is_deleted_by_its_key(service: Service, face: Any, code: str) -> None:
+    service.answers = [problem(503, code)] * 4 + [(200, {"existed": False})]
+    with pytest.raises(HoldfastError) as given_up:
+        await face.client(service.url, "k").create_sandbox("image", ready_timeout_s=0.5)
+    assert given_up.value.code == code
+    assert bool(service.cancelled) is (code != "overloaded"), "an overloaded service has begun nothing"

@@ -235,3 +235,18 @@ async def test_copies_with_a_users_permissions(live: Any) -> None:
         await live.files.copy("/tmp/u/secret", "/tmp/u/own", user=1000)
     await live.files.copy("/tmp/u/secret", "/tmp/u/own")
     assert (await live.files.stat("/tmp/u/own/secret")).uid == 0
+
+
+async def test_a_file_that_grows_while_it_is_read_is_read_to_its_first_size(live: Any, tmp_path: Path) -> None:
+    """A log of a running program: the limits on what an agent may send do not refuse it."""
+    size = 30_000_000
+    await live.exec(f"head -c {size} /dev/zero > /tmp/log")
+    async with await live.start("while :; do head -c 100000 /dev/zero; done >> /tmp/log") as writer:
+        pieces = [len(piece) async for piece in live.files.stream("/tmp/log")]
+        there = await live.files.stat("/tmp/log")
+        got = await live.files.download("/tmp/log", tmp_path / "log")
+        assert not writer.done
+    assert sum(pieces) >= size
+    assert got.size_bytes >= there.size > size
+    assert len(await live.files.read("/proc/self/maps")) > 0, "a file that reports no size"
+    assert len(await live.files.read("/dev/zero", length=3_000_000)) == 3_000_000

@@ -34,6 +34,12 @@ def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> 
     return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts, hint=hint)
 
 
+def overdue(limit_s: float, facts: dict[str, Any]) -> HoldfastError:
+    """The error for a command whose end the agent should have reported by now."""
+    message = f"the sandbox's agent has not reported the end of command {facts['command_id']} after its time limit of {limit_s:g} s"
+    return error("outcome_unknown", message, reason="no-answer", fault="workload", detail=facts)
+
+
 def given_up(why: HoldfastError, what: str, again: str, facts: dict[str, Any]) -> HoldfastError:
     """The error for an object whose session was given up because of ``why``: it cannot be used any more, and ``again`` creates another."""
     return error(
