@@ -2,8 +2,8 @@
 
 Owns `$HOLDFAST_DATA/images`: `layers/<sha256>` (unpacked, shared, never written again), `index/*.json` (one per owner and name), `skeleton`
 and `host` (created again at each start), `tmp` (emptied at start), and whose an image is: a name means the caller's own image, else the
-shared one; another owner's is indistinguishable from one that does not exist. One process, the node, uses it; changes are serial and appear
-by rename, so a crash leaves an image whole or absent.
+shared one; another owner's is indistinguishable from one that does not exist. One process, the node, uses it. Layers are unpacked beside
+each other; changes of the index are serial and appear by rename, so a crash leaves an image whole or absent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import shutil
 import stat
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +26,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images import export, formats, host, links, names, pull, skeleton
+from session_agent.node.images.layer_folder import LayerFolder
 from session_agent.node.images.layers import NOBODY, LayerLimits
 from session_agent.node.images.record import ImageRecord, key_of
 from session_agent.node.images.spec import ImageSpec
@@ -38,6 +39,8 @@ Digests = list[str]
 _PULLS = 8
 """Most pulls at a time; further ones wait."""
 _PULLS_OF_OWNER = 3
+_IMPORTS = 4
+"""Most images that are unpacked at a time; further ones wait."""
 _REMEMBERED_PULLS = 100
 _HELD = "~"
 """The first character of the names of images that only a paused sandbox has: no image's name may begin with it."""
@@ -65,8 +68,8 @@ class ImageStore:
         """One entry for each owner; their number is limited by the keys file."""
         self.progress: deque[pull.Progress] = deque(maxlen=_REMEMBERED_PULLS)
         """The latest pulls, the oldest first."""
-        self._reading = list[str]()
-        """Layers that are being exported."""
+        self._imports = asyncio.Semaphore(_IMPORTS)
+        self._layers = LayerFolder(self._path("layers"), self._path("tmp"))
         self.before_remove: Callable[[str], Awaitable[None]] | None = None
         self.in_use: Callable[[str], bool] = lambda digest: False
         self.layer_in_use: Callable[[str], bool] = lambda path: False
@@ -78,6 +81,7 @@ class ImageStore:
         ids.
         """
         self._ids = ids
+        self._layers = LayerFolder(self._path("layers"), self._path("tmp"), f"+{ids.base}" if ids else "")
         os.makedirs(self._directory, exist_ok=True)
         os.chmod(self._directory, 0o700)
         for name in ("layers", "index", "tmp"):
@@ -145,11 +149,10 @@ class ImageStore:
     async def import_path(self, path: str, name: str, owner: str = "") -> dict[str, Any]:
         """Import an OCI layout or archive, a docker archive, a root tar or a root directory. The owner's image *name* is replaced."""
         wanted = self._importable_name(name)
-        async with self._changing:
-            return await self._keep(os.path.abspath(path), wanted, owner)
+        return await self._keep(os.path.abspath(path), wanted, owner)
 
     async def pull(self, name: str, owner: str = "") -> dict[str, Any]:
-        """Fetch *name* from its registry with skopeo. Only the import holds the store's lock.
+        """Fetch *name* from its registry with skopeo.
 
         Raises HoldfastError(invalid_argument, image_not_found, image_pull_failed, unsupported).
         """
@@ -164,8 +167,7 @@ class ImageStore:
                     progress.state = "fetching"
                     layout = await pull.fetch(wanted, target, self._pulls, progress.add)
                     progress.state = "importing"
-                    async with self._changing:
-                        image = await self._keep(layout, wanted, owner)
+                    image = await self._keep(layout, wanted, owner)
                     progress.state = "done"
                     return image
                 finally:
@@ -175,7 +177,18 @@ class ImageStore:
             raise
 
     async def _keep(self, path: str, name: str, owner: str) -> dict[str, Any]:
-        return await self._add(dataclasses.replace(await asyncio.to_thread(self._import, path, name), owner=owner))
+        """Import an image. The store's lock is taken only when all of its layers are there."""
+        with contextlib.ExitStack() as held:
+            try:
+                async with self._imports:
+                    record = await _whole(asyncio.to_thread(self._import, path, name, held))
+            except Exception:
+                held.close()  # the layers that were unpacked before the error
+                async with self._changing:
+                    await asyncio.to_thread(self._collect_layers)
+                raise
+            async with self._changing:
+                return await self._add(dataclasses.replace(record, owner=owner))
 
     async def _add(self, record: ImageRecord) -> dict[str, Any]:
         """Write the record of an image whose layers are complete; it replaces the image of the same name."""
@@ -205,10 +218,7 @@ class ImageStore:
             copied = await copy(draft, pool)
             layer = await asyncio.to_thread(content_digest, draft)
             async with self._changing:
-                if os.path.isdir(self._layer(layer)):  # the same content, from a sandbox of the same image or of another one
-                    await asyncio.to_thread(shutil.rmtree, draft)
-                else:
-                    os.rename(draft, self._layer(layer))
+                self._layers.add(draft, layer)  # unless there is the same content, from a sandbox of the same image or of another one
                 record = ImageRecord(
                     name=wanted or "",
                     digest="",
@@ -232,10 +242,8 @@ class ImageStore:
 
     def _layers_of(self, image: ImageSpec) -> tuple[Digests, str]:
         """The digests of an image's own layers, lowest first, and ``host`` where they lie above the machine's image."""
-        suffix = len(self._layer("")) - len(self._path("layers", ""))
-        folder = self._path("layers", "")
-        own = [path.removeprefix(folder) for path in reversed(image.layers) if path.startswith(folder)]
-        return [f"sha256:{name[: len(name) - suffix]}" for name in own], host.NAME if image.trees else ""
+        own = [digest for path in reversed(image.layers) if (digest := self._layers.digest(path))]
+        return own, host.NAME if image.trees else ""
 
     async def tag(self, name: str, other: str, owner: str = "") -> dict[str, Any]:
         """Give an image a second name of the owner's, which costs nothing. Raises HoldfastError(image_not_found)."""
@@ -256,13 +264,8 @@ class ImageStore:
         if record is None or record.base:
             hint = "export what it adds with `holdfast cp`, or begin with an image that was imported or pulled"
             raise HoldfastError("unsupported", f"{name} lies above this machine's own files, which are not exported", hint=hint)
-        layers = [self._layer(digest) for digest in record.layers]
-        self._reading += layers
-        try:
-            await asyncio.to_thread(self._export, record, layers, path)
-        finally:
-            for layer in layers:
-                self._reading.remove(layer)
+        with self._layers.holding(record.layers):
+            await asyncio.to_thread(self._export, record, [self._layer(digest) for digest in record.layers], path)
 
     def _export(self, record: ImageRecord, layers: Sequence[str], path: str) -> None:
         config = {
@@ -323,17 +326,20 @@ class ImageStore:
     def _has_digest(self, digest: str, but: ImageRecord | None = None) -> bool:
         return any(record.digest == digest and record is not but for record in self._records.values())
 
-    def _import(self, path: str, name: str) -> ImageRecord:
+    def _import(self, path: str, name: str, held: contextlib.ExitStack) -> ImageRecord:
+        """Unpack an image's layers, which are held by *held*."""
         workspace = self._fresh()
         try:
             with formats.open_image(path, workspace, self._limits) as source:
                 if len(source.layers) > _MOST_LAYERS:
                     raise HoldfastError("image_invalid", f"more than {_MOST_LAYERS} layers")
+                held.enter_context(self._layers.holding([layer.digest for layer in source.layers]))
                 for layer in source.layers:
                     self._unpack(layer)
                 folders = [self._layer(layer.digest) for layer in reversed(source.layers)]
                 link_of = links.link_in_layers(folders)
                 volumes = _volume_layer(["/".join(links.without_links(path.split("/"), link_of)) for path in source.volumes])
+                held.enter_context(self._layers.holding([layer.digest for layer in volumes]))
                 for layer in volumes:
                     self._unpack(layer)
                 layers = [*volumes, *source.layers]
@@ -367,7 +373,7 @@ class ImageStore:
         try:
             layer.unpack(unpacked)
             self._shift_owners(unpacked)
-            os.rename(unpacked, self._layer(layer.digest))
+            self._layers.add(unpacked, layer.digest)
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
 
@@ -378,13 +384,8 @@ class ImageStore:
                 await asyncio.to_thread(self._collect_layers)
 
     def _collect_layers(self) -> None:
-        wanted = {self._layer(digest) for record in self._records.values() for digest in record.layers}
-        for name in os.listdir(self._path("layers")):
-            path = self._path("layers", name)
-            if (
-                path not in wanted and path not in self._reading and not self.layer_in_use(path)
-            ):  # a running sandbox may still use the layers of a replaced image
-                shutil.rmtree(path, ignore_errors=True)
+        """Remove the layers of no image. A running sandbox may still use the layers of a replaced one."""
+        self._layers.remove_unused({digest for record in self._records.values() for digest in record.layers}, self.layer_in_use)
 
     def _by_digest(self, name: str, owner: str) -> ImageRecord | None:
         digest = name if name.startswith("sha256:") else name.partition("@")[2]
@@ -397,8 +398,7 @@ class ImageStore:
         return names.normalise(name)
 
     def _layer(self, digest: str) -> str:
-        suffix = f"+{self._ids.base}" if self._ids else ""
-        return self._path("layers", digest.removeprefix("sha256:") + suffix)
+        return self._layers.path(digest)
 
     def _shift_owners(self, path: str) -> None:
         if self._ids is None:
@@ -423,6 +423,16 @@ class ImageStore:
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._directory, *parts)
+
+
+async def _whole(work: Coroutine[Any, Any, ImageRecord]) -> ImageRecord:
+    """Await *work* on a thread, which ends before a cancellation is passed on: it still uses what the caller would remove."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _missing(name: str) -> HoldfastError:

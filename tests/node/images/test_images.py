@@ -32,6 +32,7 @@ from tests.node.ociimages import (
     tar,
 )
 from tests.support.requires import requires
+from tests.support.until import until_async
 
 
 @pytest.mark.parametrize("form", ["layout", "archive", "archive.gz", "docker", "docker.xz", "uncompressed"])
@@ -196,3 +197,52 @@ async def test_concurrent_imports_do_not_disturb_each_other(tmp_path: Path, stor
     layout = oci_layout(tmp_path / "layout", [BASE, TOP])
     await asyncio.gather(*(store.import_path(str(layout), f"copy-{number % 3}") for number in range(9)))
     assert [image["name"] for image in store.list()] == ["host", "copy-0", "copy-1", "copy-2"]
+
+
+def slow_image(path: Path, name: str) -> Path:
+    """An image that takes a while to unpack."""
+    path.write_bytes(tar([file(f"{name}-{number}", "x") for number in range(6_000)]))
+    return path
+
+
+async def test_other_images_change_while_one_is_unpacked(tmp_path: Path, store: ImageStore) -> None:
+    small = tmp_path / "small.tar"
+    small.write_bytes(tar([file("small", "x")]))
+    await store.import_path(str(small), "small")
+    large = slow_image(tmp_path / "large.tar", "large")
+    importing = asyncio.create_task(store.import_path(str(large), "large"))
+    await until_async(lambda: os.listdir(tmp_path / "images" / "tmp"), deadline_s=60, what="the unpacking to begin")
+    await store.tag("small", "other")
+    await store.import_path(str(small), "third")
+    await store.remove("other")
+    assert not importing.done(), "they waited for the large image"
+    assert [image["name"] for image in store.list()] == ["host", "small", "third"]
+    await importing
+    (layer,) = image_layers(store.resolve("large"))
+    assert len(os.listdir(layer)) == 6_000
+
+
+async def test_a_layer_of_an_image_that_is_being_imported_is_not_removed(tmp_path: Path, store: ImageStore) -> None:
+    """The image that had the layer is removed while another one with the same layer is imported."""
+    shared, slow = tar([file("shared", "x")]), tar([file(f"slow-{number}", "x") for number in range(6_000)])
+    await store.import_path(str(oci_layout(tmp_path / "first", [shared], CONFIG)), "first")
+    (layer,) = image_layers(store.resolve("first"))
+    second = oci_layout(tmp_path / "second", [shared, slow], CONFIG)
+    importing = asyncio.create_task(store.import_path(str(second), "second"))
+    await until_async(
+        lambda: any("slow-0" in names for _, _, names in os.walk(tmp_path / "images" / "tmp")), deadline_s=60, what="the second layer"
+    )
+    await store.remove("first")
+    assert not importing.done()
+    await importing
+    assert image_layers(store.resolve("second"))[-1] == layer
+    assert os.listdir(layer) == ["shared"]
+    await store.remove("second")
+    assert os.listdir(tmp_path / "images" / "layers") == []
+
+
+async def test_an_import_that_fails_leaves_no_layer(tmp_path: Path, store: ImageStore) -> None:
+    path = oci_layout(tmp_path / "layout", [BASE, b"not a tar, but so long that nothing takes it for an empty one" * 20], CONFIG)
+    with pytest.raises(HoldfastError, match="image_invalid"):
+        await store.import_path(str(path), "broken")
+    assert os.listdir(tmp_path / "images" / "layers") == os.listdir(tmp_path / "images" / "tmp") == []
