@@ -160,8 +160,9 @@ class Runtime(Protocol):
     async def create(self, request: CreateRequest, timeout_s: float) -> str:
         """Create it, wait until its agent answers, and return the endpoint. The same id and incarnation again returns what exists.
 
-        Raises ``sandbox_exists`` (another incarnation exists), ``image_not_found``, ``no_capacity``, ``create_timeout``. A failed sandbox
-        may remain: the caller deletes it, once it has recorded the cause and knows that no other replica has created it.
+        Raises ``sandbox_exists`` (another incarnation exists), ``image_not_found``, ``no_capacity``, ``create_timeout``, and
+        ``unsupported`` for network access or options of ``spec`` that it cannot provide, rather than create a sandbox without them.
+        A failed sandbox may remain: the caller deletes it, once it has recorded the cause and knows that no other replica has created it.
         """
         ...
 
