@@ -30,7 +30,6 @@ from holdfast._public import public
 from holdfast._results import SandboxInfo
 from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.aio.opening import opening
-from holdfast._transport.rest.answer import UnreachableError
 
 if TYPE_CHECKING:
     from holdfast._async.sandbox import AsyncSandbox
@@ -293,8 +292,9 @@ class AsyncSandboxClient:
             await shielded(self._forget, sandbox_id, key)
             raise
         except HoldfastError as why:
+            unsent = why.code == "service_unreachable" and why.detail.get("accepted") is False
             refused = isinstance(why, (ConflictError, QuotaError)) or why.code in _BEGUN_NOTHING
-            if not shared and not refused and (not isinstance(why, UnreachableError) or why.reached):
+            if not shared and not refused and not unsent:
                 # What is late or has lost its answer may still become ready, and nothing would use it.
                 unsure = isinstance(why, (SandboxNotReadyError, ServiceError, ServiceUnavailableError))
                 await shielded(self._forget, sandbox_id, key, "" if unsure else "failed")

@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
 from holdfast._async.http import AsyncHttp
-from holdfast._errors import ClientClosedError, WaitTimeoutError, error
+from holdfast._errors import ClientClosedError, ServiceUnavailableError, WaitTimeoutError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._options import Options
 from holdfast._results import CommandResult, SandboxInfo, cut, take, take_all
@@ -115,12 +115,14 @@ class AsyncRest:
             if info.ready:
                 return info
             path, wait_s = f"{_sandbox(info.sandbox_id)}/wait", max(end - time.monotonic(), _LEAST_WAIT_S)
-            retry = Retry(self._options, end=end)
             return ready_info((await self._send(retry, "GET", path, wait_s + MARGIN_S, params={"timeout": wait_s})).map(), timeout_s)
-        except (UnreachableError, WaitTimeoutError) as why:
-            if isinstance(why, UnreachableError) and not (why.reached and time.monotonic() + CAP_S >= end):
-                raise
-            raise error("create_timeout", f"sandbox {body['sandbox_id']} is not ready after {timeout_s:g} s: {why.message}") from None
+        except (ServiceUnavailableError, WaitTimeoutError) as why:
+            why.detail["accepted"] = None if retry.reached else False
+            late = why.code == "service_unreachable" and retry.reached and time.monotonic() + CAP_S >= end
+            if late or isinstance(why, WaitTimeoutError):
+                message = f"sandbox {body['sandbox_id']} is not ready after {timeout_s:g} s: {why.message}"
+                raise error("create_timeout", message, detail=why.detail) from None
+            raise
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         return SandboxInfo.read((await self.request("GET", _sandbox(sandbox_id))).map())

@@ -31,7 +31,6 @@ from holdfast._public import public
 from holdfast._results import SandboxInfo
 from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.threads.opening import opening
-from holdfast._transport.rest.answer import UnreachableError
 
 if TYPE_CHECKING:
     from holdfast._sync.sandbox import Sandbox
@@ -294,8 +293,9 @@ class SandboxClient:
             shielded(self._forget, sandbox_id, key)
             raise
         except HoldfastError as why:
+            unsent = why.code == "service_unreachable" and why.detail.get("accepted") is False
             refused = isinstance(why, (ConflictError, QuotaError)) or why.code in _BEGUN_NOTHING
-            if not shared and not refused and (not isinstance(why, UnreachableError) or why.reached):
+            if not shared and not refused and not unsent:
                 # What is late or has lost its answer may still become ready, and nothing would use it.
                 unsure = isinstance(why, (SandboxNotReadyError, ServiceError, ServiceUnavailableError))
                 shielded(self._forget, sandbox_id, key, "" if unsure else "failed")

@@ -71,7 +71,7 @@ class UnreachableError(ServiceUnavailableError):
 
     def public(self) -> ServiceUnavailableError:
         """The same error without the class of this module, whose name a traceback would show."""
-        return ServiceUnavailableError(self.code, self.message)
+        return ServiceUnavailableError(self.code, self.message, hint=self.hint)
 
 
 class LocalFailureError(Exception):
