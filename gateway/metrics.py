@@ -16,11 +16,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "attach_refused_total": ("Attaches of sessions that were refused.", ("code",)),
     "attach_total": ("Sessions that were attached.", ()),
+    "branches_total": ("Sandboxes that were created as branches.", ()),
     "create_failed_total": ("Creates that failed.", ("code",)),
     "creates_refused_total": ("Creates refused by a quota or a full queue.", ("code", "what")),
     "creates_total": ("Sandboxes that became ready.", ()),
     "deletes_total": ("Deletions of sandboxes.", ()),
     "execs_total": ("One-off commands over REST.", ()),
+    "pauses_total": ("Sandboxes that were paused, by where they wait: memory or disk.", ("to",)),
     "pool_claims_total": ("Creates that matched a warm pool, by outcome: warm, empty or failed.", ("outcome",)),
     "pool_discards_total": ("Spares that were removed.", ()),
     "pool_failures_total": ("Spares that could not be created.", ("code", "pool")),
@@ -28,8 +30,10 @@ _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "reconcile_actions_total": ("Actions of the controller's reconciliation.", ("action",)),
     "reconcile_passes_total": ("Passes of the controller's reconciliation.", ()),
     "requests_total": ("Answered HTTP requests.", ("method", "route", "status")),
+    "resumes_total": ("Sandboxes that continued after a pause.", ()),
     "sandboxes_ended_total": ("Sandboxes whose end the runtime reported.", ("fault", "reason")),
     "sandboxes_expired_total": ("Sandboxes that the controller ended.", ("reason",)),
+    "snapshots_total": ("Snapshots of sandboxes.", ()),
 }
 _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "attached_sessions": ("Sessions attached to this replica.", ()),
@@ -49,10 +53,12 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 _HISTOGRAMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "attach_seconds": ("Seconds from the request for an upgrade to an attached session.", ()),
+    "branch_seconds": ("Seconds that one request for branches took, until all of them were ready.", ()),
     "create_queue_seconds": ("Seconds that a create waited in the queue.", ()),
     "create_seconds": ("Seconds from the end of the wait in the queue to a ready sandbox.", ()),
     "reconcile_seconds": ("Seconds that a pass of the controller's reconciliation took.", ()),
     "request_seconds": ("Seconds from a request's head to the end of its answer.", ("route",)),
+    "snapshot_seconds": ("Seconds that a snapshot took.", ()),
 }
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _HISTOGRAM: Final = functools.partial(Histogram, buckets=_BUCKETS_S)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gateway.model.records import Cause, Record, Tombstone
+from gateway.model.records import Cause, Paused, Record, Tombstone
 from gateway.runtimes.base import SandboxStatus
 
 _SHARE = 10
@@ -55,7 +55,16 @@ class Remove:
     incarnation: str
 
 
-Action = MarkReady | MarkFailed | Rebuild | Remove
+@dataclass(frozen=True, slots=True)
+class MarkPaused:
+    """Record whether a sandbox is paused: the gateway that paused or resumed it has ended before it did."""
+
+    sandbox_id: str
+    incarnation: str
+    paused: Paused
+
+
+Action = MarkPaused | MarkReady | MarkFailed | Rebuild | Remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,8 @@ def _judge_sandbox(
         actions.append(MarkFailed(record.sandbox_id, record.incarnation, sandbox.cause or NODE_LOST))
     elif record.status == "pending" and sandbox.state == "ready" and not sandbox.adopted:
         actions.append(MarkReady(record.sandbox_id, record.incarnation, sandbox.endpoint))
+    elif record.status == "ready" and sandbox.state == "ready" and sandbox.paused != record.paused:
+        doubtful.append(MarkPaused(record.sandbox_id, record.incarnation, sandbox.paused))
     if over and now - sandbox.created_at > grace_s:
         doubtful.append(Remove(sandbox.sandbox_id, sandbox.incarnation))
 

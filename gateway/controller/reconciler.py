@@ -22,7 +22,7 @@ from gateway.placement.keys import shard_of
 from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import Runtime, SandboxStatus
 
-from .plan import CREATE_LOST, NODE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
+from .plan import CREATE_LOST, NODE_LOST, Action, MarkFailed, MarkPaused, MarkReady, Plan, Rebuild, Remove, plan
 from .pool_refill import PoolRefill, is_spare
 
 log = logging.getLogger("gateway.controller")
@@ -160,7 +160,7 @@ class Reconciler:
                         status, cause = _STATUSES[sandbox.state], sandbox.cause if sandbox.state == "failed" else None
                         cause = cause or (NODE_LOST if status == "failed" else None)
                         outcome = await self._store.rebuild(
-                            spec, sandbox.endpoint, sandbox.created_at, status=status, cause=cause, term=term
+                            spec, sandbox.endpoint, sandbox.created_at, status=status, cause=cause, paused=sandbox.paused, term=term
                         )
                         if outcome == "rebuilt":
                             log.info("record of %s rebuilt: %s", sandbox.sandbox_id, status)
@@ -169,6 +169,9 @@ class Reconciler:
                             removals.append((sandbox.sandbox_id, sandbox.incarnation))
                     case MarkReady(sandbox_id, incarnation, endpoint):
                         await self._store.mark_ready(sandbox_id, incarnation, endpoint, term=term)
+                    case MarkPaused(sandbox_id, incarnation, paused):
+                        await self._store.check_term(term)
+                        await self._store.mark_paused(sandbox_id, incarnation, paused)
                     case MarkFailed(sandbox_id, incarnation, cause):
                         log.info("sandbox %s has failed: %s", sandbox_id, cause.reason)
                         # A sandbox that is about to be declared never created may have been created since it was read.

@@ -158,7 +158,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
 
     async def mark_paused(self, sandbox_id: str, incarnation: str, paused: Paused) -> Entry:
         """Store whether a sandbox is paused. None of its limits runs out meanwhile. Nothing changes for another incarnation."""
-        return await self._entry("pause", sandbox_id, _five(sandbox_id)[:3], [sandbox_id, incarnation, paused, self._tombstone_ms])
+        return await self._entry("pause", sandbox_id, _five(sandbox_id), [sandbox_id, incarnation, paused, self._tombstone_ms])
 
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
         """Record a heartbeat, and whether it counts as use; never creates anything. Another owner's sandbox is None."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.model.records import Cause, SandboxSpec
+from gateway.model.records import Cause, Paused, SandboxSpec
 
 
 class RuntimeUnavailableError(HoldfastError):
@@ -39,12 +39,14 @@ class CreateRequest:
     """A sandbox to create. ``token`` is the secret with which the agent proves its identity; ``spec`` is returned in ``list_all``.
 
     ``other_tokens``: those of an agent that another replica started for the same incarnation while the deployment's secret is rotated.
+    ``branch_point``: what ``Snapshots.hold`` returned; the sandbox then gets those files and the parent's variables below ``env``.
     """
 
     spec: SandboxSpec
     token: str
     env: dict[str, str] = field(default_factory=dict)
     other_tokens: tuple[str, ...] = ()
+    branch_point: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class SandboxStatus:
     """Why it failed."""
     adopted: bool = False
     """Whether it was a spare. Its readiness does not prove that its agent has the new identity: only the adopting replica learns that."""
+    paused: Paused = ""
 
     @property
     def sandbox_id(self) -> str:
@@ -118,6 +121,8 @@ class Image:
     wanted: int | None = None
     shared: bool = True
     """Whether every owner may use it."""
+    parent: str = ""
+    """Of a snapshot: the digest of the image that its sandbox was created from."""
 
 
 class Images(Protocol):
@@ -135,10 +140,18 @@ class Images(Protocol):
 
 @runtime_checkable
 class ImageArchives(Protocol):
-    """An image store that accepts archives."""
+    """An image store that reads and writes archives, and in which an image may have several names."""
 
     async def load(self, path: Path, name: str, owner: str = "") -> Image:
         """Import the archive in a file."""
+        ...
+
+    async def save(self, name: str, path: Path, owner: str = "") -> None:
+        """Write an image to a new file, as an OCI archive. Raises ``image_not_found``, and ``unsupported`` for the machine's own image."""
+        ...
+
+    async def tag(self, name: str, other: str, owner: str = "") -> Image:
+        """Give the image another name of the owner's. Raises ``image_not_found``."""
         ...
 
 
@@ -239,6 +252,38 @@ class EgressChanges(Protocol):
 
 
 @runtime_checkable
+class Snapshots(Protocol):
+    """It stores the files of running sandboxes as images, and stops and continues sandboxes.
+
+    Every method raises ``sandbox_not_found`` where that incarnation does not run.
+    """
+
+    async def snapshot(self, sandbox_id: str, incarnation: str, name: str | None) -> Image:
+        """Store the files, as they are at one instant, as an image of the sandbox's owner; without a name it is named by its digest."""
+        ...
+
+    async def hold(self, sandbox_id: str, incarnation: str) -> str:
+        """Store the files and variables for sandboxes that are created from them (``CreateRequest.branch_point``), until ``release``."""
+        ...
+
+    async def release(self, branch_point: str) -> None:
+        """Remove what ``hold`` stored. Sandboxes that were created from it are not affected. May be repeated."""
+        ...
+
+    async def pause(self, sandbox_id: str, incarnation: str) -> None:
+        """Stop all processes until ``resume``. May be repeated."""
+        ...
+
+    async def suspend(self, sandbox_id: str, incarnation: str, shells: bytes) -> None:
+        """End all processes and keep the files until ``resume``, together with ``shells``; both outlive the runtime. May be repeated."""
+        ...
+
+    async def resume(self, sandbox_id: str, incarnation: str) -> bytes:
+        """Continue a paused sandbox; returns the ``shells`` of ``suspend`` when its agent answers. Does nothing for one that runs."""
+        ...
+
+
+@runtime_checkable
 class Collects(Protocol):
     """It leaves objects behind that have to be collected."""
 
@@ -264,6 +309,7 @@ CAPABILITIES: Final[dict[str, type]] = {
     "images": HasImages,
     "pools": Pools,
     "egress": EgressChanges,
+    "snapshots": Snapshots,
     "collection": Collects,
     "machine": OwnMachine,
 }

@@ -7,6 +7,7 @@ and one connection per watch. The node is trusted, and has checked what it forwa
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import logging
@@ -34,6 +35,8 @@ _LINE_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 2.0
 _CALL_S = 10.0
 """Default time limit of a call: the node answers from memory, unless the caller sets another limit."""
+_CHANGE_S = 600.0
+"""Time limit of operations that copy a sandbox's files."""
 _LONG_S = 3600.0
 _RECONNECT_S = 0.1
 _REFUSED_S = 1.0
@@ -80,6 +83,8 @@ class LocalRuntime:
             "ulimits": options.ulimits,
             "shm": options.shm_bytes,
         }
+        if request.branch_point:
+            arguments["branch_point"] = request.branch_point
         try:
             body = await self._node.call("create", arguments, timeout_s)
         except HoldfastError as error:
@@ -95,6 +100,27 @@ class LocalRuntime:
         arguments = {"sandbox_id": sandbox_id} | ({} if incarnation is None else {"incarnation": incarnation})
         body = await self._node.call("delete", arguments, timeout_s=30.0)
         return body.get("existed") is True
+
+    async def snapshot(self, sandbox_id: str, incarnation: str, name: str | None) -> Image:
+        return _image((await self._change("snapshot", sandbox_id, incarnation, {"name": name})).get("image"))
+
+    async def hold(self, sandbox_id: str, incarnation: str) -> str:
+        return _text(await self._change("hold", sandbox_id, incarnation), "branch_point")
+
+    async def release(self, branch_point: str) -> None:
+        await self._node.call("release", {"branch_point": branch_point}, _CHANGE_S)
+
+    async def pause(self, sandbox_id: str, incarnation: str) -> None:
+        await self._change("pause", sandbox_id, incarnation)
+
+    async def suspend(self, sandbox_id: str, incarnation: str, shells: bytes) -> None:
+        await self._change("suspend", sandbox_id, incarnation, {"shells": base64.b64encode(shells).decode()})
+
+    async def resume(self, sandbox_id: str, incarnation: str) -> bytes:
+        return base64.b64decode(_text(await self._change("resume", sandbox_id, incarnation), "shells"))
+
+    async def _change(self, op: str, sandbox_id: str, incarnation: str, more: dict[str, Any] | None = None) -> dict[str, Any]:
+        return await self._node.call(op, {"sandbox_id": sandbox_id, "incarnation": incarnation, **(more or {})}, _CHANGE_S)
 
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:
         found = _statuses(await self._node.call("get", {"sandbox_id": sandbox_id}))
@@ -170,6 +196,12 @@ class NodeImages:
     async def remove(self, name: str, owner: str = "") -> None:
         await self._call("image_remove", owner, {"name": name}, 60.0)
 
+    async def save(self, name: str, path: Path, owner: str = "") -> None:
+        await self._call("image_export", owner, {"name": name, "path": str(path)}, _LONG_S)
+
+    async def tag(self, name: str, other: str, owner: str = "") -> Image:
+        return _image((await self._call("image_tag", owner, {"name": name, "other": other})).get("image"))
+
     async def _call(self, op: str, owner: str, arguments: dict[str, Any] | None = None, timeout_s: float = _CALL_S) -> dict[str, Any]:
         return await self._node.call(op, (arguments or {}) | ({"owner": owner} if owner else {}), timeout_s)
 
@@ -189,6 +221,7 @@ def _statuses(body: dict[str, Any]) -> list[SandboxStatus]:
             created_at=float(one.get("created_at") or 0.0),
             state="failed" if one.get("state") == "failed" else "ready",
             cause=_cause(one) if one.get("state") == "failed" else None,
+            paused=paused if (paused := one.get("paused")) in ("memory", "disk") else "",
         )
         for one in body.get("sandboxes") or []
     ]
@@ -243,6 +276,7 @@ def _image(body: Any) -> Image:
         size_bytes=size if isinstance(size, int) else 0,
         created=body.get("created"),
         shared=body.get("shared") is not False,
+        parent=str(body.get("parent") or ""),
     )
 
 

@@ -54,6 +54,8 @@ class NewSandbox:
     """The lease of the group, if the caller holds it."""
     sizes: frozenset[str] = frozenset()
     """Which of ``cpu`` and ``memory`` the caller requested; the others are the service's defaults."""
+    branch_point: str = ""
+    """What it is created from in place of its image (``branch``)."""
     wait: bool = False
     """Return when the sandbox is ready, not when its record is written. A temporary failure then leaves no record."""
 
@@ -148,7 +150,7 @@ async def _carry_out(gateway: Gateway, record: Record, new: NewSandbox, place: Q
         if queued:
             await begin(gateway, spec)
         begun = time.monotonic()
-        endpoint = await provision(gateway, spec, new.env, deadline)
+        endpoint = await provision(gateway, spec, new.env, deadline, new.branch_point)
     except HoldfastError as error:
         gateway.metrics.count("create_failed_total", code=error.code)
         if waited_s := round(place.waited_s, 3):

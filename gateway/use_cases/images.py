@@ -1,4 +1,4 @@
-"""Images: list, import, pull and remove, where the runtime has an image store.
+"""Images: list, import, pull, tag, export and remove, where the runtime has an image store.
 
 Owns the form of names, who may change an image, and where an archive is stored while it arrives. The store itself is the runtime's. Called
 by faces.
@@ -11,10 +11,11 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from holdfast_wire.errors import HoldfastError
 
@@ -35,14 +36,10 @@ async def list_all(gateway: Gateway, principal: Principal) -> list[Image]:
 
 async def load(gateway: Gateway, principal: Principal, name: str | None, archive: AsyncIterator[bytes], *, shared: bool) -> Image:
     """Import an archive, which is written to a file beside the node's data, never held in memory."""
-    name, owner = _checked(name), _owner(gateway, principal, shared=shared)
-    images = _images(gateway)
-    if not isinstance(images, ImageArchives):
-        raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push the image to the cluster's registry")
+    name, owner = image_name(name), _owner(gateway, principal, shared=shared)
+    images = _archives(gateway)
     limit = gateway.settings.rest.image_bytes
-    folder = gateway.settings.data_dir / "uploads"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    handle, path = tempfile.mkstemp(prefix="image-", suffix=".tar", dir=folder)
+    handle, path = tempfile.mkstemp(prefix="image-", suffix=".tar", dir=_uploads(gateway))
     size = 0
     try:
         with os.fdopen(handle, "wb") as file:
@@ -66,12 +63,35 @@ async def load(gateway: Gateway, principal: Principal, name: str | None, archive
 
 async def pull(gateway: Gateway, principal: Principal, name: str, *, shared: bool) -> Image:
     """Pull an image from its registry."""
-    return await _images(gateway).pull(_checked(name), _owner(gateway, principal, shared=shared))
+    return await _images(gateway).pull(image_name(name), _owner(gateway, principal, shared=shared))
+
+
+async def tag(gateway: Gateway, principal: Principal, name: str, other: str, *, shared: bool) -> Image:
+    """Give an image that the owner may use another name. Raises ``image_not_found``."""
+    images = _archives(gateway)
+    if shared:
+        _owner(gateway, principal, shared=True)
+    return await images.tag(image_name(name), image_name(other), "" if shared else principal.owner)
+
+
+@contextlib.asynccontextmanager
+async def saved(gateway: Gateway, principal: Principal, name: str) -> AsyncIterator[tuple[IO[bytes], int]]:
+    """An image as an OCI archive: the open file, which exists nowhere else, and its size. Raises ``image_not_found``, ``unsupported``."""
+    images = _archives(gateway)
+    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="save-", dir=_uploads(gateway))
+    try:
+        path = Path(folder) / "image.tar"
+        await images.save(image_name(name), path, principal.owner)
+        file = await asyncio.to_thread(open, path, "rb")
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, True)
+    with file:
+        yield file, os.fstat(file.fileno()).st_size
 
 
 async def remove(gateway: Gateway, principal: Principal, name: str, *, shared: bool) -> None:
     """Remove an image. Raises ``image_in_use``."""
-    name, owner = _checked(name), _owner(gateway, principal, shared=shared)
+    name, owner = image_name(name), _owner(gateway, principal, shared=shared)
     await gateway.removals.wait(_REMOVALS_S)  # deleted sandboxes stop using the image
     await _images(gateway).remove(name, owner)
 
@@ -80,6 +100,20 @@ def _images(gateway: Gateway) -> Images:
     if not isinstance(gateway.runtime, HasImages):
         raise HoldfastError("unsupported", "this runtime has no image store", hint="push images to the cluster's registry")
     return gateway.runtime.images
+
+
+def _archives(gateway: Gateway) -> ImageArchives:
+    images = _images(gateway)
+    if not isinstance(images, ImageArchives):
+        hint = "push the image to the cluster's registry, or pull it from there"
+        raise HoldfastError("unsupported", "a cluster has no image archives and no names of images besides its registries'", hint=hint)
+    return images
+
+
+def _uploads(gateway: Gateway) -> Path:
+    folder = gateway.settings.data_dir / "uploads"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def _owner(gateway: Gateway, principal: Principal, *, shared: bool) -> str:
@@ -92,7 +126,8 @@ def _owner(gateway: Gateway, principal: Principal, *, shared: bool) -> str:
     return ""
 
 
-def _checked(name: str | None) -> str:
+def image_name(name: str | None) -> str:
+    """The name, if it can be one. Raises ``invalid_argument``."""
     if not name or not _NAME.fullmatch(name) or ".." in name:
         raise HoldfastError("invalid_argument", "name must be an image name such as 'python:3.11-slim'")
     return name

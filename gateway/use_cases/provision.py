@@ -32,16 +32,16 @@ _TRIES: Final = 3
 _ADOPT_S: Final = 10.0
 
 
-async def provision(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], deadline: float) -> str:
+async def provision(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], deadline: float, branch_point: str = "") -> str:
     """The endpoint of the sandbox. ``deadline`` is on the loop's clock; queueing has used part of the time.
 
     Creating is repeated while another incarnation has the id, or another replica is creating this one: that replica may have ended.
     """
     token, *others = (agent_token(secret, spec.sandbox_id, spec.incarnation) for secret in gateway.secrets)
-    request = CreateRequest(spec, token, env, tuple(others))
+    request = CreateRequest(spec, token, env, tuple(others), branch_point)
     clock = asyncio.get_running_loop().time
     pools = gateway.pools.read()
-    pool = pools.get(key_of(spec)) if pools else None
+    pool = pools.get(key_of(spec)) if pools and not branch_point else None
     if pool is not None and isinstance(runtime := gateway.runtime, Pools):
         adopted = await _claim(gateway, runtime, spec, request, pool.key, max(deadline - clock(), 0.01))
         if adopted:

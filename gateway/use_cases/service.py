@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from holdfast_wire.errors import HoldfastError
 
@@ -34,6 +34,8 @@ from gateway.settings import Settings
 from .admission import Admission, Quotas
 from .background import BackgroundTasks, Removals
 from .command_ids import new_command_id
+
+_WHERE: Final = {"memory": "with its processes in memory", "disk": "with its files on disk"}
 
 
 class CommandIds(Protocol):
@@ -151,7 +153,14 @@ def for_reader(error: HoldfastError, reader: str) -> HoldfastError:
 
 
 def reachable(record: Record) -> Record:
-    """The record of a ready sandbox. Raises ``sandbox_not_ready``, or the cause of its failure."""
+    """The record of a ready sandbox. Raises ``sandbox_not_ready``, ``sandbox_paused``, or the cause of its failure."""
+    if record.paused and record.status == "ready":
+        raise HoldfastError("sandbox_paused", f"sandbox {record.sandbox_id!r} is paused {_WHERE[record.paused]}", reason="paused")
+    return settled(record)
+
+
+def settled(record: Record) -> Record:
+    """The record of a ready sandbox, which may be paused. Raises ``sandbox_not_ready``, or the cause of its failure."""
     if record.status == "pending":
         raise HoldfastError("sandbox_not_ready", f"sandbox {record.sandbox_id!r} is still being created")
     if record.status == "failed":

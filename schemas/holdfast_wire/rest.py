@@ -120,6 +120,12 @@ class SandboxRecord:
     """What it may reach over the network: ``mode`` and the lists."""
     options: dict[str, Any] = field(default_factory=dict)
     """The further options that were requested of a cluster."""
+    paused: Literal["memory", "disk"] | None = None
+    """Whether it is paused: ``memory`` with its processes, ``disk`` with its files alone; None: it runs."""
+    parent: str | None = None
+    """The sandbox that it is a branch of."""
+    turn: int | None = None
+    """The turn at which it branched, if that was stated."""
 
     def to_map(self) -> dict[str, Any]:
         """The record as a JSON map."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
+    from holdfast._async.snapshots import AsyncBranches
     from holdfast._async.tunnel import AsyncTunnel
     from holdfast._async.watch import AsyncWatch
     from holdfast._errors import (  # isort: skip
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast._file_results import FileEntry, FileEvent, FileMatch, PatchResult, TransferResult
     from holdfast._requests import ClusterOptions
     from holdfast._results import (  # isort: skip
-        STDERR, STDOUT, Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, SandboxInfo, StreamCount,
+        STDERR, STDOUT, Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, Lost, PauseResult, SandboxInfo, StreamCount,
     )  # fmt: skip
     from holdfast._sync.client import SandboxClient
     from holdfast._sync.files import Files
@@ -43,28 +44,31 @@ if TYPE_CHECKING:
     from holdfast._sync.process import CommandStream, Process, Terminal
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
+    from holdfast._sync.snapshots import Branches
     from holdfast._sync.tunnel import Tunnel
     from holdfast._sync.watch import Watch
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncCommandStream", "AsyncConnection", "AsyncFiles",
-    "AsyncGroup", "AsyncImages", "AsyncListener", "AsyncProcess", "AsyncSandbox", "AsyncSandboxClient", "AsyncShell",
-    "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "CancelledRemotelyError", "Cause", "ChecksumError",
-    "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError", "CommandResult", "CommandStream", "ConfigurationError",
-    "ConflictError", "Connection", "FileEntry", "FileEvent", "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError",
-    "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images", "InputClosedError", "InvalidArgumentError", "InvalidPathError",
-    "Listener", "NoSpaceError", "NotFoundError", "OutcomeUnknownError", "PatchResult", "PortUnreachableError", "Process",
-    "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError", "RemoteIsADirectoryError",
-    "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxInfo",
-    "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError",
-    "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult",
-    "Tunnel", "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch", "WorkingDirectoryError",
+    "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches", "AsyncCommandStream",
+    "AsyncConnection", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncListener", "AsyncProcess", "AsyncSandbox",
+    "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches",
+    "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError",
+    "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "Connection", "FileEntry", "FileEvent", "FileMatch",
+    "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
+    "InputClosedError", "InvalidArgumentError", "InvalidPathError", "Listener", "Lost", "NoSpaceError", "NotFoundError",
+    "OutcomeUnknownError", "PatchResult", "PauseResult", "PortUnreachableError", "Process", "ProtocolError", "QuotaError",
+    "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError",
+    "RemotePermissionError", "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxInfo", "SandboxLostError",
+    "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError",
+    "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel",
+    "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch", "WorkingDirectoryError",
 ]  # fmt: skip
 
 _ASYNC = {
     "AsyncAttachable": "attachable",
+    "AsyncBranches": "snapshots",
     "AsyncCommandStream": "process",
     "AsyncConnection": "listener",
     "AsyncFiles": "files",
@@ -78,6 +82,7 @@ _ASYNC = {
     "AsyncSandbox": "sandbox",
     "AsyncSandboxClient": "client",
     "AsyncShell": "shell",
+    "AsyncSnapshots": "snapshots",
     "AsyncTerminal": "process",
     "AsyncTunnel": "tunnel",
     "AsyncWatch": "watch",

@@ -196,6 +196,30 @@ class ImageInfo:
     """How many nodes should have it."""
     shared: bool = True
     """Whether all owners may use it; otherwise it is your own."""
+    parent: str | None = None
+    """Of a snapshot: the digest of the image that its sandbox was created from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Something of a sandbox that does not continue in a branch, or after a pause to disk."""
+
+    kind: str
+    """What it was: ``command``, ``terminal``, ``process``, ``descriptor``, ``shell``, …"""
+    name: str
+    """Its command id, its name, or its process id and command line. Code in the sandbox may have chosen it."""
+    reason: str
+    """Why it does not continue."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseResult:
+    """What ``pause`` and ``resume`` return."""
+
+    info: SandboxInfo
+    """The service's record of the sandbox."""
+    lost: list[Lost]
+    """What was not kept, or could not be restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,5 +342,5 @@ class Address(NamedTuple):
         return format(str(self), spec)
 
 
-for _public in (Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, SandboxInfo, StreamCount):
+for _public in (Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, Lost, PauseResult, SandboxInfo, StreamCount):
     _public.__module__ = "holdfast"  # where they are imported from

@@ -41,6 +41,8 @@ class CreateRequest:
     shm_bytes: int | None = None
     entrypoint: bool | list[str] = False
     ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    branch_point: str = ""
+    """What ``Sandboxes.hold`` returned: the sandbox begins with those files and variables. It needs neither once it was created."""
 
     def __repr__(self) -> str:
         return f"CreateRequest({self.sandbox_id}, {self.image})"
@@ -68,6 +70,7 @@ def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
         shm_bytes=None if body.get("shm") is None else int(_number(body, "shm", 0, 1 << 16, 1 << 50)),
         entrypoint=_entrypoint(body.get("entrypoint")),
         ulimits=read_ulimits(body.get("ulimits")),
+        branch_point="" if body.get("branch_point") is None else branch_point(body),
     )
 
 
@@ -81,6 +84,10 @@ def _entrypoint(value: Any) -> bool | list[str]:
 
 def sandbox_id(body: dict[str, Any]) -> str:
     return _text(body, "sandbox_id", _ID)
+
+
+def branch_point(body: dict[str, Any]) -> str:
+    return _text(body, "branch_point", _HEX)
 
 
 def _text(body: dict[str, Any], key: str, pattern: re.Pattern[str]) -> str:

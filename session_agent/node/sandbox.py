@@ -22,9 +22,13 @@ class Sandbox:
     image: ImageSpec
     socket_path: str
     created_at: float
+    lasting_image: bool = True
+    """Whether others may be created from the image: then spares of it are kept."""
     container: Container | None = None
     state: str = "creating"
     paused: Paused = ""
+    shells: str = ""
+    """What ``suspend`` was given, until ``resume`` returns it."""
     reason: str = ""
     fault: str = ""
     message: str = ""

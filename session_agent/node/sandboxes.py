@@ -15,12 +15,14 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.ulimits import raise_ulimits
 from session_agent.node import recovery, socket_memory
+from session_agent.node.branch_points import BranchPoints
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
 from session_agent.node.disk_space import DiskSpace, Room
 from session_agent.node.events import Events
@@ -57,6 +59,7 @@ class Sandboxes:
         self._space = self._containers.space = DiskSpace(settings.sandboxes_dir, self._end_without_room)
         self._live: dict[str, Sandbox] = {}
         self._suspended = SuspendedFiles(settings.suspended_dir)
+        self._branch_points = BranchPoints(images)
         self._failed: dict[str, dict[str, Any]] = {}
         self._gate = asyncio.Semaphore(settings.concurrent_creates)
         self._cleanups: set[asyncio.Task[None]] = set()
@@ -132,7 +135,12 @@ class Sandboxes:
             raise HoldfastError("draining", "the node is stopping")
         if request.sandbox_id in self._live or request.sandbox_id in self._failed:
             raise HoldfastError("sandbox_exists", f"sandbox {request.sandbox_id} already exists")
-        image = self._images.resolve(request.image, request.owner)
+        lasting = not request.branch_point
+        if not lasting:
+            image, env = self._branch_points.files(request.branch_point, request.owner)
+            request = replace(request, env=env | request.env, branch_point="")
+        else:
+            image = self._images.resolve(request.image, request.owner)
         self._space.check(request.disk)
         if request.entrypoint is True and not image.entrypoint:
             message = f"image {request.image} has neither ENTRYPOINT nor CMD"
@@ -144,6 +152,7 @@ class Sandboxes:
             image=image,
             socket_path=self._settings.agent_socket(request.sandbox_id),
             created_at=time.time(),
+            lasting_image=lasting,
         )
         self._live[request.sandbox_id] = box
         async with box.lock:
@@ -182,6 +191,15 @@ class Sandboxes:
             copy = functools.partial(self._copy, box, container)
             return await self._images.commit(box.image, name, copy, owner=box.request.owner)
 
+    async def hold(self, sandbox_id: str, incarnation: str | None) -> str:
+        """Store what ``snapshot`` does for the creates of branches, which name it by the result, until ``release``."""
+        async with self._running(sandbox_id, incarnation) as (box, container):
+            return await self._branch_points.add(box, functools.partial(self._copy, box, container))
+
+    async def release(self, branch_point: str) -> None:
+        """Remove what ``hold`` stored; its layer goes with the last sandbox that uses it."""
+        await self._branch_points.remove(branch_point)
+
     async def _copy(self, box: Sandbox, container: Container, target: str, pool: str) -> Copied:
         """Copy what the sandbox has written while none of its processes runs."""
         if box.paused:
@@ -199,23 +217,25 @@ class Sandboxes:
                 await self._containers.freeze(container)
                 box.paused = "memory"
 
-    async def suspend(self, sandbox_id: str, incarnation: str | None) -> None:
+    async def suspend(self, sandbox_id: str, incarnation: str | None, shells: str = "") -> None:
         """Keep the sandbox's files and end its processes until it is resumed, perhaps by a later node.
 
-        Raises HoldfastError(sandbox_not_found, unsupported) and OSError; the sandbox then continues as before.
+        *shells* is opaque text that ``resume`` returns. Raises HoldfastError(sandbox_not_found, unsupported) and OSError; the sandbox then
+        continues as before.
         """
         box = self._found(sandbox_id, incarnation)
         if box.paused == "disk":
             return
         async with self._running(sandbox_id, incarnation) as (box, container):
             await self._images.commit(box.image, None, lambda *target: self._copy(box, container, *target), holder=sandbox_id)
-            self._suspended.save(box.request, box.created_at)
+            box.shells = shells
+            self._suspended.save(box.request, box.created_at, shells)
             box.paused = "disk"
             container.on_end = None
             await self._release(box)
 
-    async def resume(self, sandbox_id: str, incarnation: str | None) -> None:
-        """Continue a paused sandbox. Does nothing for one that runs.
+    async def resume(self, sandbox_id: str, incarnation: str | None) -> str:
+        """Continue a paused sandbox, and return what ``suspend`` was given. Does nothing for one that runs.
 
         Raises HoldfastError(sandbox_not_found) and what ``create`` raises; a sandbox on disk then stays there.
         """
@@ -226,26 +246,28 @@ class Sandboxes:
             elif box.paused == "disk" and self._live.get(sandbox_id) is box:
                 await self._restore(box)
             box.paused = ""
+            shells, box.shells = box.shells, ""
+            return shells
 
     async def _restore(self, box: Sandbox) -> None:
-        box.image = self._images.held(box.request.sandbox_id)
+        box.image, box.lasting_image = self._images.held(box.request.sandbox_id), False
         self._suspended.remove(box.request.sandbox_id)
         try:
             async with self._gate:
                 await self._make(box)
         except BaseException:
             await self._release(box)
-            self._suspended.save(box.request, box.created_at)
+            self._suspended.save(box.request, box.created_at, box.shells)
             raise
         await self._images.release_held([box.request.sandbox_id])
 
     async def load_suspended(self) -> None:
         """Called once after the start: take over the sandboxes that an earlier node left on disk."""
-        for request, created_at in self._suspended.read_all():
+        for request, created_at, shells in self._suspended.read_all():
             with contextlib.suppress(HoldfastError):
                 image = self._images.held(request.sandbox_id)
                 path = self._settings.agent_socket(request.sandbox_id)
-                box = Sandbox(request, image, path, created_at, state="ready", paused="disk")
+                box = Sandbox(request, image, path, created_at, state="ready", paused="disk", shells=shells)
                 self._live[request.sandbox_id] = box
         await self._images.release_held(but=[name for name, box in self._live.items() if box.paused == "disk"])
 
@@ -298,13 +320,14 @@ class Sandboxes:
         self.events.close()
 
     async def _make(self, box: Sandbox) -> None:
-        spare = self.spares.take(box.image) if box.request.disk is None else None
+        takes_spare = box.request.disk is None and box.lasting_image
+        spare = self.spares.take(box.image) if takes_spare else None
         try:
             if spare is None or not await self._use_spare(box, spare):
                 box.container = await self._containers.create(box.image, box.request.disk)
                 await self._settle(box, box.container)
         finally:
-            if box.request.disk is None:
+            if takes_spare:
                 self.spares.done()
         assert box.container
         box.container.close_channels()

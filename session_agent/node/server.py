@@ -21,12 +21,13 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.doctor import Check
 from session_agent.node.images.store import ImageStore
-from session_agent.node.request import parse_create, sandbox_id
+from session_agent.node.request import branch_point, parse_create, sandbox_id
 from session_agent.node.sandboxes import Sandboxes
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
-MAX_LINE = 1 << 20
+MAX_LINE = 32 << 20
+"""Longest request: the state of a paused sandbox's shells is part of one."""
 MAX_REQUESTS = 4096
 
 
@@ -157,10 +158,14 @@ class NodeServer:
                 await sandboxes.pause(sandbox_id(body), _incarnation(body))
                 return {}
             case "suspend":
-                await sandboxes.suspend(sandbox_id(body), _incarnation(body))
+                await sandboxes.suspend(sandbox_id(body), _incarnation(body), _text(body, "shells") if body.get("shells") else "")
                 return {}
             case "resume":
-                await sandboxes.resume(sandbox_id(body), _incarnation(body))
+                return {"shells": await sandboxes.resume(sandbox_id(body), _incarnation(body))}
+            case "hold":
+                return {"branch_point": await sandboxes.hold(sandbox_id(body), _incarnation(body))}
+            case "release":
+                await sandboxes.release(branch_point(body))
                 return {}
             case "get":
                 return {"sandboxes": sandboxes.get(sandbox_id(body))}

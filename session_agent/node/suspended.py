@@ -24,12 +24,12 @@ class SuspendedFiles:
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
-    def save(self, request: CreateRequest, created_at: float) -> None:
+    def save(self, request: CreateRequest, created_at: float, shells: str) -> None:
         """Write the file of a sandbox; it is complete or absent after a crash. Raises OSError."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         draft = f"{self._path(request.sandbox_id)}.new"
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as file:
-            json.dump({"request": asdict(request), "created_at": created_at}, file)
+            json.dump({"request": asdict(request), "created_at": created_at, "shells": shells}, file)
             file.flush()
             os.fsync(file.fileno())
         os.rename(draft, self._path(request.sandbox_id))
@@ -38,8 +38,8 @@ class SuspendedFiles:
         """Remove the file of a sandbox. Raises OSError."""
         os.unlink(self._path(sandbox_id))
 
-    def read_all(self) -> Iterator[tuple[CreateRequest, float]]:
-        """Each sandbox's request, and when it was created (seconds since the epoch). Files that cannot be read are logged."""
+    def read_all(self) -> Iterator[tuple[CreateRequest, float, str]]:
+        """Each sandbox's request, when it was created (seconds since the epoch), and its shells. Files that cannot be read are logged."""
         try:
             names = os.listdir(self._directory)
         except FileNotFoundError:
@@ -55,7 +55,7 @@ class SuspendedFiles:
                 fields = body["request"]
                 fields["limits"] = Limits(**fields["limits"])
                 fields["ulimits"] = {kind: (soft, hard) for kind, (soft, hard) in fields["ulimits"].items()}
-                yield CreateRequest(**fields), float(body["created_at"])
+                yield CreateRequest(**fields), float(body["created_at"]), str(body.get("shells", ""))
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                 log.error("a paused sandbox is lost: its file %s cannot be read: %s", name, error)
 

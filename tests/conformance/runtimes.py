@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
 from gateway.model.records import SandboxSpec
-from gateway.runtimes.base import CreateRequest, EgressChanges, Event, OwnMachine, Runtime, SandboxEnded, Synced
+from gateway.runtimes.base import CreateRequest, EgressChanges, Event, OwnMachine, Runtime, SandboxEnded, Snapshots, Synced
 from tests.support.until import until_async
 
 DEADLINE_S = 60.0
@@ -24,7 +24,7 @@ CREATE_S = 60.0
 
 def order(sandbox_id: str, **more: Any) -> CreateRequest:
     """A request; ``more`` are fields of the request or of its specification."""
-    own = {name: more.pop(name) for name in ("env", "other_tokens") if name in more}
+    own = {name: more.pop(name) for name in ("env", "other_tokens", "branch_point") if name in more}
     token = more.pop("token", "ab" * 32)
     given: dict[str, Any] = {"incarnation": secrets.token_hex(8), "owner": "ada", "image": "host", "cores": 1.0, "memory_bytes": 256 << 20}
     return CreateRequest(SandboxSpec(sandbox_id, **(given | more)), token, **own)
@@ -145,4 +145,101 @@ class EgressConformance:
         await runtime.delete("sb-1")
 
 
-__all__ = ["EgressConformance", "RuntimeConformance", "next_of", "order"]
+class SnapshotsConformance:
+    """Inherit beside `RuntimeConformance` for a runtime that has snapshots. Implement `write` and `read`: a file of a running sandbox."""
+
+    image = "host"
+
+    async def write(self, runtime: Runtime, sandbox_id: str, text: str) -> None:
+        raise NotImplementedError
+
+    async def read(self, runtime: Runtime, sandbox_id: str) -> str:
+        """The text of the last ``write``, "" if there was none."""
+        raise NotImplementedError
+
+    async def made(self, runtime: Runtime, sandbox_id: str, **more: Any) -> str:
+        """Create a sandbox; returns its incarnation."""
+        request = order(sandbox_id, **({"image": self.image} | more))
+        await runtime.create(request, CREATE_S)
+        return request.spec.incarnation
+
+    async def test_an_image_of_a_snapshot_has_the_files_of_that_instant(self, runtime: Runtime) -> None:
+        assert isinstance(runtime, Snapshots)
+        incarnation = await self.made(runtime, "sb-1")
+        await self.write(runtime, "sb-1", "one")
+        image = await runtime.snapshot("sb-1", incarnation, "conformance:1")
+        assert (image.name, image.shared) == ("conformance:1", False)
+        unnamed = await runtime.snapshot("sb-1", incarnation, None)
+        assert unnamed.name == unnamed.digest == image.digest, "the same content is the same image"
+        await self.write(runtime, "sb-1", "two")
+        await self.made(runtime, "sb-2", image="conformance:1")
+        assert [await self.read(runtime, name) for name in ("sb-1", "sb-2")] == ["two", "one"]
+        with pytest.raises(HoldfastError) as caught:
+            await self.made(runtime, "sb-3", image="conformance:1", owner="bob")
+        assert caught.value.code == "image_not_found", "it is its owner's"
+
+    async def test_branches_are_created_from_what_is_held_until_it_is_released(self, runtime: Runtime) -> None:
+        assert isinstance(runtime, Snapshots)
+        incarnation = await self.made(runtime, "sb-1")
+        await self.write(runtime, "sb-1", "one")
+        point = await runtime.hold("sb-1", incarnation)
+        await self.write(runtime, "sb-1", "two")
+        for name in ("sb-2", "sb-3"):
+            await self.made(runtime, name, branch_point=point)
+        with pytest.raises(HoldfastError) as caught:
+            await self.made(runtime, "sb-4", branch_point=point, owner="bob")
+        assert caught.value.code == "image_not_found", "it is its owner's"
+        await runtime.release(point)
+        await runtime.release(point)
+        with pytest.raises(HoldfastError) as caught:
+            await self.made(runtime, "sb-5", branch_point=point)
+        assert caught.value.code == "image_not_found"
+        await self.write(runtime, "sb-2", "three")
+        await runtime.delete("sb-1")
+        assert [await self.read(runtime, name) for name in ("sb-2", "sb-3")] == ["three", "one"]
+
+    async def test_a_paused_sandbox_is_listed_as_such_and_continues(self, runtime: Runtime) -> None:
+        assert isinstance(runtime, Snapshots)
+        incarnation = await self.made(runtime, "sb-1")
+        await self.write(runtime, "sb-1", "one")
+        for _ in range(2):
+            await runtime.pause("sb-1", incarnation)
+            assert [one.paused for one in await runtime.list_all()] == ["memory"]
+        for _ in range(2):
+            assert await runtime.resume("sb-1", incarnation) == b""
+            assert [one.paused for one in await runtime.get("sb-1")] == [""]
+        assert await self.read(runtime, "sb-1") == "one"
+        for _ in range(2):
+            await runtime.suspend("sb-1", incarnation, b"shells")
+            assert [(one.paused, one.state) for one in await runtime.get("sb-1")] == [("disk", "ready")]
+        with pytest.raises(HoldfastError) as caught:
+            await runtime.snapshot("sb-1", incarnation, None)
+        assert caught.value.code == "sandbox_paused"
+        assert [await runtime.resume("sb-1", incarnation) for _ in range(2)] == [b"shells", b""]
+        assert await self.read(runtime, "sb-1") == "one"
+
+    async def test_another_incarnation_and_an_unknown_sandbox_are_not_found(self, runtime: Runtime) -> None:
+        assert isinstance(runtime, Snapshots)
+        incarnation = await self.made(runtime, "sb-1")
+        for where in (("sb-1", "0" * 16), ("sb-2", incarnation)):
+            for call in (
+                runtime.snapshot(*where, None),
+                runtime.hold(*where),
+                runtime.pause(*where),
+                runtime.suspend(*where, b""),
+                runtime.resume(*where),
+            ):
+                with pytest.raises(HoldfastError) as caught:
+                    await call
+                assert caught.value.code == "sandbox_not_found"
+
+    @pytest.mark.parametrize("to_disk", [False, True])
+    async def test_a_paused_sandbox_can_be_deleted(self, runtime: Runtime, to_disk: bool) -> None:
+        assert isinstance(runtime, Snapshots)
+        incarnation = await self.made(runtime, "sb-1")
+        await (runtime.suspend("sb-1", incarnation, b"") if to_disk else runtime.pause("sb-1", incarnation))
+        assert await runtime.delete("sb-1", incarnation)
+        assert await runtime.list_all() == []
+
+
+__all__ = ["EgressConformance", "RuntimeConformance", "SnapshotsConformance", "next_of", "order"]

@@ -87,7 +87,7 @@ class MemoryRuntime:
 
     def add(self, sandbox_id: str, incarnation: str = "1" * 16, **more: Any) -> SandboxStatus:
         """``more`` are fields of the status or of the specification."""
-        status = {name: more.pop(name) for name in ("created_at", "state", "cause", "adopted") if name in more}
+        status = {name: more.pop(name) for name in ("created_at", "state", "cause", "adopted", "paused") if name in more}
         return self._make(SandboxSpec(sandbox_id, **{"owner": "ada", "incarnation": incarnation, "image": "host"} | more), **status)
 
     def _make(self, spec: SandboxSpec, **status: Any) -> SandboxStatus:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Failed, Output
+from holdfast_wire.proof import agent_token
 
+from gateway.agents.agent_call import AgentCall
+from gateway.agents.agent_connection import AgentConnection
 from gateway.agents.dial import dial
 from gateway.runtimes import local
-from gateway.runtimes.base import RuntimeUnavailableError, Synced
+from gateway.runtimes.base import Runtime, RuntimeUnavailableError, Synced
 from gateway.runtimes.local import LocalRuntime
-from tests.conformance.runtimes import CREATE_S, EgressConformance, RuntimeConformance, next_of, order
+from tests.conformance.runtimes import CREATE_S, EgressConformance, RuntimeConformance, SnapshotsConformance, next_of, order
 from tests.gateway.harness import SECRET, MemoryRuntime
 from tests.node.harness import Node, node
 from tests.support.requires import requires
@@ -44,8 +50,6 @@ class TestLocalRuntime(RuntimeConformance):
         await made.aclose()
 
     async def test_the_agent_proves_itself(self, runtime: LocalRuntime) -> None:
-        from holdfast_wire.proof import agent_token
-
         request = order("sb-1")
         token = agent_token(SECRET, "sb-1", request.spec.incarnation)
         made = await runtime.create(
@@ -56,6 +60,51 @@ class TestLocalRuntime(RuntimeConformance):
         with pytest.raises(HoldfastError) as caught:
             await dial(made, (SECRET,), "sb-1", "0" * 16, 60.0)
         assert caught.value.code == "agent_identity"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@requires("namespaces", "root")
+class TestLocalSnapshots(SnapshotsConformance):
+    """The contract of snapshots, on a real node."""
+
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def runtime(self, real_node: Node) -> AsyncIterator[LocalRuntime]:
+        made = LocalRuntime(Path(real_node.socket))
+        yield made
+        for present in await made.list_all():
+            await made.delete(present.sandbox_id)
+        for image in await made.images.list_all("ada"):
+            if not image.shared:
+                await made.images.remove(image.name, "ada")
+        await made.aclose()
+
+    async def made(self, runtime: Runtime, sandbox_id: str, **more: Any) -> str:
+        incarnation = more.setdefault("incarnation", secrets.token_hex(8))
+        return await super().made(runtime, sandbox_id, token=agent_token(SECRET, sandbox_id, incarnation), **more)
+
+    async def write(self, runtime: Runtime, sandbox_id: str, text: str) -> None:
+        await self._call(runtime, sandbox_id, "write", {"path": "/tmp/conformance"}, text.encode())
+
+    async def read(self, runtime: Runtime, sandbox_id: str) -> str:
+        return await self._call(runtime, sandbox_id, "read", {"path": "/tmp/conformance"}, None)
+
+    async def _call(self, runtime: Runtime, sandbox_id: str, kind: str, params: dict[str, Any], data: bytes | None) -> str:
+        (status,) = await runtime.get(sandbox_id)
+        connection = AgentConnection(lambda: dial(status.endpoint, (SECRET,), sandbox_id, status.incarnation, 60.0), 60.0)
+        await connection.connect()
+        call, found = AgentCall(connection), bytearray()
+        try:
+            call.open(kind, params)
+            if data is not None:
+                await call.write(data, eof=True)
+            async for fact in call.facts():
+                assert not isinstance(fact, Failed), fact
+                if isinstance(fact, Output):
+                    found += fact.data
+        finally:
+            call.leave()
+            connection.close()
+        return found.decode()
 
 
 class TestMemoryRuntime(RuntimeConformance, EgressConformance):

@@ -13,6 +13,7 @@ import pytest
 from holdfast_server.redis import find_redis_server
 
 from session_agent.node.kernel.cgroups import RESERVE_PIDS
+from session_agent.node.server import MAX_LINE
 from session_agent.node.settings import from_environment
 from tests.node.harness import BOMB, REPOSITORY, Node, NodeClient, RefusedError, ask, run
 from tests.node.harness import node as running_node
@@ -92,7 +93,7 @@ async def test_malformed_requests_get_an_error(client: NodeClient) -> None:
 
 async def test_a_line_without_end_closes_only_its_connection(shared: Node, client: NodeClient) -> None:
     other = await shared.client()
-    client.writer.write(b"x" * (2 << 20))
+    client.writer.write(b"x" * (MAX_LINE + (1 << 20)))
     with pytest.raises((AssertionError, ConnectionError)):
         await client.receive()
     assert (await other.call("list"))["sandboxes"] == []

@@ -22,6 +22,8 @@ from session_agent.agent.commands.terminal import open_terminal
 from session_agent.agent.context import AgentContext, SandboxLimits
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.shell.channel import ShellHandler, open_shell
+from session_agent.agent.shell.dump import open_dump
+from session_agent.agent.shell.restore import open_restore
 from tests.support.channel import DEADLINE_S, FakeChannel
 from tests.support.until import until_async
 
@@ -88,6 +90,8 @@ class ProcessChannel(FakeChannel):
 _FACTORIES: dict[str, Callable[..., Any]] = {
     "command": open_command,
     "follow": open_follow,
+    "dump": open_dump,
+    "restore": open_restore,
     "shell": open_shell,
     "terminal": open_terminal,
 }

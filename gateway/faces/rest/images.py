@@ -1,15 +1,17 @@
-"""Routes of images: list, import, pull, remove.
+"""Routes of images: list, import, pull, tag, export, remove.
 
 Owns the form of their requests and answers.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from gateway.faces.table import parts
 from gateway.http.request_fields import Fields, body_chunk, read_json
@@ -17,18 +19,20 @@ from gateway.http.responses import json_response
 from gateway.runtimes.base import Image
 from gateway.use_cases import images
 
+_CHUNK = 1024 * 1024
+
 
 async def list_images(request: Request) -> Response:
     """``GET /images``."""
     gateway, principal = parts(request)
-    return json_response({"images": [_image(image) for image in await images.list_all(gateway, principal)]})
+    return json_response({"images": [image_map(image) for image in await images.list_all(gateway, principal)]})
 
 
 async def import_image(request: Request) -> Response:
     """``POST /images?name=``: the body is an archive."""
     gateway, principal = parts(request)
     image = await images.load(gateway, principal, request.query_params.get("name"), _chunks(request), shared=_is_shared(request))
-    return json_response(_image(image), 201)
+    return json_response(image_map(image), 201)
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
@@ -43,7 +47,30 @@ async def pull_image(request: Request) -> Response:
     gateway, principal = parts(request)
     fields = Fields(await read_json(request, 64 * 1024))
     image = await images.pull(gateway, principal, fields.required("name"), shared=fields.boolean("shared", False))
-    return json_response(_image(image), 201)
+    return json_response(image_map(image), 201)
+
+
+async def tag_image(request: Request) -> Response:
+    """``POST /images/tag`` ``{name, tag, shared}``."""
+    gateway, principal = parts(request)
+    fields = Fields(await read_json(request, 64 * 1024))
+    name, tag = fields.required("name"), fields.required("tag")
+    return json_response(image_map(await images.tag(gateway, principal, name, tag, shared=fields.boolean("shared", False))), 201)
+
+
+async def save_image(request: Request) -> Response:
+    """``GET /images/archive?name=``: an OCI archive, which ``POST /images`` and docker read."""
+    gateway, principal = parts(request)
+    name = Fields(dict(request.query_params)).required("name")
+    held = contextlib.AsyncExitStack()
+    file, size = await held.enter_async_context(images.saved(gateway, principal, name))
+
+    async def chunks() -> AsyncIterator[bytes]:
+        async with held:
+            while chunk := await asyncio.to_thread(file.read, _CHUNK):
+                yield chunk
+
+    return StreamingResponse(chunks(), headers={"Content-Length": str(size)}, media_type="application/x-tar")
 
 
 async def remove_image(request: Request) -> Response:
@@ -58,6 +85,9 @@ def _is_shared(request: Request) -> bool:
     return request.query_params.get("shared", "").lower() in ("true", "1")
 
 
-def _image(image: Image) -> dict[str, Any]:
+def image_map(image: Image) -> dict[str, Any]:
+    """An image in REST's form."""
     body = {"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes, "created": image.created, "shared": image.shared}
+    if image.parent:
+        body["parent"] = image.parent
     return body if image.wanted is None else {**body, "nodes": {"ready": image.ready, "wanted": image.wanted}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.faces.table import PUBLIC, Face, Row
 from gateway.identity.principal import Scope
 
-from . import commands, files, groups, images, sandboxes, service, session
+from . import commands, files, groups, images, sandboxes, service, session, snapshots
 
 READ, CREATE, EXEC, FILES, IMAGES = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES
 
@@ -25,6 +25,10 @@ FACE = Face(
         Row("PUT", "/sandboxes/{sandbox_id}/lifetime", CREATE, sandboxes.lifetime),
         Row("GET", "/sandboxes/{sandbox_id}/wait", READ, sandboxes.wait),
         Row("POST", "/sandboxes/{sandbox_id}/heartbeat", CREATE, sandboxes.heartbeat),
+        Row("POST", "/sandboxes/{sandbox_id}/branch", CREATE, snapshots.branch),
+        Row("POST", "/sandboxes/{sandbox_id}/snapshot", IMAGES, snapshots.snapshot),
+        Row("POST", "/sandboxes/{sandbox_id}/pause", CREATE, snapshots.pause),
+        Row("POST", "/sandboxes/{sandbox_id}/resume", CREATE, snapshots.resume),
         Row("POST", "/sandboxes/{sandbox_id}/files", FILES, files.write),
         Row("GET", "/sandboxes/{sandbox_id}/files", FILES, files.read),
         Row("GET", "/sandboxes/{sandbox_id}/files/list", FILES, files.list_files),
@@ -37,6 +41,8 @@ FACE = Face(
         Row("GET", "/images", READ, images.list_images),
         Row("POST", "/images", IMAGES, images.import_image),
         Row("POST", "/images/pull", IMAGES, images.pull_image),
+        Row("POST", "/images/tag", IMAGES, images.tag_image),
+        Row("GET", "/images/archive", IMAGES, images.save_image),
         Row("DELETE", "/images/{name:path}", IMAGES, images.remove_image),
         Row("GET", "/resources", READ, service.resources),
         Row("GET", "/doctor", READ, service.doctor),

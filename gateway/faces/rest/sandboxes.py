@@ -36,10 +36,10 @@ async def create(request: Request) -> Response:
     gateway, principal = parts(request)
     body = await read_json(request, 1024 * 1024)
     fields = Fields(body)
-    key = _key(request, "Idempotency-Key")
+    key = idempotency_key(request, "Idempotency-Key")
     new = NewSandbox(
         _spec(gateway, principal.owner, fields, key),
-        fingerprint=_fingerprint(body),
+        fingerprint=fingerprint(body),
         env=fields.environment(),
         key=key,
         chosen_id=fields.get("sandbox_id") is not None,
@@ -49,16 +49,16 @@ async def create(request: Request) -> Response:
         wait=fields.boolean("wait", False),
     )
     record = await create_sandbox(gateway, principal, new)
-    return json_response(_shown(gateway, record), headers={"Location": f"/sandboxes/{record.sandbox_id}"})
+    return json_response(shown(gateway, record), headers={"Location": f"/sandboxes/{record.sandbox_id}"})
 
 
-def _fingerprint(body: dict[str, Any]) -> str:
+def fingerprint(body: dict[str, Any]) -> str:
     """The same for requests that differ only in how they wait."""
     same = {name: value for name, value in body.items() if name not in ("wait", "exist_ok")} | {"wait": None}
     return hashlib.sha256(canonical(same)).hexdigest()
 
 
-def _key(request: Request, header: str) -> str | None:
+def idempotency_key(request: Request, header: str) -> str | None:
     key = request.headers.get(header)
     if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
         raise HoldfastError("invalid_argument", f"{header} must have 1 to {_KEY_CHARACTERS} characters")
@@ -68,14 +68,14 @@ def _key(request: Request, header: str) -> str | None:
 async def read(request: Request) -> Response:
     """``GET /sandboxes/{id}``: a failed sandbox answers with its cause; one that has ended is 410."""
     gateway, principal = parts(request)
-    return json_response(_shown(gateway, await describe.describe(gateway, principal, request.path_params["sandbox_id"])))
+    return json_response(shown(gateway, await describe.describe(gateway, principal, request.path_params["sandbox_id"])))
 
 
 async def wait(request: Request) -> Response:
     """``GET /sandboxes/{id}/wait?timeout=``: answers when it is ready or has failed, 408 when neither in time."""
     gateway, principal = parts(request)
     timeout_s = Fields(dict(request.query_params)).seconds("timeout")
-    return json_response(_shown(gateway, await describe.wait(gateway, principal, request.path_params["sandbox_id"], timeout_s)))
+    return json_response(shown(gateway, await describe.wait(gateway, principal, request.path_params["sandbox_id"], timeout_s)))
 
 
 async def list_owned(request: Request) -> Response:
@@ -90,7 +90,7 @@ async def list_owned(request: Request) -> Response:
             raise HoldfastError("invalid_argument", "label must be name=value")
         wanted.append((check_label(name), value))
     page = await describe.list_owned(gateway, principal, wanted, query.get("cursor") or None, limit)
-    return json_response({"sandboxes": [_shown(gateway, record) for record in page.records], "cursor": page.cursor})
+    return json_response({"sandboxes": [shown(gateway, record) for record in page.records], "cursor": page.cursor})
 
 
 async def heartbeat(request: Request) -> Response:
@@ -113,14 +113,14 @@ async def lifetime(request: Request) -> Response:
     if (from_now_s is None) == (longer_s is None):
         raise HoldfastError("invalid_argument", "give lifetime_s, which counts from now, or extend_s, which is added to what is left")
     record = await change.lifetime(gateway, principal, request.path_params["sandbox_id"], from_now_s, longer_s or 0.0)
-    return json_response(_shown(gateway, record))
+    return json_response(shown(gateway, record))
 
 
 async def network(request: Request) -> Response:
     """``PUT /sandboxes/{id}/network``."""
     gateway, principal = parts(request)
     egress = read_network(await read_json(request, 256 * 1024))
-    return json_response(_shown(gateway, await change.network(gateway, principal, request.path_params["sandbox_id"], egress)))
+    return json_response(shown(gateway, await change.network(gateway, principal, request.path_params["sandbox_id"], egress)))
 
 
 async def delete(request: Request) -> Response:
@@ -130,12 +130,12 @@ async def delete(request: Request) -> Response:
     """
     gateway, principal = parts(request)
     sandbox_id = request.path_params["sandbox_id"]
-    cancelled_key = _key(request, "X-Holdfast-Cancelled-Create")
+    cancelled_key = idempotency_key(request, "X-Holdfast-Cancelled-Create")
     existed = await delete_sandbox(gateway, principal, sandbox_id, program=program_of(request), cancelled_key=cancelled_key)
     return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": existed})
 
 
-def _shown(gateway: Gateway, record: Record) -> dict[str, Any]:
+def shown(gateway: Gateway, record: Record) -> dict[str, Any]:
     """A record in REST's form, with the fields of Orchard Env and of Holdfast, without the owner."""
     spec, cause, leaving = record.spec, record.cause, record.leaving
     message, queued_s = "", round(record.queued_s(time.time()), 3)
@@ -143,6 +143,8 @@ def _shown(gateway: Gateway, record: Record) -> dict[str, Any]:
         message = cause.message or cause.reason
     elif record.begun_at is None and record.status == "pending":
         message = f"its creation has been queued for {queued_s:.0f} s"
+    elif record.paused:
+        message = "paused, in memory" if record.paused == "memory" else "paused, on disk"
     return SandboxRecord(
         sandbox_id=spec.sandbox_id,
         namespace=gateway.settings.namespace,
@@ -167,6 +169,9 @@ def _shown(gateway: Gateway, record: Record) -> dict[str, Any]:
         fault=cause.fault if cause else None,
         group=spec.group or None,
         leaving=_leaving(leaving) if leaving else None,
+        paused=record.paused or None,
+        parent=spec.parent or None,
+        turn=spec.turn,
     ).to_map()
 
 

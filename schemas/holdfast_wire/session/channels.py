@@ -95,7 +95,7 @@ CONNECTION = "connection"
 FACTS: dict[str, _Table] = {
     **dict.fromkeys(("command", "follow", "terminal"), _COMMAND),
     "shell": _SHELL,
-    **dict.fromkeys(("read", "write", "fs", "watch", "download", "upload", "patch", "tunnel"), _TRANSFER),
+    **dict.fromkeys(("read", "write", "fs", "watch", "download", "upload", "patch", "tunnel", "dump", "restore"), _TRANSFER),
     "listen": _LISTEN,
     CONNECTION: _CONNECTION,
 }
@@ -108,8 +108,8 @@ IMPERATIVES: dict[str, frozenset[type[Item]]] = {
     **dict.fromkeys(("command", "follow"), frozenset({Write, Signal, Close})),
     "terminal": frozenset({Write, Resize, Signal, Close}),
     "shell": frozenset({Run, Write, Resize, Signal, Close}),
-    **dict.fromkeys(("write", "upload", "patch", "tunnel", CONNECTION), frozenset({Write, Close})),
-    **dict.fromkeys(("read", "fs", "watch", "download", "listen"), frozenset({Close})),
+    **dict.fromkeys(("write", "upload", "patch", "tunnel", "restore", CONNECTION), frozenset({Write, Close})),
+    **dict.fromkeys(("read", "fs", "watch", "download", "listen", "dump"), frozenset({Close})),
 }
 """For each kind of channel: the items that the client may send after Open."""
 

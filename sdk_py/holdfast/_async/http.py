@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import IO, Any
 
 from holdfast._options import Options
+from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.aio.net import Stream, abort_all, connect, home
 from holdfast._transport.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
 from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer, LocalFailureError, no_answer
 from holdfast._transport.service import Service
+
+_OK = 200
 
 
 class AsyncHttp:
@@ -31,8 +34,13 @@ class AsyncHttp:
         list that it was taken from."""
         self._home: object = None
 
-    async def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
-        """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
+    async def send(
+        self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, into: IO[bytes] | None = None, **more: Any
+    ) -> Answer:
+        """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer.
+
+        ``into``: where the body of an answer 200 is written, in place of the answer.
+        """
         head, content = self._service.request(method, path, headers or {}, **more)
         if self._home != home():  # a fork or another event loop cannot use the connections of this one
             await abort_all([stream for stream, _ in self._idle])
@@ -46,6 +54,8 @@ class AsyncHttp:
             reader = AnswerReader()
             while not reader.done:
                 reader.feed(await connection.read())
+                if into is not None and reader.status == _OK:
+                    await run_blocking(into.write, reader.take_body())
             reusable = sent and reader.reusable and idle is self._idle and len(idle) < KEPT
         except (LocalFailureError, OSError, AnswerError, UnicodeError) as failure:
             raise no_answer(failure, self._options, timeout_s, reached=connection is not None) from None

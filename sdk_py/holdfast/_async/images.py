@@ -1,7 +1,8 @@
-"""The images of the service's store: list, import, pull, remove."""
+"""The images of the service's store: list, import, pull, tag, save, remove."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from holdfast._urls import quoted
 
 if TYPE_CHECKING:
     from holdfast._archives import LocalImage
+    from holdfast._local_files import LocalPath
 
 IMPORT_TIMEOUT_S = 3600.0
 ImageList = list[ImageInfo]
@@ -52,6 +54,30 @@ class AsyncImages:
         """
         return await self._added("/images/pull", json={"name": name} | ({"shared": True} if shared else {}))
 
+    async def tag(self, name: str, tag: str, *, shared: bool = False) -> ImageInfo:
+        """Give the image ``name`` the further name ``tag``, as ``docker tag`` does. Raises ``ImageNotFoundError``.
+
+        ``shared`` is as in ``import_``, of the new name.
+        """
+        body = {"name": image_name_of(name, "name"), "tag": image_name_of(tag, "tag")}
+        answer = await self._rest.request("POST", "/images/tag", json=body | ({"shared": True} if shared else {}))
+        return image_info(answer.map())
+
+    async def save(self, name: str, path: LocalPath) -> int:
+        """Write the image ``name`` to the file ``path`` as an OCI archive, which ``import_`` and docker read. Returns its size in bytes.
+
+        Raises ``ImageNotFoundError``, ``UnsupportedError`` for an image that lies above the machine's own files, and ``FileExistsError``.
+        """
+        query = {"name": image_name_of(name, "name")}
+        file = await run_blocking(open, path, "xb")
+        try:
+            with file:
+                await self._rest.request("GET", "/images/archive", params=query, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, into=file)
+                return file.tell()
+        except BaseException:
+            os.unlink(path)
+            raise
+
     async def _added(self, path: str, **more: Any) -> ImageInfo:
         return image_info((await self._rest.request("POST", path, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, **more)).map())
 
@@ -60,9 +86,14 @@ class AsyncImages:
 
         ``name`` is as in ``list``, and ``shared`` as in ``import_``: without it, only your own image is removed.
         """
-        if not isinstance(name, str) or not name:
-            raise bad("name must be the name of an image")
-        await self._rest.request("DELETE", f"/images/{quoted(name, '/:@')}", params=_shared(shared))
+        await self._rest.request("DELETE", f"/images/{quoted(image_name_of(name, 'name'), '/:@')}", params=_shared(shared))
+
+
+def image_name_of(name: object, argument: str) -> str:
+    """The name, if it can be one. Raises ``InvalidArgumentError``."""
+    if not isinstance(name, str) or not name:
+        raise bad(f"{argument} must be the name of an image")
+    return name
 
 
 def _shared(shared: bool) -> dict[str, str]:

@@ -13,6 +13,7 @@ from warnings import warn
 
 from holdfast._arguments import LIFETIME_MOST_S, seconds_up_to
 from holdfast._async.attachable import AsyncAttachable, AsyncClientParts
+from holdfast._async.images import image_name_of
 from holdfast._errors import SandboxLostError, UnsupportedError, from_map
 from holdfast._public import public
 from holdfast._requests import network_body
@@ -81,12 +82,12 @@ class AsyncLifecycle(AsyncAttachable):
         """Report that the sandbox is still needed: its idle time and its heartbeat time-out start again from zero."""
         await self._rest.heartbeat(self.id)
 
-    async def reset(self) -> SandboxInfo:
+    async def reset(self, to: str | None = None) -> SandboxInfo:
         """Delete the sandbox with everything in it, and create it again with the same id and arguments.
 
-        Returns when it is ready. Shells, processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason
-        ``reset``; the lifetime starts again. Raises ``UnsupportedError`` if another client created the sandbox, and the errors of
-        ``create_sandbox``, after which the sandbox no longer exists.
+        ``to`` is another image to create it from, such as a snapshot. Returns when it is ready. Shells, processes, terminals, watches and
+        tunnels from before raise ``SessionLostError`` with reason ``reset``; the lifetime starts again. Raises ``UnsupportedError`` if
+        another client created the sandbox, and the errors of ``create_sandbox``, after which the sandbox no longer exists.
         """
         body = self._request
         if body is None:
@@ -100,7 +101,8 @@ class AsyncLifecycle(AsyncAttachable):
                 driver.perform(driver.engine.reset)
             await self._resources.end(driver)
             await self._rest.delete(self.id)
-            self._info, key = await self._client._create(body | {"exist_ok": False}, shared=False)
+            image = {} if to is None else {"image": image_name_of(to, "to")}
+            self._info, key = await self._client._create(body | image | {"exist_ok": False}, shared=False)
             if self._deleted:  # another task or thread deleted the sandbox during the reset: it found the old one, or none
                 await shielded(self._client._forget, self.id, key)
                 self._check_not_deleted()

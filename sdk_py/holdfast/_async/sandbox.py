@@ -27,9 +27,9 @@ from holdfast._arguments import (
 )
 from holdfast._async.commands import begin, execute, open_shell
 from holdfast._async.files import AsyncFiles
-from holdfast._async.lifecycle import AsyncLifecycle
 from holdfast._async.process import AsyncProcess, AsyncTerminal
 from holdfast._async.shell import AsyncShell
+from holdfast._async.snapshots import AsyncSnapshots
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
 from holdfast._errors import UnsupportedError
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @public
-class AsyncSandbox(AsyncLifecycle):
+class AsyncSandbox(AsyncSnapshots):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
     Methods raise ``SandboxLostError`` if the sandbox is gone, ``OutcomeUnknownError`` if it cannot be determined whether a command ran, and

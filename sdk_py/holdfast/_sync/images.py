@@ -1,8 +1,9 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""The images of the service's store: list, import, pull, remove."""
+"""The images of the service's store: list, import, pull, tag, save, remove."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from holdfast._urls import quoted
 
 if TYPE_CHECKING:
     from holdfast._archives import LocalImage
+    from holdfast._local_files import LocalPath
 
 IMPORT_TIMEOUT_S = 3600.0
 ImageList = list[ImageInfo]
@@ -53,6 +55,30 @@ class Images:
         """
         return self._added("/images/pull", json={"name": name} | ({"shared": True} if shared else {}))
 
+    def tag(self, name: str, tag: str, *, shared: bool = False) -> ImageInfo:
+        """Give the image ``name`` the further name ``tag``, as ``docker tag`` does. Raises ``ImageNotFoundError``.
+
+        ``shared`` is as in ``import_``, of the new name.
+        """
+        body = {"name": image_name_of(name, "name"), "tag": image_name_of(tag, "tag")}
+        answer = self._rest.request("POST", "/images/tag", json=body | ({"shared": True} if shared else {}))
+        return image_info(answer.map())
+
+    def save(self, name: str, path: LocalPath) -> int:
+        """Write the image ``name`` to the file ``path`` as an OCI archive, which ``import_`` and docker read. Returns its size in bytes.
+
+        Raises ``ImageNotFoundError``, ``UnsupportedError`` for an image that lies above the machine's own files, and ``FileExistsError``.
+        """
+        query = {"name": image_name_of(name, "name")}
+        file = run_blocking(open, path, "xb")
+        try:
+            with file:
+                self._rest.request("GET", "/images/archive", params=query, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, into=file)
+                return file.tell()
+        except BaseException:
+            os.unlink(path)
+            raise
+
     def _added(self, path: str, **more: Any) -> ImageInfo:
         return image_info((self._rest.request("POST", path, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, **more)).map())
 
@@ -61,9 +87,14 @@ class Images:
 
         ``name`` is as in ``list``, and ``shared`` as in ``import_``: without it, only your own image is removed.
         """
-        if not isinstance(name, str) or not name:
-            raise bad("name must be the name of an image")
-        self._rest.request("DELETE", f"/images/{quoted(name, '/:@')}", params=_shared(shared))
+        self._rest.request("DELETE", f"/images/{quoted(image_name_of(name, 'name'), '/:@')}", params=_shared(shared))
+
+
+def image_name_of(name: object, argument: str) -> str:
+    """The name, if it can be one. Raises ``InvalidArgumentError``."""
+    if not isinstance(name, str) or not name:
+        raise bad(f"{argument} must be the name of an image")
+    return name
 
 
 def _shared(shared: bool) -> dict[str, str]:

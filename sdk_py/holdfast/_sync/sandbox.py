@@ -28,9 +28,9 @@ from holdfast._arguments import (
 )
 from holdfast._sync.commands import begin, execute, open_shell
 from holdfast._sync.files import Files
-from holdfast._sync.lifecycle import Lifecycle
 from holdfast._sync.process import Process, Terminal
 from holdfast._sync.shell import Shell
+from holdfast._sync.snapshots import Snapshots
 from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import UnsupportedError
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @public
-class Sandbox(Lifecycle):
+class Sandbox(Snapshots):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
     Methods raise ``SandboxLostError`` if the sandbox is gone, ``OutcomeUnknownError`` if it cannot be determined whether a command ran, and

@@ -56,6 +56,12 @@ class AnswerReader:
     def body(self) -> bytes:
         return b"".join(self._body)
 
+    def take_body(self) -> bytes:
+        """The part of the body that has arrived, which ``body`` then does not contain."""
+        body = self.body
+        self._body.clear()
+        return body
+
     @property
     def rest(self) -> bytes:
         """The bytes after the answer."""

@@ -23,6 +23,10 @@ ALIASES = {
     "image remove": "image rm",
     "image load": "image import",
     "load": "image import",
+    "tag": "image tag",
+    "save": "image save",
+    "commit": "snapshot",
+    "unpause": "resume",
 }
 GROUPS = ("container", "sandbox")
 """Docker's words that may precede a command; they have no effect."""
@@ -154,6 +158,31 @@ the command has ended and its output was read to the end.
     ),
     Command("top", "list the processes in a sandbox", "processes:top", "SANDBOX"),
     Command(
+        "snapshot", "store the files of a sandbox as an image of your own", "snapshots:snapshot", "SANDBOX NAME?",
+        Option("-a --author", _NO_EFFECT, "TEXT"), Option("-m --message", _NO_EFFECT, "TEXT"), Option("-p --pause", _NO_EFFECT),
+        more="""
+The sandbox is stopped for the copy and continues. Without NAME the image is named by its digest, which is printed. holdfast run NAME
+creates sandboxes from it. `commit` is the same.
+""",
+    ),
+    Command(
+        "branch", "create sandboxes that continue from where a sandbox is", "snapshots:branch", "SANDBOX",
+        Option("-n --number", "how many (1)", "NUMBER", number, 1.0),
+        Option("--now", "do not wait until no shell runs a command"),
+        Option("--timeout", "how long to wait for the shells (60)", "SECONDS", number),
+        Option("--turn", "the turn of the episode, for the records of the branches", "NUMBER", number),
+        more="""
+Each has the files, variables, options and living shells of the sandbox. What does not continue is listed on standard error; the ids are
+printed.
+""",
+    ),
+    Command(
+        "pause", "stop sandboxes until they are resumed", "snapshots:pause", "SANDBOX...",
+        Option("--to-disk", "end their processes, free the memory, and keep files and living shells, also over a restart"),
+        Option("--now", "with --to-disk: do not wait until no shell runs a command"),
+    ),
+    Command("resume", "continue paused sandboxes", "snapshots:resume", "SANDBOX...", more="`unpause` is the same."),
+    Command(
         "stop", "delete sandboxes", "sandboxes:stop", "SANDBOX...",
         more="The same as rm: a sandbox that has ended cannot be started again, and its files are deleted.",
     ),
@@ -173,6 +202,11 @@ the command has ended and its output was read to the end.
     Command(
         "image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME", _SHARED,
         more="PATH is a directory, or an archive as docker save or export write it, or - for standard input.",
+    ),
+    Command("image tag", "give an image a further name", "images:tag", "NAME TAG", _SHARED),
+    Command(
+        "image save", "write an image as an OCI archive", "images:save", "NAME",
+        Option("-o --output", "the file to write (default: standard output)", "FILE"),
     ),
     Command(
         "image rm", "remove images", "images:remove", "NAME...", _SHARED, Option("-f --force", _NO_EFFECT),

@@ -15,8 +15,10 @@ _SERVICE = "the service is run with `holdfast up`, or on a cluster with `make de
 COMMANDS = {
     **dict.fromkeys(("kill", "delete", "remove", "destroy", "terminate", "down", "del"), "holdfast rm SANDBOX, or holdfast stop SANDBOX"),
     "prune": "holdfast rm --all, or holdfast rm -l NAME=VALUE",
-    **dict.fromkeys(("start", "restart", "pause", "unpause", "resume"), _AGAIN),
-    **dict.fromkeys(("build", "commit", "save", "export", "tag", "push", "buildx"), _ELSEWHERE),
+    **dict.fromkeys(("start", "restart"), _AGAIN),
+    **dict.fromkeys(("build", "export", "push", "buildx"), _ELSEWHERE),
+    **dict.fromkeys(("fork", "clone", "duplicate"), "holdfast branch SANDBOX"),
+    **dict.fromkeys(("suspend", "freeze", "hibernate"), "holdfast pause SANDBOX, or holdfast pause --to-disk SANDBOX"),
     **dict.fromkeys(("new", "spawn", "launch", "make"), "holdfast create IMAGE, or holdfast run IMAGE COMMAND"),
     **dict.fromkeys(("ssh", "bash", "sh", "console", "connect", "enter", "terminal"), "holdfast shell SANDBOX"),
     **dict.fromkeys(("login", "logout"), "the service pulls as skopeo does: skopeo login REGISTRY there, on a cluster pull secrets"),

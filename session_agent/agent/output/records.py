@@ -122,6 +122,10 @@ class Records:
             raise HoldfastError("command_conflict", f"command {command_id!r:.140} exists with other parameters")
         return record
 
+    def running(self) -> list[Record]:
+        """The commands that have not ended, those of shells included."""
+        return [record for record in self._records.values() if record.exit_status is None and record.error is None]
+
     def get(self, command_id: str) -> Record:
         """The command of this id. Raises ``command_not_found`` and ``pruned``."""
         record = self._records.get(command_id)

@@ -57,6 +57,8 @@ class Shell:
         """While a shell that was copied from another sandbox loads its state."""
         self.last_status = 0
         """The value of ``$?`` at the start of the next run."""
+        self._held = 0
+        """How many dumps are in progress, during which no run begins."""
         self.cwd = wire(launch.cwd)
         self._retry: Retry | None = None
         """Asks for the report that the present state awaits."""
@@ -106,6 +108,25 @@ class Shell:
         """Its state after the last command that has ended, None if there is none."""
         return self._rebuilding.loading or self.process.state()
 
+    def request_state(self) -> None:
+        """Let the shell write its state, if it runs nothing and has not."""
+        if self._state is State.IDLE and not self.process.has_snapshot():
+            self._ping(lambda: self._check_snapshot(_SNAPSHOT_CHECKS))
+
+    @property
+    def runs(self) -> bool:
+        """Whether a run is in progress."""
+        return self._run is not None
+
+    def hold(self) -> None:
+        """Begin no run until ``release``."""
+        self._held += 1
+
+    def release(self) -> None:
+        """Undo one ``hold``."""
+        self._held -= 1
+        self._start_next()
+
     def processes(self) -> list[int]:
         """The living processes of its commands, also in the background."""
         return members(owned_by(self._processes.tag), exclude=[self.pid])
@@ -150,7 +171,7 @@ class Shell:
     def _start_next(self) -> None:
         """Start the first run in the queue, if the state permits it."""
         process, state = self.process, self._state
-        if not self._queue or state not in BETWEEN_RUNS:
+        if not self._queue or state not in BETWEEN_RUNS or self._held:
             return
         if process.broken:
             self.replace_process()

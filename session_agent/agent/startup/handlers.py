@@ -30,6 +30,8 @@ MODULES = USUAL | {
     "terminal": f"{_PACKAGE}.commands.terminal",
     "tunnel": f"{_PACKAGE}.network.tunnel",
     "listen": f"{_PACKAGE}.network.listen",
+    "dump": f"{_PACKAGE}.shell.dump",
+    "restore": f"{_PACKAGE}.shell.restore",
 }
 """The module that serves a kind of channel, with a function ``open_`` and the kind."""
 

@@ -292,3 +292,26 @@ def test_a_specification_is_read_back_from_its_document() -> None:
                         pull_secrets=("s",), user=0, entrypoint=("sh",), ulimits={"nofile": (1024, -1)}),
     )  # fmt: skip
     assert read_spec(write_spec(spec)) == spec
+
+
+async def test_the_record_of_a_paused_sandbox_is_rebuilt_as_paused(store: PlacementStore, runtime: MemoryRuntime) -> None:
+    """Its limits do not run out in between; and a record that its gateway could not change any more is corrected."""
+    runtime.add("sb-1", paused="disk", lifetime_s=0.1, idle_timeout_s=0.1)
+    await add(store, runtime, "sb-2")
+    runtime.add("sb-2", paused="memory")
+
+    async def paused() -> bool:
+        found = [await store.get(name) for name in ("sb-1", "sb-2")]
+        return [one.paused for one in found if isinstance(one, Record)] == ["disk", "memory"]
+
+    async with running(store, runtime):
+        await until_async(paused, deadline_s=60, what="both records to be those of paused sandboxes")
+        runtime.add("sb-2", created_at=0.0)
+
+        async def resumed() -> bool:
+            found = await store.get("sb-2")
+            return isinstance(found, Record) and not found.paused
+
+        await until_async(resumed, deadline_s=60, what="the record to be that of a running sandbox")
+        assert await paused() is False
+        assert isinstance(await store.get("sb-1"), Record)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.controller.plan import CREATE_LOST, NODE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
+from gateway.controller.plan import CREATE_LOST, NODE_LOST, Action, MarkFailed, MarkPaused, MarkReady, Plan, Rebuild, Remove, plan
 from gateway.model.records import Cause, Record, SandboxSpec, Status, Tombstone
 from gateway.runtimes.base import SandboxStatus
 
@@ -175,3 +175,16 @@ def test_the_remains_of_an_earlier_sandbox_do_not_hide_the_current_one() -> None
     for statuses in ([left, living], [living, left]):
         assert twice([record()], statuses) == [Remove("sb-1", "i0")]
     assert decide([record(status="pending")], [living, left]).actions == [MarkReady("sb-1", "i1", "unix:///a")]
+
+
+def test_a_record_that_differs_in_whether_its_sandbox_is_paused_is_corrected_when_it_still_differs_in_the_next_pass() -> None:
+    paused = replace(record(), paused="memory")
+    assert decide([paused], [present(paused="memory")]) == Plan([], frozenset())
+    assert twice([record()], [present(paused="disk")]) == [MarkPaused("sb-1", "i1", "disk")]
+    assert twice([paused], [present()]) == [MarkPaused("sb-1", "i1", "")]
+    assert twice([record(status="failed")], [present(paused="disk")]) == [Remove("sb-1", "i1")]
+
+
+def test_a_rebuilt_record_comes_from_a_paused_sandbox_too() -> None:
+    paused = present(paused="disk")
+    assert decide([], [paused]).actions == [Rebuild(paused)]

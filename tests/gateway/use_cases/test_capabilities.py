@@ -25,7 +25,7 @@ def test_each_runtime_has_what_it_implements() -> None:
     whole = MemoryRuntime()
     assert capabilities(whole) == ["pools", "egress", "collection", "machine"]
     assert capabilities(PlainRuntime(whole)) == []  # type: ignore[arg-type]
-    assert capabilities(LocalRuntime(Path("/nowhere"))) == ["images", "machine"]
+    assert capabilities(LocalRuntime(Path("/nowhere"))) == ["images", "snapshots", "machine"]
 
 
 async def test_a_plain_runtime_serves_what_it_can_and_refuses_the_rest(served: Served) -> None:
@@ -40,6 +40,13 @@ async def test_a_plain_runtime_serves_what_it_can_and_refuses_the_rest(served: S
         for method, path in (("GET", "/images"), ("POST", "/images?name=x"), ("DELETE", "/images/x")):
             answer = await ada.request(method, path, content=b"archive" if method == "POST" else None)
             assert (answer.status_code, answer.json()["code"]) == (501, "unsupported"), (method, path)
+        for what in ("snapshot", "branch", "pause", "resume"):
+            answer = await ada.post(f"/sandboxes/sb-1/{what}")
+            assert (answer.status_code, answer.json()["code"]) == (501, "unsupported"), what
+            assert "one-machine runtime" in answer.json()["hint"]
+        for method, path in (("POST", "/images/tag"), ("GET", "/images/archive?name=x")):
+            answer = await ada.request(method, path, json={"name": "x", "tag": "y"} if method == "POST" else None)
+            assert (answer.status_code, answer.json()["code"]) == (501, "unsupported"), path
         assert "holdfast_node_spares" not in (await ada.get("/metrics")).text
         checks = (await ada.get("/doctor")).json()["checks"]
         assert {"name": "capabilities", "ok": True, "detail": "the runtime has nothing beyond creating sandboxes", "fix": ""} in checks

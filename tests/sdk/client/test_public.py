@@ -36,6 +36,7 @@ OBJECTS = [
     "Watch",
     "Listener",
     "Connection",
+    "Branches",
 ]
 ERRORS = frozenset(
     """
@@ -50,8 +51,8 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
-    STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileEvent FileMatch GroupInfo ImageInfo PatchResult SandboxInfo StreamCount
-    TransferResult
+    STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileEvent FileMatch GroupInfo ImageInfo Lost PatchResult PauseResult
+    SandboxInfo StreamCount TransferResult
     """.split()  # noqa: SIM905  a text is easier to read
 )
 ARGUMENTS = frozenset({"ClusterOptions"})

@@ -12,12 +12,13 @@ from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._file_results import FileEntry
 
 from holdfast._results import (  # isort: skip
-    STDERR, STDOUT, Cause, CommandResult, Fields, ImageInfo, SandboxInfo, StreamCount, read_cause, take, take_all,
+    STDERR, STDOUT, Cause, CommandResult, Fields, ImageInfo, Lost, SandboxInfo, StreamCount, read_cause, take, take_all,
 )  # fmt: skip
 
 _IMAGE_FIELDS: Fields = (
     ("name", (str,), ""), ("digest", (str,), ""), ("size_bytes", (int,), 0), ("created", (str, int, float), None), ("nodes", (dict,), {}),
 )  # fmt: skip
+_LOST_FIELDS: Fields = (("kind", (str,), ""), ("name", (str,), ""), ("reason", (str,), ""))
 _STREAM_FIELDS = (("seen", (int,), 0), ("dropped", (int,), 0), ("sha256", (str,), ""))
 
 
@@ -63,7 +64,13 @@ def image_info(row: dict[str, Any]) -> ImageInfo:
     """One image of the service's store."""
     *about, nodes = take_all(row, _IMAGE_FIELDS)
     counts = take_all(nodes, (("ready", (int,), None), ("wanted", (int,), None)))
-    return ImageInfo(*about, *counts, *take_all(row, (("shared", (bool,), True),)))
+    return ImageInfo(*about, *counts, *take_all(row, (("shared", (bool,), True), ("parent", (str,), None))))
+
+
+def lost_things(body: dict[str, Any]) -> list[Lost]:
+    """What an answer lists as lost."""
+    rows = take(body, "lost", list, default=[])
+    return [Lost(*take_all(row, _LOST_FIELDS)) for row in rows if isinstance(row, dict)]
 
 
 def _seconds(text: object) -> float:

@@ -308,6 +308,12 @@ class Engine:
         hint = "its shells and processes have ended too: open new ones, in a new sandbox if this one was deleted"
         self.fail(error("session_lost", "this client has closed the session", reason="closed", hint=hint, fault="caller"))
 
+    def paused(self) -> None:
+        """The caller of this session has paused the sandbox to disk, which has ended its agent."""
+        hint = "call resume(), then open another one: a shell continues where its state was saved"
+        message = f"sandbox {self.sandbox_id} was paused to disk: what was opened before that no longer exists"
+        self.fail(error("session_lost", message, reason="paused", hint=hint, fault="caller", retryable=False))
+
     def reset(self) -> None:
         """The sandbox is about to be reset by the caller of this session."""
         message = f"sandbox {self.sandbox_id} was reset: what was opened before the reset no longer exists"

@@ -16,9 +16,9 @@ GONE = ENDED
 """Codes of the service's answers that state the end of a sandbox."""
 LAST_LOOK_S = 10.0
 """How long to query the service for the end of a sandbox that only its agent has reported."""
-OWN_REASONS = frozenset({"closed", "reset"})
+OWN_REASONS = frozenset({"closed", "paused", "reset"})
 """Reasons that the caller caused: the session ended because of a request of this client."""
-_PASSED_ON_CODES = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
+_PASSED_ON_CODES = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing", "sandbox_paused"})
 
 
 def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> HoldfastError:

@@ -1,11 +1,15 @@
-"""``image list``, ``import``, ``pull`` and ``rm``."""
+"""``image list``, ``import``, ``pull``, ``tag``, ``save`` and ``rm``."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import sys
+import tempfile
+from pathlib import Path
 
 from holdfast import ConflictError, HoldfastError, ImageInfo, NotFoundError, SandboxClient
-from holdfast.cli.command_line import Arguments
+from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.output import print_json, print_line, report, table
 
 
@@ -32,6 +36,27 @@ def import_(arguments: Arguments) -> None:
 def pull(arguments: Arguments) -> None:
     with SandboxClient() as client:
         _show(client.images.pull(arguments.name, shared=arguments.shared), arguments.json)
+
+
+def tag(arguments: Arguments) -> None:
+    with SandboxClient() as client:
+        _show(client.images.tag(arguments.name, arguments.tag, shared=arguments.shared), arguments.json)
+
+
+def save(arguments: Arguments) -> None:
+    if arguments.output is None and sys.stdout.isatty():
+        raise UsageError(
+            "an archive is not written to a terminal", hint="write -o FILE, or send it on: holdfast image save NAME | docker load"
+        )
+    target = None if arguments.output is None else Path(arguments.output)
+    with tempfile.TemporaryDirectory(prefix=".holdfast-", dir=target.parent if target else None) as folder, SandboxClient() as client:
+        archive = Path(folder) / "image.tar"
+        client.images.save(arguments.name, archive)
+        if target is not None:
+            archive.replace(target)
+            return
+        with archive.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
 
 
 def remove(arguments: Arguments) -> int:

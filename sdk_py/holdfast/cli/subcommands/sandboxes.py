@@ -152,7 +152,8 @@ def _passes(info: SandboxInfo, what: str, value: str) -> bool:
 
 def _row(info: SandboxInfo, now: float) -> tuple[object, ...]:
     labels = ",".join(f"{name}={value}" for name, value in sorted(info.labels.items()))
-    status = f"{info.status} ({info.reason})" if info.reason else info.status
+    about = info.reason or ("paused" if info.paused else None)
+    status = f"{info.status} ({about})" if about else info.status
     return (info.sandbox_id, info.image, status, age(info.created_at, now), info.cpu, info.memory, labels)
 
 

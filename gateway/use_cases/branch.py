@@ -1,0 +1,122 @@
+"""Branches: several running sandboxes that begin with the files, variables, options and shells of another.
+
+Owns the order: the shells' states and the files are taken together, then every branch is created as any other sandbox (queue, quotas,
+group, record), then its shells are started. Either all branches are ready or none is left. Called by faces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.identity.principal import Principal
+from gateway.model.records import Cause, Record, SandboxSpec
+
+from . import shell_states
+from .create import NewSandbox, create
+from .service import Gateway
+from .shell_states import Dump, Lost
+from .snapshots import snapshots_of
+
+T = TypeVar("T")
+MOST: Final = 256
+"""Most branches of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """A request for branches."""
+
+    ids: tuple[str, ...]
+    """The ids of the branches."""
+    chosen_ids: bool
+    """Whether the caller chose them."""
+    fingerprint: str
+    key: str | None
+    """The request's idempotency key: with it a client that gave up can delete what the request made."""
+    wait_s: float
+    """How long the parent's shells may take to finish their commands; 0: they are not waited for."""
+    turn: int | None = None
+    """The turn of the parent's episode, if the caller says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branched:
+    """The branches, all ready, and what of the parent does not continue in them."""
+
+    records: list[Record]
+    lost: list[Lost]
+
+
+async def branch(gateway: Gateway, principal: Principal, sandbox_id: str, request: Branching) -> Branched:
+    """Create the branches.
+
+    Raises what ``create`` raises, ``sandbox_paused``, ``unsupported``, ``no_space``, and ``wait_timeout`` if a shell is not idle in time.
+    """
+    parent, began = await gateway.ready(principal.owner, sandbox_id), time.monotonic()
+    runtime = snapshots_of(gateway)
+    specs = [_spec(parent.spec, id_, request) for id_ in request.ids]
+    async with shell_states.held(gateway, parent, request.wait_s) as dump:
+        point = await runtime.hold(sandbox_id, parent.incarnation)
+    try:
+        made = await _all(gateway, [_one(gateway, principal, spec, request, point, dump) for spec in specs], specs)
+    finally:
+        with contextlib.suppress(HoldfastError):  # the runtime removes it later
+            await asyncio.shield(runtime.release(point))
+    gateway.metrics.count("branches_total", len(made))
+    gateway.metrics.observe("branch_seconds", time.monotonic() - began)
+    lost = dict.fromkeys((*dump.lost, *(one for _, lost in made for one in lost)))
+    return Branched([record for record, _ in made], list(lost))
+
+
+def _spec(parent: SandboxSpec, id_: str, request: Branching) -> SandboxSpec:
+    return replace(parent, sandbox_id=id_, incarnation=secrets.token_hex(8), parent=parent.sandbox_id, turn=request.turn, request="")
+
+
+async def _one(
+    gateway: Gateway, principal: Principal, spec: SandboxSpec, request: Branching, point: str, dump: Dump
+) -> tuple[Record, list[Lost]]:
+    new = NewSandbox(
+        spec,
+        fingerprint=request.fingerprint,
+        key=request.key,
+        chosen_id=request.chosen_ids,
+        exclusive=True,
+        wait=True,
+        branch_point=point,
+    )
+    record = await create(gateway, principal, new)
+    return record, await shell_states.restore(gateway, record, dump.data) if dump.data else []
+
+
+async def _all(gateway: Gateway, creations: list[Coroutine[Any, Any, T]], specs: list[SandboxSpec]) -> list[T]:
+    """The results, or the first error; what was created is then deleted, behind the answer."""
+    tasks = [asyncio.create_task(creation) for creation in creations]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        gateway.background.start(_delete(gateway, specs), f"deletion of the branches of {specs[0].parent}")
+        raise
+
+
+async def _delete(gateway: Gateway, specs: list[SandboxSpec]) -> None:
+    """Delete the branches that were created, or still are."""
+    cause = Cause("deleted", "caller", "another branch of the same request could not be created")
+    creating = [task for made, task in gateway.creations.items() if made in {(spec.sandbox_id, spec.incarnation) for spec in specs}]
+    if creating:
+        await asyncio.wait(creating)
+    for spec in specs:
+        entry = await gateway.store.delete(spec.sandbox_id, cause, owner=spec.owner, incarnation=spec.incarnation)
+        if isinstance(entry, Record):
+            await gateway.quotas.ended(spec)
+            await gateway.removals.start(gateway.runtime, spec.sandbox_id, spec.incarnation)

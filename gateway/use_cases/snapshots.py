@@ -1,0 +1,78 @@
+"""Snapshots and pauses of a running sandbox.
+
+Owns their order: the runtime does it first, then the record is changed, so that a caller with an answer can rely on it; the controller
+corrects a record whose gateway ended in between. What a pause to disk keeps of the shells comes from ``shell_states``. Called by faces.
+"""
+
+from __future__ import annotations
+
+import time
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.identity.principal import Principal
+from gateway.model.records import Record
+from gateway.runtimes.base import Image, Snapshots
+
+from . import shell_states
+from .images import image_name
+from .service import Gateway, live, settled
+from .shell_states import Lost
+
+
+async def snapshot(gateway: Gateway, principal: Principal, sandbox_id: str, name: str | None) -> Image:
+    """Store the sandbox's files, as they are at one instant, as an image of its owner. A paused sandbox stays paused.
+
+    Raises ``unsupported``, ``no_space``, and ``sandbox_paused`` for one whose files are on disk already.
+    """
+    name = None if name is None else image_name(name)
+    record, began = settled(await gateway.record(principal.owner, sandbox_id)), time.monotonic()
+    image = await snapshots_of(gateway).snapshot(sandbox_id, record.incarnation, name)
+    gateway.metrics.count("snapshots_total")
+    gateway.metrics.observe("snapshot_seconds", time.monotonic() - began)
+    return image
+
+
+async def pause(gateway: Gateway, principal: Principal, sandbox_id: str, *, to_disk: bool, wait_s: float) -> tuple[Record, list[Lost]]:
+    """Stop the sandbox, and return its record and what cannot be kept. May be repeated.
+
+    To disk: its shells finish their commands for ``wait_s`` at most (0: not at all); what else runs ends and is listed.
+    """
+    record, lost = settled(await gateway.record(principal.owner, sandbox_id)), list[Lost]()
+    runtime = snapshots_of(gateway)
+    if record.paused == "disk" or (record.paused and not to_disk):
+        return record, lost
+    if to_disk and record.paused:
+        hint = "resume it, then pause it to disk"
+        raise HoldfastError("sandbox_paused", f"sandbox {sandbox_id!r} is paused, so its shells cannot be saved", hint=hint)
+    if to_disk:
+        async with shell_states.held(gateway, record, wait_s) as dump:
+            await runtime.suspend(sandbox_id, record.incarnation, dump.data)
+            lost = dump.lost
+    else:
+        await runtime.pause(sandbox_id, record.incarnation)
+    entry = await gateway.store.mark_paused(sandbox_id, record.incarnation, "disk" if to_disk else "memory")
+    gateway.metrics.count("pauses_total", to="disk" if to_disk else "memory")
+    return live(await gateway.owned(entry, principal.owner, sandbox_id)), lost
+
+
+async def resume(gateway: Gateway, principal: Principal, sandbox_id: str) -> tuple[Record, list[Lost]]:
+    """Continue a paused sandbox; returns its record and what could not be restored. Does nothing for one that runs."""
+    record, lost = settled(await gateway.record(principal.owner, sandbox_id)), list[Lost]()
+    runtime = snapshots_of(gateway)
+    shells = await runtime.resume(sandbox_id, record.incarnation)
+    if shells:
+        lost = await shell_states.restore(gateway, record, shells)
+    if not record.paused:
+        return record, lost
+    entry = await gateway.store.mark_paused(sandbox_id, record.incarnation, "")
+    gateway.metrics.count("resumes_total")
+    return live(await gateway.owned(entry, principal.owner, sandbox_id)), lost
+
+
+def snapshots_of(gateway: Gateway) -> Snapshots:
+    """The runtime, if it can. Raises ``unsupported``."""
+    if not isinstance(gateway.runtime, Snapshots):
+        hint = "use the one-machine runtime (`holdfast up`), which has them; in a cluster create another sandbox and copy the files"
+        raise HoldfastError("unsupported", "this runtime has no snapshots, branches and pauses of sandboxes", hint=hint)
+    return gateway.runtime

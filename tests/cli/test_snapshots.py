@@ -1,0 +1,87 @@
+"""The command line's snapshot, commit, tag, save, branch, pause and resume on the real stack, in docker's words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.requires import requires
+
+pytestmark = requires("namespaces", "root", "redis")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def holdfast(stack: Any) -> Run:
+    def run(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "holdfast.cli", *words]
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=120, stdin=subprocess.DEVNULL, env=stack.environment()
+        )
+        assert done.returncode == status, done
+        return done
+
+    return run
+
+
+@pytest.fixture
+def box(holdfast: Run) -> Iterator[str]:
+    name = holdfast("create", "-m", "512m", "host").stdout.strip()
+    yield name
+    holdfast("rm", "-f", name)
+
+
+def test_commit_tag_save(holdfast: Run, box: str, tmp_path: Path) -> None:
+    holdfast("exec", box, "sh", "-c", "echo work > /tmp/f")
+    assert holdfast("commit", "-m", "some work", box, "cli/work").stdout == "cli/work\n"
+    assert holdfast("snapshot", box).stdout.startswith("sha256:")
+    digest = json.loads(holdfast("snapshot", box, "--json").stdout)["digest"]
+    assert holdfast("run", "--rm", "-m", "512m", "cli/work", "cat", "/tmp/f").stdout == "work\n"
+    assert holdfast("tag", "cli/work", "cli/again").stdout == "cli/again\n"
+    assert "cli/again" in holdfast("images", "-q").stdout.split()
+    assert "machine" in holdfast("save", "-o", str(tmp_path / "x.tar"), "cli/work", status=125).stderr
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "hello").write_text("hello")
+    with tarfile.open(tmp_path / "root.tar", "w") as archive:
+        archive.add(tmp_path / "hello", "hello")
+    holdfast("import", str(tmp_path / "root.tar"), "cli/plain")
+    holdfast("save", "-o", str(tmp_path / "x.tar"), "cli/plain")
+    with tarfile.open(tmp_path / "x.tar") as archive:
+        assert "index.json" in archive.getnames()
+    assert "oci-layout" in holdfast("save", "cli/plain").stdout
+    holdfast("rmi", "cli/work", "cli/again", "cli/plain", digest)
+
+
+def test_branch(holdfast: Run, box: str) -> None:
+    holdfast("exec", box, "sh", "-c", "echo work > /tmp/f")
+    holdfast("exec", "-d", box, "sleep", "900")
+    done = holdfast("branch", box, "-n", "2", "--turn", "7")
+    ids = done.stdout.split()
+    assert len(ids) == 2
+    assert "not continued: command" in done.stderr
+    record = json.loads(holdfast("inspect", ids[0]).stdout)[0]
+    assert (record["parent"], record["turn"]) == (box, 7)
+    assert [holdfast("exec", one, "cat", "/tmp/f").stdout for one in ids] == ["work\n"] * 2
+    holdfast("rm", *ids)
+    answer = json.loads(holdfast("branch", box, "--now", "--json").stdout)
+    holdfast("rm", *answer["sandboxes"])
+    assert answer["lost"]
+
+
+def test_pause_and_unpause(holdfast: Run, box: str) -> None:
+    assert holdfast("pause", box).stdout == f"{box}\n"
+    assert "unpause" in holdfast("exec", box, "true", status=125).stderr
+    assert "paused" in holdfast("list").stdout
+    assert holdfast("unpause", box).stdout == f"{box}\n"
+    holdfast("exec", box, "true")
+    assert json.loads(holdfast("pause", "--to-disk", "--json", box).stdout)[0]["sandbox"]["paused"] == "disk"
+    assert "there is no sandbox" in holdfast("resume", box, "no-such-one", status=125).stderr
+    holdfast("exec", box, "true")
