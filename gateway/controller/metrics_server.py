@@ -9,6 +9,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from holdfast_wire.http1 import HttpError, read_request_head
+from holdfast_wire.http1 import answer as http_answer
+
 _HEAD_BYTES = 8192
 _REQUEST_S = 5.0
 
@@ -21,14 +24,13 @@ async def serve_metrics(host: str, port: int, metrics: Callable[[], str]) -> Asy
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                path = head.split(b" ", 2)[1] if head.count(b" ") >= 2 else b""
-                texts = {b"/metrics": metrics, b"/healthz": _healthy}
-                status, body = ("200 OK", texts[path]().encode()) if path in texts else ("404 Not Found", b"")
-                writer.write(
-                    f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\n"
-                    "Connection: close\r\n\r\n".encode()
-                    + body
-                )
+                texts = {"/metrics": metrics, "/healthz": _healthy}
+                try:
+                    text = texts.get(read_request_head(head[:-4]).target)
+                    status, body = (404, b"") if text is None else (200, text().encode())
+                except HttpError:
+                    status, body = 400, b""
+                writer.write(http_answer(status, {"Content-Type": "text/plain; version=0.0.4"}, body))
                 await writer.drain()
         writer.close()
 

@@ -1,8 +1,8 @@
 """The HTTP client of one service: one request, one answer.
 
 Owns the sending of a request, the idle connections that are kept for later requests, and the errors of requests without an answer.
-``_transport.http1`` reads the answer; ``aio.net`` owns the socket. No library: the usual ones take milliseconds of CPU time for a request
-beside a thousand others, and longer to import than a short command takes altogether (decisions 0042, 0064).
+``holdfast_wire.http1`` reads the answer; ``aio.net`` owns the socket. No library: the usual ones take milliseconds of CPU time for a
+request beside a thousand others, and longer to import than a short command takes altogether (decisions 0042, 0064).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import IO, Any
 
+from holdfast_wire.http1 import LAST_CHUNK, AnswerReader, HttpError, chunk
+
 from holdfast._options import Options
 from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.aio.net import Stream, abort_all, connect, home
-from holdfast._transport.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
 from holdfast._transport.rest.answer import KEPT, KEPT_S, Answer, LocalFailureError, no_answer
 from holdfast._transport.service import Service
 
@@ -57,7 +58,7 @@ class AsyncHttp:
                 if into is not None and reader.status == _OK:
                     await run_blocking(into.write, reader.take_body())
             reusable = sent and reader.reusable and idle is self._idle and len(idle) < KEPT
-        except (LocalFailureError, OSError, AnswerError, UnicodeError) as failure:
+        except (LocalFailureError, OSError, HttpError, UnicodeError) as failure:
             raise no_answer(failure, self._options, timeout_s, reached=connection is not None) from None
         finally:
             if reusable and connection is not None:

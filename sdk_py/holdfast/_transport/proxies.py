@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from holdfast_wire.http1 import AnswerReader, HttpError, request_head
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import ConfigurationError
@@ -43,21 +44,22 @@ class Proxy:
         """The request for a tunnel to the service (RFC 9110 §9.3.6)."""
         host = address.host if address.host.isascii() else address.host.encode("idna").decode()
         target = f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
-        head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: holdfast-python\r\n"
-        head += f"Proxy-Authorization: {self.authorization}\r\n" if self.authorization else ""
-        return f"{head}\r\n".encode()
+        about = {"Proxy-Authorization": self.authorization} if self.authorization else {}
+        return request_head("CONNECT", target, {"Host": target, "User-Agent": "holdfast-python", **about})
 
     def answered(self, received: bytes) -> bool:
         """Whether the tunnel is open; False while more of the answer has to come. Raises ``ProxyError``."""
-        head, end, rest = received.partition(b"\r\n\r\n")
-        if not end and len(received) <= ANSWER_BYTES:
-            return False
-        version, _, status = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
-        if not end or not version.startswith("HTTP/1.") or not status[:1].isdecimal():
-            raise ProxyError(f"the proxy {self} does not speak HTTP")
-        if not status.startswith("2") or rest:
-            raise ProxyError(f"the proxy {self} refuses the tunnel: {status[:80]}")
-        return True
+        reader = AnswerReader(tunnels=True)
+        try:
+            if len(received) > ANSWER_BYTES:
+                raise HttpError("too long")
+            if received:
+                reader.feed(received)
+        except HttpError:
+            raise ProxyError(f"the proxy {self} does not speak HTTP") from None
+        if reader.status >= 300 or reader.rest:
+            raise ProxyError(f"the proxy {self} refuses the tunnel: {reader.status} {reader.reason[:80]}")
+        return reader.done
 
     def ended(self) -> ProxyError:
         """The error of a connection that ended before its answer."""

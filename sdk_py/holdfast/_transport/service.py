@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from holdfast_wire.http1 import request_head
+
 from holdfast._errors import HoldfastError, error
 from holdfast._options import Options
-from holdfast._transport.http1 import request_head
 from holdfast._transport.proxies import ADVICE, ProxyError, proxy_for
 from holdfast._urls import address_of, query_of, quoted
 

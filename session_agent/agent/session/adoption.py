@@ -10,12 +10,11 @@ import json
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.http1 import HttpError, RequestHead
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, check_body, dialled_nonce, seal_token
 from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.params import mapping, text
-
-from .http_request import RequestHead
 
 BODY_BYTES = 1024 * 1024
 """Largest body; most of it is the environment."""
@@ -40,20 +39,23 @@ class AdoptRequest:
 
     def __init__(self, head: RequestHead, token: str) -> None:
         """Raises ``HoldfastError`` for a request that cannot become an adoption."""
-        if head.path != "/adopt":
+        if head.target != "/adopt":
             raise HoldfastError("not_found", "the agent has no such path", hint="")
         # checked first: an unauthenticated caller gets no other error
         nonce = dialled_nonce(token, head.headers.get(DIAL_HEADER.lower(), ""))
         if nonce is None:
             raise HoldfastError("key_invalid", "the request has no valid proof", hint="")
         self.nonce = nonce
-        length = head.headers.get("content-length", "")
-        if not (length.isascii() and length.isdigit()) or "transfer-encoding" in head.headers:
+        try:
+            length = head.content_length()
+        except HttpError:
+            length = None
+        if length is None:
             raise HoldfastError("invalid_argument", "the request needs a Content-Length")
-        if len(length) > 9 or int(length) > BODY_BYTES:
+        if length > BODY_BYTES:
             raise HoldfastError("request_too_large", f"the request's body must have at most {BODY_BYTES} bytes")
         self._mac = head.headers.get(BODY_HEADER.lower(), "")
-        self._length = int(length)
+        self._length = length
         self._buffer = b""
 
     def feed(self, data: bytes, token: str) -> Adoption | None:

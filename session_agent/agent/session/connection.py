@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
+from holdfast_wire.http1 import RequestHead, answer
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, answer_dial, proof_of
 from holdfast_wire.websocket_frames import (
@@ -32,7 +33,7 @@ from holdfast_wire.websocket_frames import (
 )
 
 from .adoption import Adoption, AdoptRequest
-from .http_request import RequestHead, answer, read_head, upgrade_headers
+from .http_request import read_head, upgrade_headers
 
 try:
     from websockets.speedups import apply_mask
@@ -210,12 +211,12 @@ class Connection(asyncio.Protocol):
     def _upgrade(self, head: RequestHead) -> None:
         assert self._transport is not None
         host = self._host
-        if head.path == "/healthz":
+        if head.target == "/healthz":
             self._answer(200, b"ok\n")
             return
         proof = answer_dial(host.token, head.headers.get(DIAL_HEADER.lower(), ""), host.identity)
-        if head.path != "/session" or proof is None:
-            self._answer(404 if head.path != "/session" else 403, b"refused\n")
+        if head.target != "/session" or proof is None:
+            self._answer(404 if head.target != "/session" else 403, b"refused\n")
             return
         headers = {**upgrade_headers(head), **self._proof_headers(proof), IDLE_HEADER: f"{host.idle_s():.3f}"}
         self._transport.write(answer(101, headers))

@@ -1,6 +1,6 @@
-"""Parsing the HTTP request that opens a connection to the agent, and writing responses and the upgrade to a WebSocket (RFC 6455 §4.2).
+"""The HTTP request that opens a connection to the agent: the limit of its head, and its upgrade to a WebSocket (RFC 6455 §4.2).
 
-Owns the limit and the syntax of a request's head. ``connection`` handles the paths, ``adoption`` the only request with a body.
+``holdfast_wire.http1`` owns the syntax. ``connection`` handles the paths, ``adoption`` the only request with a body.
 """
 
 from __future__ import annotations
@@ -8,20 +8,10 @@ from __future__ import annotations
 import binascii
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.records import dataclass
+from holdfast_wire.http1 import HttpError, RequestHead, read_request_head
 from holdfast_wire.websocket_frames import accept_key
 
 HEAD_BYTES = 16 * 1024
-_REASONS = {101: "Switching Protocols", 200: "OK", 403: "Forbidden", 404: "Not Found"}
-
-
-@dataclass(frozen=True, slots=True)
-class RequestHead:
-    """The names in ``headers`` are in lower case."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
 
 
 def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
@@ -31,12 +21,10 @@ def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
         raise HoldfastError("request_too_large", f"a request's head must have at most {HEAD_BYTES} bytes")
     if not end:
         return None
-    first, *lines = head.decode("latin-1").split("\r\n")
-    words = first.split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise HoldfastError("invalid_argument", "the bytes received are not an HTTP request")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return RequestHead(words[0], words[1], headers), rest
+    try:
+        return read_request_head(head), rest
+    except HttpError as wrong:
+        raise HoldfastError("invalid_argument", f"the bytes received are not an HTTP request: {wrong}") from None
 
 
 def upgrade_headers(head: RequestHead) -> dict[str, str]:
@@ -52,11 +40,3 @@ def upgrade_headers(head: RequestHead) -> dict[str, str]:
     if head.headers.get("sec-websocket-version") != "13":
         raise HoldfastError("invalid_argument", "the agent supports version 13 of the WebSocket protocol")
     return {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": accept_key(key)}
-
-
-def answer(status: int, headers: dict[str, str], body: bytes | None = None) -> bytes:
-    """A response; one with a body closes the connection."""
-    if body is not None:
-        headers = {**headers, "Content-Length": str(len(body)), "Connection": "close"}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {status} {_REASONS.get(status, '-')}\r\n{lines}\r\n".encode() + (body or b"")

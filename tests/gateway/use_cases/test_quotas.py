@@ -154,7 +154,7 @@ async def test_a_controller_serves_its_metrics() -> None:
         assert b'holdfast_pool_spares{pool="warm"} 3' in await ask(b"GET /metrics HTTP/1.1\r\n\r\n")
         assert (await ask(b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
         assert (await ask(b"GET /secret HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
-        assert (await ask(b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 404")
+        assert (await ask(b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400")
 
 
 async def test_an_ended_sandbox_is_released_in_the_next_pass(store: PlacementStore) -> None:

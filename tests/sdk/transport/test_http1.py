@@ -13,8 +13,8 @@ import pytest
 from holdfast._async.http import AsyncHttp
 from holdfast._options import Options
 from holdfast._sync.http import Http
-from holdfast._transport.http1 import AnswerError, AnswerReader, request_head
 from holdfast._transport.rest.answer import Answer, UnreachableError
+from holdfast_wire.http1 import AnswerReader, HttpError, request_head
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +70,7 @@ def test_an_answer_that_ends_with_its_connection() -> None:
 
 @pytest.mark.parametrize("data", WRONG)
 def test_invalid_answers_are_refused(data: bytes) -> None:
-    with pytest.raises(AnswerError):
+    with pytest.raises(HttpError):
         AnswerReader().feed(data)
 
 
@@ -78,7 +78,7 @@ def test_invalid_answers_are_refused(data: bytes) -> None:
 def test_an_answer_that_is_cut_is_refused(cut: int) -> None:
     reader = AnswerReader()
     reader.feed(GOOD[1][0][:cut])
-    with pytest.raises(AnswerError):
+    with pytest.raises(HttpError):
         reader.feed(b"")
 
 
@@ -92,7 +92,7 @@ def test_any_bytes_are_an_answer_or_refused(data: bytes, step: int) -> None:
                 reader.feed(whole[at : at + step])
             if not reader.done:
                 reader.feed(b"")
-        except AnswerError:
+        except HttpError:
             continue
         assert reader.done
 

@@ -10,6 +10,7 @@ import binascii
 import os
 from collections.abc import Iterable, Mapping
 
+from holdfast_wire.http1 import AnswerReader, HttpError
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.records import dataclass
 from holdfast_wire.websocket_frames import (
@@ -25,7 +26,6 @@ from holdfast_wire.websocket_frames import (
     control_breach,
 )
 
-from holdfast._transport.http1 import AnswerError, AnswerReader
 from holdfast._transport.service import Service
 
 ABNORMAL = 1006
@@ -143,7 +143,7 @@ class WebSocket:
             return b""
         try:
             answer.feed(data)
-        except AnswerError:
+        except HttpError:
             self.refusal = Refusal(0, {}, b"")
             return b""
         if answer.status == 101 and answer.done and _accepts(answer.headers, self._key):
