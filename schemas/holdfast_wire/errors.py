@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from .records import dataclass
+from .fast_dataclass import dataclass
 
 Fault = Literal["workload", "infrastructure", "caller"]
 

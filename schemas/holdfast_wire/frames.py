@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from .records import dataclass
+from .fast_dataclass import dataclass
 
 STDOUT = 1
 STDERR = 2

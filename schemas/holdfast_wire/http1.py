@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 
-from .records import dataclass
+from .fast_dataclass import dataclass
 
 LAST_CHUNK = b"0\r\n\r\n"
 _HEAD_BYTES = 64 * 1024

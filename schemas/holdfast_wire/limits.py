@@ -6,7 +6,7 @@ one fails with ``protocol_error``; a caller that would exceed one gets a typed e
 
 from __future__ import annotations
 
-from .records import dataclass
+from .fast_dataclass import dataclass
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .errors import HoldfastError
-from .records import dataclass, field
+from .fast_dataclass import dataclass, field
 
 Status = Literal["pending", "ready", "failed"]
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
+from holdfast_wire.fast_dataclass import dataclass, field
 from holdfast_wire.limits import MIB, Timing
-from holdfast_wire.records import dataclass, field
 
 from ._errors import ConfigurationError
 from ._peers import Peers

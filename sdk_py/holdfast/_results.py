@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from holdfast_wire.errors import ProtocolError
-from holdfast_wire.records import dataclass, field
+from holdfast_wire.fast_dataclass import dataclass, field
 from holdfast_wire.rest import SandboxRecord
 
 from ._errors import CommandFailedError

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast_wire.fast_dataclass import dataclass, field
 from holdfast_wire.limits import ID_BYTES
-from holdfast_wire.records import dataclass, field
 
 from holdfast._arguments import is_identifier
 from holdfast._errors import InvalidArgumentError

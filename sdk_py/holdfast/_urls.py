@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast_wire.records import dataclass
+from holdfast_wire.fast_dataclass import dataclass
 
 _SIGNS = str.maketrans("", "", "._-")
 _PATH_SIGNS = str.maketrans("", "", "._-/")

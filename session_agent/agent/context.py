@@ -12,8 +12,8 @@ import signal
 import time
 from typing import Protocol
 
+from holdfast_wire.fast_dataclass import dataclass, field
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
-from holdfast_wire.records import dataclass, field
 
 from .output.read_ahead import ReadAheadQuota
 from .output.records import Owner, Records

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.records import dataclass, field
+from holdfast_wire.fast_dataclass import dataclass, field
 
 from .container import PREFIX
 from .process.ulimits import read_ulimits

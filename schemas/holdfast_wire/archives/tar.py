@@ -13,8 +13,8 @@ from collections.abc import Generator
 from typing import Any, Literal
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.fast_dataclass import dataclass
 from holdfast_wire.paths import wire
-from holdfast_wire.records import dataclass
 
 Info = dict[str, Any]
 BLOCK = 512

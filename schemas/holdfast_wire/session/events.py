@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.fast_dataclass import dataclass
 from holdfast_wire.frames import AnyItem, GoAway
-from holdfast_wire.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

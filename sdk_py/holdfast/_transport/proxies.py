@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from holdfast_wire.fast_dataclass import dataclass
 from holdfast_wire.http1 import AnswerReader, HttpError, request_head
-from holdfast_wire.records import dataclass
 
 from holdfast._errors import ConfigurationError
 from holdfast._urls import ServiceAddress

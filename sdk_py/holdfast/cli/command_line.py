@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast_wire.records import dataclass
+from holdfast_wire.fast_dataclass import dataclass
 
 Arguments = SimpleNamespace
 """The parsed command line: an attribute for each option and position; ``argv`` (the words of the command in the sandbox, or None);

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-from holdfast_wire.records import dataclass
+from holdfast_wire.fast_dataclass import dataclass
 
 from session_agent.agent.process.processes import signal_name
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from holdfast_wire.fast_dataclass import dataclass, field
 from holdfast_wire.limits import DATA_BYTES, MIB, SPOOL_COMMAND_BYTES, SPOOL_SANDBOX_BYTES, WINDOW_BYTES
-from holdfast_wire.records import dataclass, field
 
 from .checksums import Sha256
 

@@ -18,7 +18,7 @@ import termios
 from collections.abc import Collection, Sequence
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.records import dataclass, field, replace
+from holdfast_wire.fast_dataclass import dataclass, field, replace
 
 from .crowding import Placement
 from .privileges import CommandNamespace

@@ -13,7 +13,7 @@ import resource
 import struct
 from collections.abc import Sequence
 
-from holdfast_wire.records import dataclass
+from holdfast_wire.fast_dataclass import dataclass
 
 from .stub import Call
 

@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from holdfast_wire.records import dataclass, field
+from holdfast_wire.fast_dataclass import dataclass, field
 
 _BASE = 0x400000
 _TABLE = 0x180

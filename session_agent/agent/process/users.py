@@ -12,7 +12,7 @@ import time
 from typing import TypeVar
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.records import dataclass, replace
+from holdfast_wire.fast_dataclass import dataclass, replace
 
 _Otherwise = TypeVar("_Otherwise")
 _MOST_BYTES = 1024 * 1024

@@ -10,9 +10,9 @@ import json
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.fast_dataclass import dataclass
 from holdfast_wire.http1 import HttpError, RequestHead
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, check_body, dialled_nonce, seal_token
-from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.params import mapping, text
 

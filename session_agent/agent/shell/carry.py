@@ -13,8 +13,8 @@ from typing import Any
 
 import msgpack
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.fast_dataclass import dataclass
 from holdfast_wire.paths import shown
-from holdfast_wire.records import dataclass
 
 from session_agent.agent.commands.launch import find_shell
 from session_agent.agent.context import AgentContext

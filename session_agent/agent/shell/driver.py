@@ -14,7 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from holdfast_wire.records import dataclass
+from holdfast_wire.fast_dataclass import dataclass
 
 from .control import RING_FILES
 from .state import bash, posix

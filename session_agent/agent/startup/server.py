@@ -21,8 +21,8 @@ from typing import Any
 
 from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.fast_dataclass import replace
 from holdfast_wire.limits import SESSIONS
-from holdfast_wire.records import replace
 
 from session_agent.agent.container import given_environment, hide_memory, wipe_settings
 from session_agent.agent.context import DEFAULT_WORKDIR, AgentContext

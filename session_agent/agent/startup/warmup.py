@@ -11,9 +11,9 @@ import asyncio
 import socket
 
 from holdfast_wire.codec import encode, encode_item
+from holdfast_wire.fast_dataclass import compile_all
 from holdfast_wire.frames import Hello, Open
 from holdfast_wire.proof import DIAL_HEADER, dial_header
-from holdfast_wire.records import compile_all
 
 from session_agent.agent.commands import entrypoint  # noqa: F401 - a sandbox cannot import what the zygote has not
 from session_agent.agent.process.privileges import drop_calls

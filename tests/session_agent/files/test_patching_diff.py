@@ -6,7 +6,7 @@ import difflib
 from contextlib import suppress
 
 import pytest
-from holdfast_wire.records import replace
+from holdfast_wire.fast_dataclass import replace
 from hypothesis import given
 from hypothesis import strategies as st
 

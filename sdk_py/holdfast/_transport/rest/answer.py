@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast_wire.errors import TABLE, HoldfastError
-from holdfast_wire.records import dataclass
+from holdfast_wire.fast_dataclass import dataclass
 
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
 from holdfast._options import Options

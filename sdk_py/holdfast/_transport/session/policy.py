@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast_wire.agent_errors import ENDED, SERVICE_CODES, reported_error
 from holdfast_wire.errors import TABLE, HoldfastError
-from holdfast_wire.records import dataclass
+from holdfast_wire.fast_dataclass import dataclass
 
 from holdfast._errors import error, from_map, typed
 from holdfast._transport.session.failures import OWN_REASONS

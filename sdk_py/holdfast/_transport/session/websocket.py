@@ -10,9 +10,9 @@ import binascii
 import os
 from collections.abc import Iterable, Mapping
 
+from holdfast_wire.fast_dataclass import dataclass
 from holdfast_wire.http1 import AnswerReader, HttpError
 from holdfast_wire.limits import MESSAGE_BYTES
-from holdfast_wire.records import dataclass
 from holdfast_wire.websocket_frames import (
     BINARY,
     CLOSE,

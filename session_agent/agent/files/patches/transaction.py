@@ -10,7 +10,7 @@ import contextlib
 import os
 
 from holdfast_wire.archives.safe_path import SafeRoot
-from holdfast_wire.records import dataclass
+from holdfast_wire.fast_dataclass import dataclass
 
 from session_agent.agent.files.descriptors import CREATE, opened, temporary_name, write_all
 from session_agent.agent.files.file_user import Owner, give, owner_of

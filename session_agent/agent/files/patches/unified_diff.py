@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from holdfast_wire.records import dataclass, field, replace
+from holdfast_wire.fast_dataclass import dataclass, field, replace
 
 Change = Literal["modify", "create", "delete", "rename", "copy"]
 

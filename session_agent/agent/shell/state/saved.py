@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast_wire.records import dataclass, field
+from holdfast_wire.fast_dataclass import dataclass, field
 
 Key = tuple[str, bytes]
 """What an entry is (``variable``, ``alias``, ``trap``, ``option``, ``umask``, ``exported function``) and its name."""

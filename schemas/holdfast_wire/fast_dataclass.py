@@ -56,7 +56,7 @@ else:
         def _standard(self, owner: type) -> dict[str, Any]:
             import dataclasses
 
-            mine = owner.__record_fields__
+            mine = owner.__fast_fields__
             rows = [
                 (
                     one.name,
@@ -87,7 +87,7 @@ else:
             body.pop(name, None)
             if not slots and one.default is not _MISSING:
                 body[name] = one.default
-        body["__record_fields__"] = fields
+        body["__fast_fields__"] = fields
         body["__dataclass_fields__"] = _StandardFields()
         body["__dataclass_params__"] = _Params(frozen=frozen, slots=slots, repr=repr, eq=eq)
         body.setdefault("__match_args__", tuple(fields))
@@ -106,9 +106,9 @@ else:
             made.__init__ = _first_init(made, frozen=frozen)
         return made
 
-    def replace(record: Any, /, **changes: Any) -> Any:
+    def replace(instance: Any, /, **changes: Any) -> Any:
         """A copy with some fields changed."""
-        return type(record)(**{name: getattr(record, name) for name in record.__record_fields__} | changes)
+        return type(instance)(**{name: getattr(instance, name) for name in instance.__fast_fields__} | changes)
 
     def _own_fields(cls: type) -> dict[str, _Field]:
         found = {}
@@ -124,7 +124,7 @@ else:
     def _inherited(cls: type) -> dict[str, _Field]:
         found: dict[str, _Field] = {}
         for base in reversed(cls.__mro__[1:]):
-            found.update(base.__dict__.get("__record_fields__", {}))
+            found.update(base.__dict__.get("__fast_fields__", {}))
         return found
 
     def _add_methods(cls: type, body: dict[str, Any], *, frozen: bool, repr_: bool, eq: bool) -> None:
@@ -165,7 +165,7 @@ else:
     def _compiled(cls: type, *, frozen: bool) -> Any:
         names: dict[str, Any] = {"_set": _set, "_missing": _MISSING}
         head, lines = ["self"], []
-        for name, one in cls.__record_fields__.items():
+        for name, one in cls.__fast_fields__.items():
             value = name
             if one.factory is not _MISSING:
                 names[f"_make_{name}"] = one.factory
@@ -187,33 +187,33 @@ else:
         return made
 
     def _repr(self: Any) -> str:
-        shown = (f"{name}={getattr(self, name)!r}" for name, one in self.__record_fields__.items() if one.repr)
+        shown = (f"{name}={getattr(self, name)!r}" for name, one in self.__fast_fields__.items() if one.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _values(self: Any) -> tuple[Any, ...]:
-        return tuple([getattr(self, name) for name in self.__record_fields__])
+        return tuple([getattr(self, name) for name in self.__fast_fields__])
 
     def _eq(self: Any, other: object) -> Any:
         return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
 
     def _hash(self: Any) -> int:
-        return hash(tuple([getattr(self, name) for name, one in self.__record_fields__.items() if one.hash is not False]))
+        return hash(tuple([getattr(self, name) for name, one in self.__fast_fields__.items() if one.hash is not False]))
 
     def _getstate(self: Any) -> list[Any]:
         return list(_values(self))
 
     def _setstate(self: Any, state: list[Any]) -> None:
-        for name, value in zip(self.__record_fields__, state, strict=True):
+        for name, value in zip(self.__fast_fields__, state, strict=True):
             _set(self, name, value)
 
     def _frozen_set(self: Any, name: str, value: object) -> None:
-        if type(self).__dict__.get("__record_fields__") is None and name not in self.__record_fields__:
+        if type(self).__dict__.get("__fast_fields__") is None and name not in self.__fast_fields__:
             _set(self, name, value)  # a subclass that is not a dataclass may have further attributes
             return
         raise _frozen_error(f"cannot assign to field {name!r}")
 
     def _frozen_delete(self: Any, name: str) -> None:
-        if type(self).__dict__.get("__record_fields__") is None and name not in self.__record_fields__:
+        if type(self).__dict__.get("__fast_fields__") is None and name not in self.__fast_fields__:
             object.__delattr__(self, name)
             return
         raise _frozen_error(f"cannot delete field {name!r}")

@@ -8,7 +8,7 @@ import pickle
 from typing import Any, ClassVar
 
 import pytest
-from holdfast_wire import records
+from holdfast_wire import fast_dataclass
 from holdfast_wire.frames import Output
 from holdfast_wire.rest import SandboxRecord
 
@@ -51,7 +51,10 @@ OPTIONS = [{"frozen": True, "slots": True}, {"slots": True}, {"frozen": True, "s
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("shape", [base, child])
 def test_both_make_the_same(shape: Any, options: dict[str, Any]) -> None:
-    ours, theirs = shape(records.dataclass, records.field, **options), shape(dataclasses.dataclass, dataclasses.field, **options)
+    ours, theirs = (
+        shape(fast_dataclass.dataclass, fast_dataclass.field, **options),
+        shape(dataclasses.dataclass, dataclasses.field, **options),
+    )
     assert ours.__slots__ == theirs.__slots__
     assert ours.__match_args__ == theirs.__match_args__
     assert [f.name for f in dataclasses.fields(ours)] == [f.name for f in dataclasses.fields(theirs)]
@@ -135,21 +138,21 @@ def test_frames_and_records_of_the_project() -> None:
 
 def test_a_copy_with_some_fields_changed() -> None:
     output = Output(1, 2, b"data")
-    assert records.replace(output, stream=1, data=b"") == Output(1, 1, b"")
+    assert fast_dataclass.replace(output, stream=1, data=b"") == Output(1, 1, b"")
     with pytest.raises(TypeError):
-        records.replace(output, unknown=1)  # type: ignore[call-arg]
+        fast_dataclass.replace(output, unknown=1)  # type: ignore[call-arg]
 
 
 def test_all_classes_can_be_compiled_before_a_first_object() -> None:
-    @records.dataclass(slots=True)
+    @fast_dataclass.dataclass(slots=True)
     class Late:
         number: int = 3
 
     waiting = Late.__init__
-    records.compile_all()
+    fast_dataclass.compile_all()
     assert Late.__init__ is not waiting
     assert Late().number == 3
     late = Late.__init__
-    records.compile_all()
+    fast_dataclass.compile_all()
     assert Late.__init__ is late
     assert waiting(Late.__new__(Late), 4) is None  # as a thread does that looked it up before
