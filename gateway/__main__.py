@@ -15,7 +15,10 @@ from holdfast_wire.logs import configure_logging
 
 from gateway.app import Application
 from gateway.faces.orchard import FACE as ORCHARD
+from gateway.faces.previews import FACE as PREVIEWS
+from gateway.faces.previews import host_face
 from gateway.faces.rest import FACE as REST
+from gateway.faces.table import Face
 from gateway.http.bounded_protocol import BoundedHttpProtocol
 from gateway.http.bounded_websocket import BoundedWebSocketProtocol
 from gateway.http.connections import ConnectionLimits
@@ -27,17 +30,23 @@ from gateway.use_cases.service import Gateway
 from .runtime_choice import runtime_of
 from .settings import Settings, from_environment
 
-FACES = (
+FACES: tuple[Face, ...] = (
     REST,
     ORCHARD,
+    PREVIEWS,
 )
+
+
+def faces_of(settings: Settings) -> tuple[Face, ...]:
+    """All faces, with the hosts of previews where the deployment has a domain for them."""
+    return (*FACES, host_face(settings.preview_domain)) if settings.preview_domain else FACES
 
 
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
     """uvicorn, with a limit on everything a client can use up."""
     limits = ConnectionLimits(settings.connections.per_address, settings.connections.trusted_proxies)
     return uvicorn.Config(
-        Application(gateway, FACES),
+        Application(gateway, faces_of(settings)),
         host=settings.host,
         port=settings.port,
         loop="uvloop",  # decision 0027

@@ -80,7 +80,7 @@ class Application:
         face: Face | None = scope.get(_FACE)
         if scope["type"] == "websocket":
             return _refused_websocket(face or self.faces[0], error)
-        response = face.refuse(error) if face else problem_response(error)
+        response = (face.page(HTTPConnection(scope), error) or face.refuse(error)) if face else problem_response(error)
         if error.code == "method_not_allowed":
             methods = {method for method in HTTP_METHODS if _matches(self._rows.routes, {**scope, "method": method})}
             response.headers["Allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))  # RFC 9110 §15.5.6
@@ -117,7 +117,7 @@ class _Resource:
             check_origin(connection, self._gateway.settings.allowed_origins)
         if row.scope == PUBLIC:
             return
-        principal = await self._gateway.identities.principal_of(row.key(connection))
+        principal = row.grant(connection) or await self._gateway.identities.principal_of(row.key(connection))
         if (authenticated := connection.scope.get(AUTHENTICATED)) is not None:
             authenticated()
         principal.require(row.scope)
@@ -133,7 +133,7 @@ def _router(gateway: Gateway, faces: Sequence[Face]) -> Router:
         if face.prefix:
             own = [Mount(face.prefix, app=_FaceRouter(face, own))]
         if face.host:
-            own = [Host(face.host, app=_FaceRouter(face, own))]
+            own = [_AnyCaseHost(face.host, app=_FaceRouter(face, own))]
         routes += own
     return Router(routes, redirect_slashes=False, default=_default)
 
@@ -168,9 +168,18 @@ def _matches(routes: Sequence[BaseRoute], scope: Scope) -> bool:
     """Whether a row serves a request, looked up through hosts and prefixes."""
     for route in routes:
         match, child_scope = route.matches(scope)
-        if match is Match.FULL and (not isinstance(route, Host | Mount) or _matches(route.routes, {**scope, **child_scope})):
-            return True
+        if match is Match.FULL:  # a request that a host or prefix matches has none of the rows after it
+            return not isinstance(route, Host | Mount) or _matches(route.routes, {**scope, **child_scope})
     return False
+
+
+class _AnyCaseHost(Host):
+    """A host in any of its forms: names have no case, and may end with the dot of the root (RFC 4343, RFC 1034 §3.1)."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        fields = [(name, value.lower().partition(b":")[0].rstrip(b".")) for name, value in scope["headers"] if name == b"host"]
+        match, child = super().matches({**scope, "headers": fields})
+        return match, child
 
 
 async def _default(scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,12 +6,14 @@ Owns names, units and defaults. It does not read files: keys and the secret are 
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes, parse_cpu
@@ -21,6 +23,7 @@ from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from gateway.runtimes.kubernetes.settings import read as read_kubernetes
 
 T = TypeVar("T")
+_DOMAIN: Final = re.compile(r"(?=.{1,200}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,13 @@ class ConnectionSettings:
     """HOLDFAST_CONNECTIONS_PER_ADDRESS: most of one address; 0 for no limit."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     """HOLDFAST_TRUSTED_PROXIES: addresses and networks, separated by commas, whose connections are not limited."""
+
+    def is_trusted(self, host: str) -> bool:
+        """Whether a connection from ``host`` comes from a trusted proxy, so that its ``X-Forwarded-*`` fields are used."""
+        try:
+            return bool(self.trusted_proxies) and any(ip_address(host) in network for network in self.trusted_proxies)
+        except ValueError:
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +170,10 @@ class Settings:
     """HOLDFAST_OPERATORS: owners, separated by commas, whose keys may import, pull and remove shared images."""
     pools_file: Path | None = None
     """HOLDFAST_POOLS_FILE: the definitions of warm pools (``pools``)."""
+    public_url: str = ""
+    """HOLDFAST_PUBLIC_URL: where clients reach the service, such as ``https://holdfast.example.org``; "" if it is not stated."""
+    preview_domain: str = ""
+    """HOLDFAST_PREVIEW_DOMAIN: the domain whose subdomains, ``*.DOMAIN``, reach this service, for previews of ports; "" for none."""
     metrics_port: int | None = None
     """HOLDFAST_METRICS_PORT: the port of the controller's metrics; none unless it is set."""
     metrics_host: str = "127.0.0.1"
@@ -187,6 +201,12 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     runtime = env.get("HOLDFAST_RUNTIME") or "local"
     if runtime not in ("local", "kubernetes"):
         raise ValueError(f"HOLDFAST_RUNTIME must be local or kubernetes, not {runtime!r}")
+    public_url, preview_domain = _public_url(env), _preview_domain(env)
+    page_host = (urlsplit(public_url).hostname or "").rstrip(".")
+    if preview_domain and f".{page_host}".endswith(f".{preview_domain}"):
+        raise ValueError(
+            f"HOLDFAST_PUBLIC_URL must not be at or below HOLDFAST_PREVIEW_DOMAIN ({preview_domain}): programs in sandboxes answer there"
+        )
     return Settings(
         data_dir=data_dir,
         host=env.get("HOLDFAST_HOST") or "127.0.0.1",
@@ -200,6 +220,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         operators=frozenset(part.strip() for part in env.get("HOLDFAST_OPERATORS", "").split(",") if part.strip()),
         pools_file=_pools_file(env, runtime),
         admission=_admission(env),
+        public_url=public_url,
+        preview_domain=preview_domain,
         metrics_port=_integer(env, "HOLDFAST_METRICS_PORT", 0) or None,
         metrics_host=env.get("HOLDFAST_METRICS_HOST") or "127.0.0.1",
         kubernetes=read_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
@@ -209,6 +231,21 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         placement=_placement(env, data_dir),
         rest=RestSettings(default_lifetime_s=_lifetime(env)),
     )
+
+
+def _public_url(env: Mapping[str, str]) -> str:
+    text = (env.get("HOLDFAST_PUBLIC_URL") or "").rstrip("/")
+    parts = urlsplit(text)
+    if text and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query or parts.username):
+        raise ValueError(f"HOLDFAST_PUBLIC_URL must be http:// or https:// with a host and no path, not {text[:200]!r}")
+    return text
+
+
+def _preview_domain(env: Mapping[str, str]) -> str:
+    text = (env.get("HOLDFAST_PREVIEW_DOMAIN") or "").lower().rstrip(".")
+    if text and not _DOMAIN.fullmatch(text):
+        raise ValueError(f"HOLDFAST_PREVIEW_DOMAIN must be a domain such as preview.example.org, without port and *, not {text[:200]!r}")
+    return text
 
 
 def _lifetime(env: Mapping[str, str]) -> float | None:

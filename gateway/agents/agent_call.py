@@ -45,6 +45,11 @@ class AgentCall:
         """The channel's last fact has come."""
         return self._end is not None
 
+    @property
+    def quiet(self) -> bool:
+        """The channel is open, and no fact of it waits to be read."""
+        return self._end is None and not self._facts and self._connection.error is None
+
     def open(self, kind: str, params: dict[str, Any]) -> None:
         """Open the channel, once. Raises ``AgentCallError``."""
         self.number = self._connection.open(self, kind, params)

@@ -64,6 +64,14 @@ class KeptConnections:
     @contextlib.asynccontextmanager
     async def call(self, record: Record, *, own: bool = False) -> AsyncIterator[AgentCall]:
         """A request to the sandbox's agent. ``own``: on a connection that no other request uses. Raises ``HoldfastError``."""
+        call, end = await self.begin(record, own=own)
+        try:
+            yield call
+        finally:
+            end()
+
+    async def begin(self, record: Record, *, own: bool = False) -> tuple[AgentCall, Callable[[], None]]:
+        """As ``call``, for a request that is over once the returned function was called."""
         key = (record.sandbox_id, record.incarnation, record.endpoint)
         used = None if own else await self._usable(key)
         if used is None:
@@ -79,13 +87,14 @@ class KeptConnections:
             else:
                 self._kept[key] = used
         call = AgentCall(used.connection)
-        try:
-            yield call
-        finally:
+
+        def end() -> None:
             try:
                 call.leave()
             finally:
                 self._release(key, used)
+
+        return call, end
 
     async def _usable(self, key: _Key) -> _Kept | None:
         kept = self._kept.get(key)

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from gateway.http.responses import problem_response
@@ -30,7 +31,7 @@ PRINCIPAL: Final = "holdfast.principal"
 PROGRAM_HEADER: Final = "X-Holdfast-Program"
 _PROGRAM_CHARACTERS: Final = 64
 
-HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def header_key(connection: HTTPConnection) -> str | None:
@@ -46,13 +47,15 @@ class Row:
     path: str
     """Starlette's form, below the face's prefix: ``/sandboxes/{sandbox_id}``, ``/images/{name:path}``."""
     scope: Scope | Literal["public"]
-    handler: Callable[[Any], Awaitable[Response | None]]
-    """Takes a ``Request`` and returns the response, or None after a take-over of the connection. That of a WEBSOCKET row takes a
-    ``WebSocket`` and returns None."""
+    handler: Callable[[Any], Awaitable[ASGIApp | None]]
+    """Takes a ``Request`` and returns the response (any ASGI application), or None after a take-over of the connection. That of a
+    WEBSOCKET row takes a ``WebSocket`` and returns None."""
     upgrades: bool = False
     """Whether the handler accepts an upgrade, so that the page that requests it must be of an allowed origin."""
     key: Callable[[HTTPConnection], str | None] = header_key
     """Where the request carries its key."""
+    grant: Callable[[HTTPConnection], Principal | None] = lambda connection: None
+    """The principal of a request that carries something else in place of a key, such as a signed link; None if it needs its key."""
 
     def __post_init__(self) -> None:
         if self.scope != PUBLIC and not isinstance(self.scope, Scope):
@@ -78,6 +81,8 @@ class Face:
     prefix: str = ""
     refuse: Callable[[HoldfastError], Response] = problem_response
     refuse_websocket: Callable[[WebSocket, HoldfastError], Awaitable[None]] = close_websocket
+    page: Callable[[HTTPConnection, HoldfastError], Response | None] = lambda connection, error: None
+    """A refusal that is a page, for a person with a browser; None for other requests, which get ``refuse``."""
     prepare: Callable[[Gateway], None] = lambda gateway: None
     """Called once, before the first request."""
 

@@ -33,6 +33,8 @@ AUTHENTICATED: Final = "holdfast.authenticated"
 """In the scope of a request: a function to call when the request has a valid key, ``BoundedHttpProtocol.authenticated``."""
 TAKE_OVER: Final = "holdfast.take_over"
 """In the scope of a request to upgrade to WebSocket: ``BoundedHttpProtocol.take_over``."""
+CONNECTION: Final = "holdfast.connection"
+"""In the scope of a request: its ``BoundedHttpProtocol``, for ``abort`` and ``at_shutdown``."""
 HEAD_BYTES: Final = 64 * 1024
 """Bytes that may come without completing a head or a part of a body: heads, trailers, chunk extensions."""
 HEAD_S: Final = 20.0
@@ -144,6 +146,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             super().shutdown()
 
+    def at_shutdown(self, end: Callable[[], None]) -> None:
+        """Call ``end`` when the server stops, during the request that is being served: its answer would not end by itself."""
+        self._on_shutdown = end
+
+    def abort(self) -> None:
+        """Reset the connection: the only way to show that an answer which has begun is incomplete."""
+        self.transport.abort()
+
     def evict(self) -> bool:
         """Close the connection, unless a request is being served. True if it was closed."""
         if self._serves:
@@ -204,6 +214,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         cycle.on_response()
 
     def on_response_complete(self) -> None:
+        self._on_shutdown = None
         if self._refusal is not None and not self.pipeline:
             self.server_state.total_requests += 1
             self._send_refusal(*self._refusal)
@@ -254,6 +265,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.send = JoinedSend(self, cycle)  # type: ignore[method-assign]
             self.scope[AUTHENTICATED] = self.authenticated  # type: ignore[typeddict-unknown-key]
             self.scope[CONNECTED] = lambda: not cycle.disconnected  # type: ignore[typeddict-unknown-key]
+            self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
             if self.parser.should_upgrade():
                 cycle.keep_alive = False  # the parser reads no request after this one
                 self.flow.pause_reading()

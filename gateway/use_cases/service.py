@@ -18,6 +18,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.agents.dial import Dialled, dial
 from gateway.agents.dial_queue import DialQueue
 from gateway.agents.kept_connections import KeptConnections
+from gateway.agents.port_connections import PortConnections
 from gateway.identity.principal import Identities
 from gateway.memory_reservation import MemoryReservations
 from gateway.metrics import Metrics
@@ -72,6 +73,9 @@ class Gateway:
         self.attached = AttachedSessions(settings.relay)
         self.dials = DialQueue()
         self.agents = KeptConnections(self.dial, self.ready, settings.relay.dial_timeout_s)
+        self.preview_agents = KeptConnections(self.dial, self.ready, settings.relay.dial_timeout_s)
+        """Apart from ``agents``: a large answer of a preview must not delay commands."""
+        self.ports = PortConnections(self.preview_agents)
         self.attach = Attach(settings.relay, lambda: self.secrets, self.attached, self.dial, self.ready, self.metrics)
         self.background = BackgroundTasks()
         self.removals = Removals(self.background)
@@ -115,6 +119,8 @@ class Gateway:
         self.attached.draining = True
         await self.background.aclose()
         self.agents.close()
+        self.ports.close()
+        self.preview_agents.close()
         await self.runtime.aclose()
         await self.store.aclose()
 

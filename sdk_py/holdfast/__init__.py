@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from holdfast._file_results import FileEntry, FileEvent, FileMatch, PatchResult, TransferResult
     from holdfast._requests import ClusterOptions
     from holdfast._results import (  # isort: skip
-        STDERR, STDOUT, Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, Lost, PauseResult, SandboxInfo, StreamCount,
+        STDERR, STDOUT, Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, ListeningPort, Lost, PauseResult, PreviewUrl,
+        SandboxInfo, StreamCount,
     )  # fmt: skip
     from holdfast._sync.client import SandboxClient
     from holdfast._sync.files import Files
@@ -57,13 +58,14 @@ __all__ = [
     "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError",
     "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "Connection", "FileEntry", "FileEvent", "FileMatch",
     "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
-    "InputClosedError", "InvalidArgumentError", "InvalidPathError", "Listener", "Lost", "NoSpaceError", "NotFoundError",
-    "OutcomeUnknownError", "PatchResult", "PauseResult", "PortUnreachableError", "Process", "ProtocolError", "QuotaError",
-    "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError",
-    "RemotePermissionError", "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxInfo", "SandboxLostError",
-    "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError",
-    "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel",
-    "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch", "WorkingDirectoryError",
+    "InputClosedError", "InvalidArgumentError", "InvalidPathError", "Listener", "ListeningPort", "Lost", "NoSpaceError",
+    "NotFoundError", "OutcomeUnknownError", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
+    "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
+    "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox",
+    "SandboxClient", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
+    "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount",
+    "Terminal", "TransferResult", "Tunnel", "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch",
+    "WorkingDirectoryError",
 ]  # fmt: skip
 
 _ASYNC = {

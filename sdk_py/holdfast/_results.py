@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from holdfast_wire.errors import ProtocolError
 from holdfast_wire.fast_dataclass import dataclass, field
@@ -342,5 +342,42 @@ class Address(NamedTuple):
         return format(str(self), spec)
 
 
-for _public in (Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, Lost, PauseResult, SandboxInfo, StreamCount):
+class ListeningPort(NamedTuple):
+    """A TCP port of a sandbox on which a program listens, as the sandbox reports it."""
+
+    port: int
+    address: str
+    """Where the program listens: ``127.0.0.1``, or ``0.0.0.0`` and ``::`` for all addresses of the sandbox."""
+    uid: int
+    """The user of the program."""
+
+
+class PreviewUrl(str):
+    """The signed address of a port, a string for a browser. A program uses ``address`` with ``headers``."""
+
+    __slots__ = ("address", "expires_at", "headers")
+
+    address: str
+    """The same without the token."""
+    headers: dict[str, str]
+    """The header that carries the token."""
+    expires_at: float
+    """When it stops to work, in seconds since the epoch."""
+
+    def __new__(cls, url: str, address: str, header: str, token: str, expires_at: float) -> Self:
+        made = super().__new__(cls, url)
+        made.address = address
+        made.headers = {header: token}
+        made.expires_at = expires_at
+        return made
+
+    def __reduce__(self) -> tuple[type[PreviewUrl], tuple[Any, ...]]:
+        ((header, token),) = self.headers.items()
+        return PreviewUrl, (str(self), self.address, header, token, self.expires_at)
+
+
+for _public in (
+    Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, ListeningPort, Lost, PauseResult, PreviewUrl, SandboxInfo,
+    StreamCount,
+):  # fmt: skip
     _public.__module__ = "holdfast"  # where they are imported from

@@ -171,6 +171,7 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
     )
     environment.setdefault("HOLDFAST_REDIS_URL", f"unix://{data.redis_socket}")
     environment.setdefault("HOLDFAST_RUNTIME", "local")
+    environment.setdefault("HOLDFAST_PREVIEW_DOMAIN", "preview.localhost")  # browsers find this machine at every name below localhost
     return environment
 
 

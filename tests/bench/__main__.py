@@ -29,6 +29,7 @@ from tests.bench import (
     memory,
     page,
     pods,
+    previews,
     streams,
     throughput,
     transfers,
@@ -36,7 +37,26 @@ from tests.bench import (
 )
 from tests.bench.workers import workers
 
-_ALL = ("P1", "P2", "P3", "P4", *pods.NAMES[:2], "P5", *pods.NAMES[2:], "P6", "P7", "P8", "P9", "P10", "P11", "P12", "P13", "P14", "PC")
+_ALL = (
+    "P1",
+    "P2",
+    "P3",
+    "P4",
+    *pods.NAMES[:2],
+    "P5",
+    *pods.NAMES[2:],
+    "P6",
+    "P7",
+    "P8",
+    "P9",
+    "P10",
+    "P11",
+    "P12",
+    "P13",
+    "P14",
+    "P15",
+    "PC",
+)
 _IDLE_SESSIONS = 1000
 
 
@@ -72,6 +92,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                 "P6": lambda: lifecycle.p6(client),
                 "P8": lambda: memory.p8(client),
                 "P14": lambda: asyncio.to_thread(bundle.p14),
+                "P15": lambda: previews.p15(sandbox, stack.url, stack.key),
             }
             spent: list[tuple[str, cpu.Spent]] = []
             if "P1" in wanted:
@@ -142,6 +163,9 @@ def main() -> int:
     )
     options = parser.parse_args()
     wanted = set(options.only.upper().split(","))
+    if "P15" in wanted and not previews.is_installed():
+        print("P15 is left out: it needs nginx (Debian: apt-get install nginx-light)")
+        wanted.discard("P15")
     if unknown := wanted - set(_ALL):
         parser.error(f"no such figure: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as folder, running_stack(Path(folder)) as stack:

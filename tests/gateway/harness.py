@@ -221,8 +221,12 @@ async def serve(
     rest: RestSettings | None = None,
     admission: AdmissionSettings | None = None,
     connections: ConnectionSettings | None = None,
+    more: dict[str, Any] | None = None,
 ) -> AsyncIterator[Served]:
-    """A gateway on a free port, with the keys of ada and bob, and with long timeouts for Redis, because the machine may be busy."""
+    """A gateway on a free port, with the keys of ada and bob, and with long timeouts for Redis, because the machine may be busy.
+
+    ``more`` are further fields of ``Settings``.
+    """
     keys = folder / "keys"
     keys.write_text("".join(f"{name} {hashlib.sha256(key.encode()).hexdigest()}\n" for name, key in (("ada", ADA), ("bob", BOB))))
     settings = Settings(
@@ -233,6 +237,7 @@ async def serve(
         relay=relay or RelaySettings(),
         rest=rest or RestSettings(),
         admission=admission or AdmissionSettings(),
+        **more or {},
     )
     store, runtime = PlacementStore(settings.placement), MemoryRuntime()
     await store.set_marker("g", term=1)  # as a controller does after its first pass

@@ -122,6 +122,26 @@ def test_settings_come_from_the_environment() -> None:
         Path("/data/node.sock"),
         frozenset({"https://a", "https://b"}),
     )
-    for environment in ({"PORT": "x"}, {"HOLDFAST_RUNTIME": "moon"}, {"HOLDFAST_DRAIN_S": "-1"}):
+    for environment in ({"PORT": "x"}, {"HOLDFAST_RUNTIME": "moon"}, {"HOLDFAST_DRAIN_S": "-1"}, {"HOLDFAST_PUBLIC_URL": "example.org"}):
         with pytest.raises(ValueError, match=next(iter(environment))):
             from_environment(environment)
+
+
+def test_the_pages_host_is_not_below_the_preview_domain() -> None:
+    """A program in a sandbox could answer there, and read what the page stores."""
+    for url, domain in (
+        ("https://preview.example.org", "preview.example.org"),
+        ("https://app.preview.example.org:8443", "preview.example.org"),
+        ("https://APP.Preview.Example.org.", "preview.EXAMPLE.org."),
+        ("http://localhost:8765", "localhost"),
+    ):
+        with pytest.raises(ValueError, match="HOLDFAST_PUBLIC_URL must not be at or below HOLDFAST_PREVIEW_DOMAIN"):
+            from_environment({"HOLDFAST_PUBLIC_URL": url, "HOLDFAST_PREVIEW_DOMAIN": domain})
+    for domain in ("*.example.org", "example.org:80", "https://example.org", "a..b", "-a.b", "a b", "x" * 300):
+        with pytest.raises(ValueError, match="HOLDFAST_PREVIEW_DOMAIN must be a domain"):
+            from_environment({"HOLDFAST_PREVIEW_DOMAIN": domain})
+    for url in ("ftp://a", "https://", "https://a/path", "https://user@a"):
+        with pytest.raises(ValueError, match="HOLDFAST_PUBLIC_URL must be"):
+            from_environment({"HOLDFAST_PUBLIC_URL": url})
+    fine = from_environment({"HOLDFAST_PUBLIC_URL": "https://example.org/", "HOLDFAST_PREVIEW_DOMAIN": "Preview.example.org."})
+    assert (fine.public_url, fine.preview_domain) == ("https://example.org", "preview.example.org")

@@ -19,6 +19,7 @@ SLOW = (
     "e2e/test_isolation",
     "e2e/test_large_arguments",
     "e2e/test_other_users",
+    "e2e/test_previews_large",
     "e2e/test_timeouts",
     "e2e/test_up",
     "e2e/test_up_end",

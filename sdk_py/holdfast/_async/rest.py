@@ -18,7 +18,7 @@ from holdfast._async.http import AsyncHttp
 from holdfast._errors import ClientClosedError, ServiceUnavailableError, WaitTimeoutError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._options import Options
-from holdfast._results import CommandResult, SandboxInfo, cut, take, take_all
+from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo, cut, take, take_all
 from holdfast._transport.aio.events import Event
 from holdfast._transport.rest.answer import Answer, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import exec_body, file_content, file_entries, job_result, ready_info
@@ -34,6 +34,14 @@ _ALIVE_S = 30.0
 _LEAST_WAIT_S = 1.0
 _LOOK_PAUSE_S = 0.3
 _END_FIELDS = (("reason", (str,), None), ("fault", (str,), None), ("message", (str,), ""))
+_PORT_FIELDS = (("port", (int,), 0), ("address", (str,), ""), ("uid", (int,), 0))
+_PREVIEW_FIELDS = (
+    ("url", (str,), ""),
+    ("address", (str,), ""),
+    ("header", (str,), ""),
+    ("token", (str,), ""),
+    ("expires_at", (int, float), 0.0),
+)
 _PAGE = 500
 _MOST_PAGES = 10_000
 
@@ -209,6 +217,18 @@ class AsyncRest:
         rows = take((await self.request("GET", "/doctor")).map(), "checks", list, default=[])
         return [row for row in rows if isinstance(row, dict)]
 
+    async def ports(self, sandbox_id: str) -> Ports:
+        """The ports of the sandbox on which programs listen."""
+        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/ports")).map()
+        rows = take(body, "ports", list, default=[])
+        return [ListeningPort(*take_all(row, _PORT_FIELDS)) for row in rows if isinstance(row, dict)]
+
+    async def preview(self, sandbox_id: str, port: int, expires_s: float | None) -> PreviewUrl:
+        """A new link to a port of the sandbox."""
+        body = {"port": port, **given(expires_s=expires_s)}
+        found = take_all((await self.request("POST", f"{_sandbox(sandbox_id)}/previews", json=body)).map(), _PREVIEW_FIELDS)
+        return PreviewUrl(*found)
+
     # Inside a sandbox -------------------------------------------------------------------------------------------
 
     async def exec(self, sandbox_id: str, params: dict[str, Any], data: bytes | None, limit: int) -> CommandResult:
@@ -263,6 +283,7 @@ class AsyncRest:
         return file_entries(path, take(body, "files", list, default=[]))
 
 
+Ports = list[ListeningPort]
 Records = list[SandboxInfo]
 Checks = list[dict[str, Any]]
 Entries = list[FileEntry]

@@ -21,6 +21,7 @@ from holdfast._arguments import (
     output_limit,
     path_of,
     port_of,
+    seconds,
     size_of,
     time_limit,
     wait_time_of,
@@ -36,7 +37,7 @@ from holdfast._errors import UnsupportedError
 from holdfast._file_results import PatchResult, read_patch
 from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, shell_params, terminal_params
-from holdfast._results import CommandResult, SandboxInfo
+from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.aio.opening import opening
@@ -301,6 +302,19 @@ class AsyncSandbox(AsyncSnapshots):
             raise
         self._resources.tunnels.add(tunnel)
         return tunnel
+
+    async def ports(self) -> list[ListeningPort]:
+        """The TCP ports on which programs in the sandbox listen, in order. They are the sandbox's own report."""
+        return await self._rest.ports(self.id)
+
+    async def preview_url(self, port: int, *, expires_s: float | None = None) -> PreviewUrl:
+        """A signed address at which a browser reaches a port of the sandbox, for ``expires_s`` seconds (default: an hour, at most a week).
+
+        Whoever has it can use the port, and no other. It is a string; a program sends ``url.headers`` to ``url.address`` instead. Where the
+        service has a preview domain the address has a host of its own, which works with every web application. Else it has a path of the
+        service, which works with programs and with applications that know their base path.
+        """
+        return await self._rest.preview(self.id, port_of(port), seconds(expires_s, "expires_s"))
 
     @opening
     async def listen(

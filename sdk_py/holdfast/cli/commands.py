@@ -128,6 +128,8 @@ As docker cp does:
     Command(
         "port", "forward a local port to a port of a sandbox, until interrupted", "ports:port", "SANDBOX PORT",
         Option("-R --reverse", "forward a port of the sandbox to a port of this machine, as ssh -R does"),
+        Option("--public", "print a link at which browsers reach the port through the service, and return"),
+        Option("--expires", "how long the link of --public works (default: an hour)", "SECONDS", number),
         more="""
 PORT is a port of the sandbox; LOCAL:PORT also chooses the port on this machine.
 With --reverse programs in the sandbox reach a port of this machine at 127.0.0.1:PORT, also without a network: PORT is both ports,

@@ -33,7 +33,7 @@ CLOSED = [pair for pair in ROWS if pair[1].scope != PUBLIC]
 STRANGER = "hf_" + "0" * 32
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "A" * 22 + "=="}
 
-PARAMETERS = {"sandbox_id": "sb-1", "job_id": "sb-1.j1", "name": "g1"}
+PARAMETERS = {"sandbox_id": "sb-1", "job_id": "sb-1.j1", "name": "g1", "port": "8000", "path": "x"}
 """What stands for each parameter of a path or host: ada's resources, so that bob's request is refused for its owner."""
 BODIES: dict[str, Any] = {
     "/sandboxes/{sandbox_id}/lifetime": {"lifetime_s": 60},
@@ -41,6 +41,7 @@ BODIES: dict[str, Any] = {
     "/sandboxes/{sandbox_id}/files": {"path": "/x", "content": ""},
     "/sandboxes/{sandbox_id}/apply_patch": {"patch": "x"},
     "/groups/{name}/heartbeat": {"ttl_s": 60},
+    "/sandboxes/{sandbox_id}/previews": {"port": 8000},
 }
 OTHERS = {
     "/groups/{name}": "group_not_found",

@@ -1,4 +1,4 @@
-"""``port``: forwards a local port to a port of a sandbox, or with ``--reverse`` the other way, until interrupted."""
+"""``port``: forwards a local port to a port of a sandbox, or with ``--reverse`` the other way; ``--public`` prints a link."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from holdfast.cli.sandbox_names import opened
 
 
 def port(arguments: Arguments) -> None:
+    if arguments.public:
+        _public(arguments)
+        return
+    if arguments.expires is not None:
+        raise UsageError("--expires belongs to --public")
     if arguments.reverse:
         number, target = _reverse(arguments.port)
     else:
@@ -31,6 +36,18 @@ def port(arguments: Arguments) -> None:
             with sandbox.tunnel(int(remote), local_port=int(local or 0)) as address:
                 _print(address, as_json=arguments.json)
                 stop.wait()
+
+
+def _public(arguments: Arguments) -> None:
+    """Print the link, and return: it works until it expires."""
+    if arguments.reverse or not arguments.port.isdecimal():
+        raise UsageError("--public takes a port of the sandbox", hint="write holdfast port --public SANDBOX 8000")
+    with SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+        url = sandbox.preview_url(int(arguments.port), expires_s=arguments.expires)
+    if arguments.json:
+        print_json({"url": url, "address": url.address, "headers": url.headers, "expires_at": url.expires_at})
+    else:
+        print_line(url)
 
 
 def _reverse(text: str) -> tuple[int, tuple[str, int]]:

@@ -1,0 +1,125 @@
+"""Which port of which sandbox a request is for, and by which token it was permitted.
+
+Owns the name of a port's host, where a request carries a link's token (a header, the query, on the host form a cookie), and which requests
+of a browser its cookie permits: a page of another sandbox must not act with it. The token's content is in ``identity.preview_tokens``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from holdfast_wire.errors import HoldfastError
+from starlette.requests import HTTPConnection
+
+from gateway.faces.table import gateway_of
+from gateway.identity.preview_tokens import PreviewToken
+from gateway.identity.principal import Principal, Scope
+from gateway.use_cases import previews
+from gateway.use_cases.previews import HEADER, PARAMETER
+
+COOKIES: Final = ("__Host-holdfast-preview", "holdfast-preview")
+"""Over TLS the first, which no other host can set (RFC 6265bis §4.1.3.2); the second without TLS, where browsers refuse the first."""
+_GRANT: Final = "holdfast.preview"
+_LABEL: Final = re.compile(r"([1-9][0-9]{0,4})-(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``prefix`` is the path before the program's own, "" on the host form."""
+
+    sandbox_id: str
+    port: int
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A valid token. ``source`` is ``header``, ``query`` or ``cookie``."""
+
+    token: PreviewToken
+    text: str
+    source: str
+
+
+def target_of(connection: HTTPConnection) -> Target:
+    """Raises ``not_found`` for a host or port that cannot be one."""
+    label = connection.path_params.get("label")
+    if label is not None:
+        match = _LABEL.fullmatch(label)
+        port, sandbox_id, prefix = (match[1], match[2], "") if match else ("", "", "")
+    else:
+        port, sandbox_id = connection.path_params.get("port", ""), connection.path_params.get("sandbox_id", "")
+        prefix = f"/sandboxes/{sandbox_id}/ports/{port}"
+    if not re.fullmatch("[1-9][0-9]{0,4}", port) or int(port) > 65535:
+        hint = "a preview's host is PORT-SANDBOX below the preview domain, its path /sandboxes/SANDBOX/ports/PORT/"
+        raise HoldfastError("not_found", "there is no such port", hint=hint)
+    return Target(sandbox_id, int(port), prefix)
+
+
+def grant(connection: HTTPConnection) -> Principal | None:
+    """The principal of a request with a valid token; None without any. Raises ``key_invalid`` for a token that opens nothing here."""
+    target = target_of(connection)
+    sent = _tokens(connection, on_host=not target.prefix)
+    for source, text in sent:
+        token = previews.granted(gateway_of(connection), text, target.sandbox_id, target.port)
+        if token is not None:
+            connection.scope[_GRANT] = Grant(token, text, source)
+            if source == "cookie":
+                _check_page(connection, target)
+            return Principal(token.owner, "preview", scopes=frozenset({Scope.EXEC}))
+    if sent and "x-api-key" not in connection.headers:
+        hint = "make a new link: holdfast port --public SANDBOX PORT, or sandbox.preview_url(port)"
+        raise HoldfastError("key_invalid", "the preview's link has expired, or is not of this port", hint=hint)
+    return None
+
+
+def grant_of(connection: HTTPConnection) -> Grant | None:
+    """The token that permitted the request; None if its key did."""
+    found: Grant | None = connection.scope.get(_GRANT)
+    return found
+
+
+def without_token(query: bytes) -> bytes:
+    """A query string without the token; the rest of it as it was sent."""
+    return b"&".join(part for part in query.split(b"&") if unquote_to_bytes(part.partition(b"=")[0]) != PARAMETER.encode())
+
+
+def without_cookies(value: bytes) -> bytes:
+    """A ``Cookie`` field without the tokens of previews."""
+    parts = [part.strip() for part in value.split(b";")]
+    return b"; ".join(part for part in parts if part and part.partition(b"=")[0].strip().decode("latin-1") not in COOKIES)
+
+
+def _tokens(connection: HTTPConnection, *, on_host: bool) -> list[tuple[str, str]]:
+    found = [("header", connection.headers.get(HEADER)), ("query", connection.query_params.get(PARAMETER))]
+    if on_host:  # a cookie of the prefix form would be the service's own
+        for field in connection.headers.getlist("cookie"):
+            pairs = (part.strip().partition("=") for part in field.split(";"))
+            found += [("cookie", value) for name, _, value in pairs if name in COOKIES]
+    return [(source, text) for source, text in found if text]
+
+
+def _check_page(connection: HTTPConnection, target: Target) -> None:
+    """Refuse a request that a page of another site or sandbox makes with this host's cookie. Raises ``origin_refused``."""
+    headers = connection.headers
+    origin = headers.get("origin")
+    if origin is not None:
+        refused = not _is_own(origin, target, gateway_of(connection).settings.preview_domain)
+    elif headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        # A link from elsewhere may be followed. Anything that is embedded, or sent by a form, acts.
+        refused = headers.get("sec-fetch-dest") != "document" or connection.scope.get("method") not in ("GET", "HEAD")
+    else:
+        refused = False
+    if refused:
+        hint = f"open the preview itself; a program sends its token in the header {HEADER}"
+        raise HoldfastError("origin_refused", "pages of other sites and sandboxes may not use this preview", hint=hint)
+
+
+def _is_own(origin: str, target: Target, domain: str) -> bool:
+    """Whether an origin is a port of the same sandbox."""
+    host = origin.partition("://")[2].lower().partition(":")[0]
+    match = _LABEL.fullmatch(host.removesuffix(f".{domain}")) if host.endswith(f".{domain}") else None
+    return match is not None and match[2] == target.sandbox_id

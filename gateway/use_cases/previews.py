@@ -1,0 +1,110 @@
+"""Previews: the links to ports of sandboxes, and connections to them.
+
+Owns what a link looks like in both of its forms and how long it is valid, and at which address of the sandbox a port is tried. Called by
+faces.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Failed
+
+from gateway.agents.agent_socket import ReportedEndError
+from gateway.agents.port_connections import PortConnection
+from gateway.identity import preview_tokens
+from gateway.identity.preview_tokens import PreviewToken
+from gateway.identity.principal import Principal
+from gateway.model.records import Record
+
+from . import ports
+from .agent_channel import confirmed, limit
+from .agent_reports import fact_error
+from .service import Gateway
+
+LINK_S: Final = 3600.0
+"""How long a link is valid unless its request says otherwise."""
+MOST_LINK_S: Final = 7 * 86400.0
+PARAMETER: Final = "holdfast_preview"
+"""The query parameter with a link's token."""
+HEADER: Final = "X-Holdfast-Preview"
+"""The header with it, for programs."""
+_OPEN_S: Final = 15.0
+"""How long an agent may take to report whether the program accepted the connection."""
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_LABEL_CHARACTERS: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """``host`` is the name below the preview domain; "" if the port has only the form with a path."""
+
+    token: str
+    expires_at: int
+    host: str
+    path: str
+
+
+async def link(gateway: Gateway, principal: Principal, sandbox_id: str, port: int, expires_s: float) -> Link:
+    """A new link to a port of the owner's sandbox. Raises what ``Gateway.ready`` raises."""
+    record = await gateway.ready(principal.owner, sandbox_id)
+    token = PreviewToken(sandbox_id, record.owner, record.incarnation, port, int(time.time() + expires_s))
+    text = preview_tokens.sign(gateway.secrets[0], token)
+    label, domain = f"{port}-{sandbox_id}", gateway.settings.preview_domain
+    has_host = bool(domain) and len(label) <= _LABEL_CHARACTERS and _LABEL.fullmatch(label) is not None
+    return Link(text, token.expires_at, f"{label}.{domain}" if has_host else "", f"/sandboxes/{sandbox_id}/ports/{port}/")
+
+
+def granted(gateway: Gateway, text: str, sandbox_id: str, port: int) -> PreviewToken | None:
+    """The valid token of a link to this port; else None."""
+    token = preview_tokens.read(gateway.secrets, text, time.time())
+    return token if token is not None and (token.sandbox_id, token.port) == (sandbox_id, port) else None
+
+
+async def connect(gateway: Gateway, record: Record, port: int, *, fresh: bool = False) -> PortConnection:
+    """A connection to a port at whatever address of the sandbox a program listens. Raises ``port_unreachable`` if none does."""
+    try:
+        return await _connected(gateway, record, port, fresh)
+    except ReportedEndError as error:
+        raise await confirmed(gateway, record, error) from None
+
+
+async def explained(gateway: Gateway, record: Record, error: HoldfastError) -> HoldfastError:
+    """``error`` of a request that a connection carried, or the end of the sandbox that its agent reports with it."""
+    return await confirmed(gateway, record, error) if isinstance(error, ReportedEndError) else error
+
+
+async def _connected(gateway: Gateway, record: Record, port: int, fresh: bool) -> PortConnection:
+    connection, failure = await _connect(gateway, record, port, "", fresh)
+    if connection is None:
+        host = await ports.address_of(gateway, record, port)
+        if host:
+            connection, failure = await _connect(gateway, record, port, host, fresh)
+    if connection is not None:
+        return connection
+    assert failure is not None
+    error = fact_error(failure)
+    if error.code != "port_unreachable":
+        raise error
+    hint = f"start a program that listens on port {port} of the sandbox, then try again"
+    raise HoldfastError("port_unreachable", f"nothing listens on port {port} of sandbox {record.sandbox_id!r}", hint=hint)
+
+
+async def _connect(gateway: Gateway, record: Record, port: int, host: str, fresh: bool) -> tuple[PortConnection | None, Failed | None]:
+    connection = await gateway.ports.connect(record, port, host, fresh=fresh)
+    if connection.used_before:
+        return connection, None
+    try:
+        async with limit(_OPEN_S):
+            failure = await connection.opened()
+    except BaseException:
+        connection.close()
+        raise
+    if failure is None:
+        return connection, None
+    connection.close()
+    return None, failure
