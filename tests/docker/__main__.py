@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="the names")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--podman", action="store_true", help="compare with rootless podman, as an ordinary user (see podman.py)")
     options = parser.parse_args()
     cases = {name: case for name, case in load_cases().items() if options.all or any(part in name for part in options.case)}
     if options.list:
@@ -30,7 +31,7 @@ def main() -> int:
     if not cases:
         parser.error("no such case: --list shows their names")
     started = time.monotonic()
-    with running(cases, options.workers) as futures:
+    with running(cases, options.workers, podman=options.podman) as futures:
         outcomes = {name: future.result() for name, future in futures.items()}
     for name, outcome in outcomes.items():
         if options.case or outcome.invalid or not outcome.equal:

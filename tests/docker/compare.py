@@ -15,6 +15,7 @@ from holdfast import HoldfastError, SandboxClient
 
 from tests.docker.case import MAIN_IMAGE, Case, Step
 from tests.docker.image import Image
+from tests.docker.podman import PodmanReference
 from tests.docker.reference import CommandResult, Reference
 from tests.docker.sandboxes import HoldfastSide
 
@@ -74,7 +75,8 @@ class Outcome:
 class Pool:
     """Runs cases with `workers` threads, each of which runs two sides at a time."""
 
-    def __init__(self, client: SandboxClient, images: dict[str, Image], workers: int) -> None:
+    def __init__(self, client: SandboxClient, images: dict[str, Image], workers: int, *, podman: bool = False) -> None:
+        self._podman = podman
         self._client = client
         self._images = images
         self._cases = ThreadPoolExecutor(workers, "case")
@@ -97,7 +99,7 @@ class Pool:
     def _once(self, case: Case) -> Outcome:
         image = self._images[case.image]
         factories: list[Callable[[], Side]] = [
-            lambda: Reference(image, self._images[MAIN_IMAGE], case),
+            lambda: PodmanReference(image, case) if self._podman else Reference(image, self._images[MAIN_IMAGE], case),
             lambda: HoldfastSide(self._client, image, case),
         ]
         futures = [self._sides.submit(_run_on, make, case) for make in factories]

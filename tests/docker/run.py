@@ -17,13 +17,14 @@ from tests.docker.sandboxes import running_service
 
 
 @contextlib.contextmanager
-def running(cases: Mapping[str, Case], workers: int) -> Iterator[dict[str, Future[Outcome]]]:
+def running(cases: Mapping[str, Case], workers: int, *, podman: bool = False) -> Iterator[dict[str, Future[Outcome]]]:
     """A future for each case, all of them started; cases that have not begun at the end are dropped."""
     with locked_folder():
-        remove_leftovers()
+        if not podman:
+            remove_leftovers()
         images = build_images()
         with running_service(list(images.values())) as client:
-            pool = Pool(client, images, workers)
+            pool = Pool(client, images, workers, podman=podman)
             try:
                 yield pool.submit(cases)
             finally:
