@@ -77,13 +77,18 @@ def test_run(holdfast: Run, created: list[str], stack: Any, tmp_path: Path) -> N
     for words in ([], ["-t"]):
         done = holdfast("run", "--rm", *words, "--entrypoint", "", "host")
         assert (done.returncode, "COMMAND is missing" in done.stderr) == (2, True), done.stderr
-    done = holdfast("run", "--rm", "--network", "host", "-l", "words=rm", "alpine", "true")
-    assert (done.returncode, "--network takes one of" in done.stderr) == (127, True), done.stderr
     no_service = stack.environment() | {"HOLDFAST_URL": "http://127.0.0.1:9"}
     assert holdfast("run", "--rm", "host", "true", env=no_service).returncode == 125
     no_command = holdfast("run", "host")
     assert (no_command.returncode, "holdfast run host COMMAND" in no_command.stderr) == (2, True)
     assert holdfast("run", "-w", "/tmp", "host").returncode == 2
+
+
+@needs_stack
+@requires("tun")
+def test_a_kind_of_network_that_is_none_is_explained(holdfast: Run) -> None:
+    done = holdfast("run", "--rm", "--network", "host", "-l", "words=rm", "alpine", "true")
+    assert (done.returncode, "--network takes one of" in done.stderr) == (127, True), done.stderr
 
 
 @pytest.fixture
