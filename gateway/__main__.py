@@ -22,6 +22,7 @@ from gateway.faces.table import Face
 from gateway.http.bounded_protocol import BoundedHttpProtocol
 from gateway.http.bounded_websocket import BoundedWebSocketProtocol
 from gateway.http.connections import ConnectionLimits
+from gateway.http.server import Server
 from gateway.identity.keys import Keys
 from gateway.identity.secrets import read_secrets
 from gateway.placement.store import PlacementStore
@@ -79,7 +80,7 @@ def main() -> int:
         print(f"gateway: {error}", file=sys.stderr)
         return 78
     gateway = Gateway(settings, store, runtime_of(settings), Keys(settings.keys_file), secrets)
-    server = uvicorn.Server(server_config(settings, gateway))
+    server = Server(server_config(settings, gateway))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after an orderly exit
     server.run()
