@@ -113,6 +113,9 @@ class CommandResult:
     """Whether its time ran out and it was killed."""
     truncated: bool = False
     """Whether some output is missing: it was dropped by the agent (see ``streams``) or exceeded ``max_output_bytes``."""
+    late: bool = False
+    """Whether a process of the command, such as one of ``> >(tee log)``, could still write output when the result was made, 2 s after the
+    command's end; that output is dropped. Background jobs do not count."""
     signal: str | None = None
     """The name of the signal that ended it."""
     cause: Cause | None = None
@@ -156,7 +159,7 @@ class CommandResult:
 
     def __repr__(self) -> str:
         parts = [f"exit_code={self.exit_code}", f"stdout={_shown(self.stdout_bytes)}", f"stderr={_shown(self.stderr_bytes)}"]
-        parts += [name for name in ("timed_out", "truncated", "shell_restarted") if getattr(self, name)]
+        parts += [name for name in ("timed_out", "truncated", "late", "shell_restarted") if getattr(self, name)]
         if self.lost:
             parts.append(f"lost={list(self.lost)}")
         if self.cause:

@@ -105,6 +105,7 @@ def _job(job: Job, command: str, *, login: bool) -> dict[str, Any]:
         "signal": result["signal"] if isinstance(result.get("signal"), str) else None,
         "timed_out": result.get("timed_out") is True,
         "truncated": outcome.truncated,
+        "late": result.get("late") is True,
         "streams": agent_reports.streams(result.get("streams")),
     }
 

@@ -19,7 +19,8 @@ from session_agent.agent.output.pipes import PipeReader, PipeWriter, discard
 from session_agent.agent.output.records import Record, check_id, fingerprint
 from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import Stdio
-from session_agent.agent.process.process_tree import kill_group, members, owned_by, signal_all
+from session_agent.agent.process.last_writers import LastOutput
+from session_agent.agent.process.process_tree import kill_group, marked, members, owned_by, signal_all
 from session_agent.agent.process.start_errors import CannotExecuteError
 from session_agent.agent.request import params as read
 from session_agent.agent.session.channels import Channel
@@ -146,6 +147,19 @@ class Command(Process):
             kill_group(self.pid, number)
         else:
             signal_all(members(owned_by(self._tag)), number)
+
+    def _collect(self) -> list[tuple[int, int]]:
+        """Read what is there of the output. Returns the pipes to which another process may still write."""
+        return [source.pipe for source in self._sources if source.open and not source.drain()]
+
+    def _await_rest(self) -> bool:
+        outputs = self._collect()
+        if not outputs:
+            return False
+        rest = LastOutput(self._collect, lambda: self.record.spool.full, lambda: marked(owned_by(self._tag)), self._ended)
+        if rest.begin(outputs):
+            self._rest = rest
+        return self._rest is not None
 
     def _end_streams(self) -> None:
         for source in self._sources:

@@ -18,6 +18,7 @@ from session_agent.agent.output.exit_status import ExitStatus, exit_status_of
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch, Stdio
+from session_agent.agent.process.last_writers import LastOutput
 from session_agent.agent.process.process_tree import TreeKill, has_unowned_children, kill_group, members, owned_by
 from session_agent.agent.process.processes import exit_outcome, signal_number
 from session_agent.agent.process.start_errors import CannotExecuteError
@@ -45,6 +46,9 @@ class Process:
         self._abort = ""
         """The first reason for which it was killed, if it was."""
         self._killing: TreeKill | None = None
+        self._rest: LastOutput | None = None
+        """While it has ended and other processes write the rest of its output."""
+        self._late = False
         self._timer: asyncio.TimerHandle | None = None
         self._sink: PipeWriter | None = None
         self._sources: list[PipeReader] = []
@@ -110,6 +114,9 @@ class Process:
         """Kill it and every process that it started, unless it has ended. Its exit may not have been reaped yet, so reap first."""
         self._context.reaper.reap()
         if self._killing is not None or not self._live:
+            return
+        if self._rest is not None:
+            self._rest.end()
             return
         if self._status is not None and not members(owned_by(self._tag)):
             self._finish()
@@ -186,6 +193,15 @@ class Process:
 
     def _exited(self, status: int) -> None:
         self._status = status
+        if self._killing is not None or self._outlive == "wait" or not self._await_rest():
+            self._ended(late=False)
+
+    def _await_rest(self) -> bool:
+        """Whether ``_ended`` is called later, when the rest of the output was written."""
+        return False
+
+    def _ended(self, late: bool) -> None:
+        self._rest, self._late = None, late
         if self._killing is not None or self._outlive == "kill":
             if has_unowned_children(self._context.reaper.pids):
                 if self._killing is None or self._killing.over:
@@ -225,4 +241,6 @@ class Process:
         exit_code, name = exit_outcome(self._status)
         duration_s = self._context.now() - self._began
         self._release()
-        self._store(exit_status_of(self.KIND, exit_code, name, duration_s, abort=self._abort, oom_killed=self._context.oom_killed))
+        exit_status = exit_status_of(self.KIND, exit_code, name, duration_s, abort=self._abort, oom_killed=self._context.oom_killed)
+        exit_status.late = self._late
+        self._store(exit_status)

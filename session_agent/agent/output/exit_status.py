@@ -35,6 +35,8 @@ class ExitStatus:
     timed_out: bool = False
     cause: dict[str, str] | None = None
     shell: dict[str, Any] | None = None
+    late: bool = False
+    """Whether a process that writes the rest of the output was still there at the end."""
 
     def result(self, spool: Spool, reported: list[int] | None = None) -> dict[str, Any]:
         """The map of ``Exited``. ``reported``: bytes per stream that were reported to the reader as gaps; None if it reads no output."""
@@ -45,6 +47,8 @@ class ExitStatus:
         result = self.to_map(streams, bool(out[1] or err[1]))
         if self.shell is not None:
             result["shell"] = self.shell
+        if self.late:
+            result["late"] = True
         return result
 
     def to_map(self, streams: dict[int, Any], truncated: bool) -> dict[str, Any]:

@@ -141,6 +141,12 @@ class PipeReader:
                 there_bytes += waiting_bytes(self.descriptor)
         return True
 
+    @property
+    def pipe(self) -> tuple[int, int]:
+        """Device and inode of the pipe."""
+        found = os.fstat(self.descriptor)
+        return found.st_dev, found.st_ino
+
     def close(self) -> None:
         """Stop reading and close the pipe; a process that still writes gets SIGPIPE."""
         if self.open:

@@ -37,12 +37,11 @@ class _Stream(PipeReader):
         super().watch()
 
     def collect(self) -> None:
-        """The run has ended: read the rest of its output."""
+        """The run has ended: read what is there of its output."""
         if self.writer >= 0:  # else it was not watched
             self.unwatch()
             self.close_writer()
         self.held = not self.drain()
-        self.direct(None)
 
     def close_writer(self) -> None:
         if self.writer >= 0:
@@ -83,13 +82,19 @@ class RunOutput:
             except OSError:  # no free descriptor at the moment
                 self._loop.call_later(_AGAIN_S, self.watch)
 
-    def collect(self, last: bytes = b"") -> None:
-        """The run has ended: append the rest of its output, and then ``last``. Call ``renew`` before the next run."""
-        spool = self._streams[STDOUT].spool
+    def collect(self) -> list[tuple[int, int]]:
+        """The run has ended: read what is there of its output. Returns the pipes to which another process may still write."""
         for stream in self._streams.values():
             stream.collect()
+        return [stream.pipe for stream in self._streams.values() if stream.held]
+
+    def finish(self, last: bytes = b"") -> None:
+        """After ``collect``: append ``last``, and discard what is written later. Call ``renew`` before the next run."""
+        spool = self._streams[STDOUT].spool
         if last and spool is not None:
             spool.append(STDOUT, last)
+        for stream in self._streams.values():
+            stream.direct(None)
 
     def renew(self, uid: int | None, gid: int | None) -> dict[int, str]:
         """Prepare the pipes for the next run. A pipe that a background process still holds is replaced.

@@ -327,15 +327,19 @@ class ShellProcess:
         """Read the output of the run as it arrives."""
         self.descriptors.output.watch()
 
-    def collect(self) -> None:
-        """The run has ended: read the rest of its output. Call ``renew`` before the next run."""
+    def collect(self) -> list[tuple[int, int]]:
+        """The run has ended: read what is there of its output. Returns the pipes to which another process may still write."""
+        return self.descriptors.output.collect()
+
+    def finish(self) -> None:
+        """After ``collect``: the output is complete. Call ``renew`` before the next run."""
         output = self.descriptors.output
-        output.collect(b"" if self.status is None else self._reports.rest())
+        output.finish(b"" if self.status is None else self._reports.rest())
         if output.last_error and self.dialect.may_crash_after(output.last_error):
             self.may_crash = True
 
     def renew(self) -> None:
-        """Prepare the pipes for the next run, in the same iteration of the loop as ``collect``."""
+        """Prepare the pipes for the next run, in the same iteration of the loop as ``finish``."""
         fifos = self.descriptors.output.renew(self._launch.uid, self._launch.gid)
         if fifos:
             self._next_number()

@@ -47,6 +47,8 @@ class Run:
     """Processes of the shell that existed before the run, if runs cannot be marked."""
     rescues = 0
     """How often the monitor found the shell idle during the run."""
+    late = False
+    """Whether a process that writes the rest of its output was still there at its end."""
     exit_code = 0
     signal_name: str | None = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from session_agent.agent.process.process_tree import mark_run, members, owned_by, run_tag
+from session_agent.agent.process.process_tree import mark_run, marked, members, owned_by, run_tag
 
 from .run import Run
 
@@ -42,6 +42,10 @@ class RunProcesses:
         if not self._can_mark and not self._is_bash:
             return owned_by(self.tag)
         return lambda tag: tag == run.tag
+
+    def marked(self, run: Run, shell_pid: int) -> list[int]:
+        """Processes of ``run``, also ended ones, without the shell itself; fast."""
+        return [pid for pid in marked(self.match(run)) if pid != shell_pid and pid not in run.before]
 
     def of(self, run: Run, shell_pid: int) -> list[int]:
         """The living processes of ``run``, without the shell itself."""

@@ -23,6 +23,7 @@ from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus, exit_status_of, workload_cause
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch
+from session_agent.agent.process.last_writers import LastOutput
 from session_agent.agent.process.process_tree import TreeKill, members, owned_by, signal_all
 from session_agent.agent.process.processes import exit_outcome, signal_name, signal_number
 
@@ -53,6 +54,8 @@ class Shell:
         self._queue: deque[Run] = deque()
         self._run: Run | None = None
         """The run in progress, or the one during which the process was lost."""
+        self._rest: LastOutput | None = None
+        """While a run has ended and processes of it write the rest of its output."""
         self._loaded: asyncio.Future[list[str]] | None = None
         """While a shell that was copied from another sandbox loads its state."""
         self.last_status = 0
@@ -93,6 +96,11 @@ class Shell:
     def busy(self) -> bool:
         """Whether a run is in progress or queued."""
         return self._run is not None or bool(self._queue)
+
+    @property
+    def awaits_output(self) -> bool:
+        """Whether a run has ended and processes of it write the rest of its output."""
+        return self._rest is not None
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -270,7 +278,28 @@ class Shell:
             self._kill_processes(run)
             return
         self.last_status = 0 if "e" in report.flags else report.status
-        self._complete(run)
+        outputs = process.collect()
+        if not outputs or not self._await_rest(run, outputs, self._written):
+            self._written(late=False)
+
+    def _await_rest(self, run: Run, outputs: list[tuple[int, int]], done: Callable[[bool], None]) -> bool:
+        """The run has ended. Whether processes of it write the rest of its output; then ``done`` is called later."""
+        process = self.process
+        pids = functools.partial(self._processes.marked, run, process.pid)
+        rest = LastOutput(process.collect, lambda: run.record.spool.full, pids, done, process.pid)
+        if not rest.begin(outputs):
+            return False
+        self._rest = rest
+        if self._state is State.RUNNING:
+            self._enter(State.FINISHING)
+        return True
+
+    def _written(self, late: bool) -> None:
+        """All output of the run was written, or the rest is late."""
+        run, self._rest = self._run, None
+        assert run is not None
+        run.late = late
+        self._store(run)
         self._settle()
         if self._queue:
             self._start_next()
@@ -292,6 +321,10 @@ class Shell:
     def _complete(self, run: Run) -> None:
         """The shell has reported the run and can run the next one."""
         self.process.collect()
+        self._store(run)
+
+    def _store(self, run: Run) -> None:
+        self.process.finish()
         self._finish(run)
         self.process.renew()
 
@@ -308,6 +341,7 @@ class Shell:
         shell = self._rebuilding.report(self.cwd)
         oom_killed = self._context.oom_killed
         status = exit_status_of("command", run.exit_code, run.signal_name, duration_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
+        status.late = run.late
         self._context.records.finish(run.record, status, now)
 
     # abort -----------------------------------------------------------------------------------------------------
@@ -369,6 +403,8 @@ class Shell:
         """Abort the run, or remove it from the queue."""
         if run is self.live_run:
             self.abort(run, "cancelled")
+        elif run is self._run and self._rest is not None:
+            self._rest.end()
         elif run in self._queue:
             self._queue.remove(run)
             self._finish_unstarted(run)
@@ -381,6 +417,7 @@ class Shell:
             self._loaded.set_exception(error or HoldfastError("shell_lost", "the shell was ended while it loaded its state"))
         run, was_under_way = self._run, self._state in UNDER_WAY
         self._enter(State.ENDED)
+        self._end_rest()
         self._context.shells.pop(self.name, None)
         self._monitor.cancel()
         roots = (self.process.pid,) if self.process.status is None else ()
@@ -389,6 +426,7 @@ class Shell:
         if run is not None:
             if was_under_way:
                 self.process.collect()
+                self.process.finish()
                 run.abort = run.abort or "cancelled"
                 run.exit_code, run.signal_name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
             self._finish(run)
@@ -428,13 +466,35 @@ class Shell:
             self._run = None
             self._queue.appendleft(run)
             run = None
+        if state is State.FINISHING and self._run is not None:  # its result is known, only its output was not complete
+            self._end_rest()
+            self._finish(self._run)
         if run is not None:
-            process.collect()
+            outputs = process.collect()
             run.exit_code, run.signal_name = exit_outcome(status)
+            if state is State.RUNNING and outputs and self._await_rest(run, outputs, self._written_without_shell):
+                return
+            process.finish()
         if run is not None and state is State.ABORTING:
             self._kill_processes(run)
         elif state is not State.KILLING:  # then they are being killed already
             self._rebuild(self._rebuilding.fallback() if state is State.LOADING else process.state())
+
+    def _written_without_shell(self, late: bool) -> None:
+        """The process has ended with its run, and all output of the run was written, or the rest is late."""
+        self._rest = None
+        if self._run is not None:
+            self._run.late = late
+        self.process.finish()
+        self._rebuild(self.process.state())
+
+    def _end_rest(self) -> None:
+        """Do not wait any longer for the rest of a run's output."""
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+            self.process.collect()
+            self.process.finish()
 
     def start_failed(self, process: ShellProcess, error: Exception) -> None:
         """The shell's program could not be executed: end the shell with that error."""

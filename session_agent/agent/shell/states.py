@@ -23,6 +23,8 @@ class State(Enum):
     """The run is interrupted until the shell reports."""
     KILLING = "killing"
     """The shell has reported; the processes of the aborted run are being killed."""
+    FINISHING = "finishing"
+    """The run has ended, and processes of it write the rest of its output."""
     SETTLING = "settling"
     """The shell has to open new output pipes, because a background process of an earlier run holds the old ones."""
     KILLED = "killed"
@@ -41,8 +43,9 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     _S.STARTING: frozenset({_S.RUNNING, _S.LOADING, _S.KILLED, _S.LOST, _S.ENDED}),
     _S.IDLE: frozenset({_S.RUNNING, _S.CHECKING, _S.KILLED, _S.LOST, _S.ENDED}),
     _S.CHECKING: frozenset({_S.IDLE, _S.SETTLING, _S.KILLED, _S.LOST, _S.ENDED}),
-    _S.RUNNING: frozenset({_S.IDLE, _S.SETTLING, _S.ABORTING, _S.LOST, _S.ENDED}),
+    _S.RUNNING: frozenset({_S.FINISHING, _S.IDLE, _S.SETTLING, _S.ABORTING, _S.LOST, _S.ENDED}),
     _S.ABORTING: frozenset({_S.KILLING, _S.LOST, _S.ENDED}),
+    _S.FINISHING: frozenset({_S.IDLE, _S.SETTLING, _S.LOST, _S.ENDED}),
     _S.KILLING: frozenset({_S.CHECKING, _S.LOST, _S.ENDED}),
     _S.SETTLING: frozenset({_S.IDLE, _S.CHECKING, _S.KILLED, _S.LOST, _S.ENDED}),
     _S.KILLED: frozenset({_S.LOST, _S.ENDED}),

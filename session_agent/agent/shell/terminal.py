@@ -72,12 +72,15 @@ class ShellTerminal:
     def watch(self) -> None:
         """Nothing to do: a terminal is always read as output arrives."""
 
-    def collect(self, last: bytes = b"") -> None:
-        """The run has ended: append the rest of its output, and then ``last``."""
-        spool = self._reader.spool
+    def collect(self) -> list[tuple[int, int]]:
+        """The run has ended: read what is there of its output. Returns no pipes: all processes write to one terminal."""
         self._reader.drain(MOST_BUFFERED_BYTES)
-        if last and spool is not None:
-            spool.append(STDOUT, last)
+        return []
+
+    def finish(self, last: bytes = b"") -> None:
+        """After ``collect``: append ``last``, and discard what is written until the next run."""
+        if last and self._reader.spool is not None:
+            self._reader.spool.append(STDOUT, last)
         self._reader.direct(None)
 
     def settle(self, *, keep_modes: bool) -> None:

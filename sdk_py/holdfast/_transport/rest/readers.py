@@ -117,6 +117,7 @@ def job_result(job: dict[str, Any], command_id: str) -> CommandResult:
         command_id=command_id,
         timed_out=timed_out,
         truncated=take(job, "truncated", bool, default=False),
+        late=take(job, "late", bool, default=False),
         signal=take(job, "signal", str),
         cause=cause,
         streams=_stream_counts(job.get("streams")),

@@ -28,6 +28,7 @@ _EXIT_FIELDS = (
     ("timed_out", (bool,), False),
     ("signal", (str,), None),
     ("shell", (dict,), None),
+    ("late", (bool,), False),
 )
 _SHELL_FIELDS = (("restarted", (bool,), False), ("cwd", (str,), None), ("lost", (list,), ()))
 
@@ -277,7 +278,7 @@ class Call:
                 known = received[stream] + dropped[stream]
                 raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {known} arrived or were reported lost")
         cause = exit_.get("cause")
-        exit_code, duration_s, timed_out, signal, shell = take_all(exit_, _EXIT_FIELDS)
+        exit_code, duration_s, timed_out, signal, shell, late = take_all(exit_, _EXIT_FIELDS)
         restarted, cwd, lost = (False, None, ()) if shell is None else take_all(shell, _SHELL_FIELDS)
         if not {*map(type, lost)} <= {str}:
             raise ProtocolError("the agent answered malformed names of what a shell has lost")
@@ -293,6 +294,7 @@ class Call:
             command_id=self.command_id,
             timed_out=timed_out,
             truncated={STDOUT: len(stdout), STDERR: len(stderr)} != received or any(dropped.values()),
+            late=late,
             signal=signal,
             cause=None if cause is None else read_cause(cause, by_agent=True),
             streams=streams,

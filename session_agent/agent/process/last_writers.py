@@ -1,0 +1,155 @@
+"""Finding the processes of a command that only write the rest of its output when it has ended, such as ``tee`` in ``command > >(tee log)``.
+
+The shell does not wait for a process substitution, nor a program for one that it pipes to. Such a process holds the output and reads a pipe
+that nothing else writes to any more, so it ends soon. A background job reads no such pipe. Used by shells and one-off commands, only if
+their output is still open at their end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Collection
+
+Pipe = tuple[int, int]
+"""Device and inode."""
+
+LIMIT_S = 2.0
+"""How long the end of a command may wait for them, as docker waits for its streams."""
+_MOST_DESCRIPTORS = 256
+"""Descriptors of a process that are looked at."""
+_MOST_READS = 4
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.05
+
+
+class LastOutput:
+    """Waits until the last writers of a command that has ended are gone, for ``LIMIT_S`` at most."""
+
+    __slots__ = ("_collect", "_done", "_is_full", "_outputs", "_pause_s", "_pids", "_shell", "_timer", "_until")
+
+    def __init__(
+        self,
+        collect: Callable[[], list[Pipe]],
+        is_full: Callable[[], bool],
+        pids: Callable[[], list[int]],
+        done: Callable[[bool], None],
+        shell: int | None = None,
+    ) -> None:
+        """``collect`` reads what is there of the output and returns the pipes that are still open.
+
+        ``pids`` lists the processes of the command. ``is_full``: whether clients have to read first. ``done`` is called with whether a last
+        writer is still there. ``shell``: as for ``has_last_writers``.
+        """
+        self._collect = collect
+        self._is_full = is_full
+        self._pids = pids
+        self._done = done
+        self._shell = shell
+        self._outputs: list[Pipe] = []
+        self._pause_s = _FIRST_PAUSE_S
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, outputs: list[Pipe]) -> bool:
+        """Whether there is something to wait for. ``outputs``: the pipes that are still open."""
+        self._outputs = outputs
+        if not has_last_writers(self._pids(), outputs, self._shell):
+            self._collect()  # what a process wrote just before its end
+            return False
+        self._until = asyncio.get_running_loop().time() + LIMIT_S
+        self._wait()
+        return True
+
+    def cancel(self) -> None:
+        """Wait no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def end(self) -> None:
+        """Wait no longer; the rest of the output is late."""
+        if self._timer is not None:
+            self.cancel()
+            self._done(True)
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._look)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+    def _look(self) -> None:
+        is_over = asyncio.get_running_loop().time() >= self._until
+        if self._is_full() and not is_over:
+            self._wait()
+            return
+        writes = has_last_writers(self._pids(), self._outputs, self._shell)
+        self._outputs = self._collect()
+        if writes and self._outputs and not is_over:
+            self._wait()
+            return
+        self._timer = None
+        self._done(writes and bool(self._outputs))
+
+
+def has_last_writers(pids: list[int], outputs: Collection[Pipe], shell: int | None = None) -> bool:
+    """Whether one of ``pids`` holds one of ``outputs`` and reads a pipe without other writers.
+
+    ``shell``: the shell that has run the command; it may itself write to a pipe, as to a coprocess.
+    """
+    running = {pid for pid in pids if _is_running(pid)}  # looked up first: what a process does next may settle its descriptors
+    tables = {pid: _descriptors(pid) for pid in pids}
+    # A shell that runs has not come back to its loop yet: it may be about to close its end of the pipe to a substitution.
+    is_settled = shell is not None and not _is_running(shell)
+    own = _descriptors(shell) if shell is not None and is_settled else {}
+    writers: dict[Pipe, set[int]] = {}
+    for pid, table in [*tables.items(), (0, own)]:
+        for pipe, writes in table.values():
+            if writes:
+                writers.setdefault(pipe, set()).add(pid)
+    private = {pipe for pipe, _ in own.values()}
+    for pid, table in tables.items():
+        if not any(pipe in outputs and writes for pipe, writes in table.values()):
+            continue
+        # A process that was just forked may not have put the pipe in the place of its standard input yet.
+        readable = list(table.values()) if pid in running else [table[0]] if 0 in table else []
+        for pipe, writes in readable:
+            if not writes and pipe not in outputs and pipe not in private and writers.get(pipe, set()) <= {pid}:
+                return True
+    return False
+
+
+def _descriptors(pid: int) -> dict[int, tuple[Pipe, bool]]:
+    """The pipes of a process by descriptor, and whether each is open for writing. Read again if one was closed meanwhile, or moved."""
+    for _ in range(_MOST_READS - 1):
+        table, is_whole = _read_descriptors(f"/proc/{pid}/fd")
+        if is_whole:
+            return table
+    return _read_descriptors(f"/proc/{pid}/fd")[0]
+
+
+def _read_descriptors(folder: str) -> tuple[dict[int, tuple[Pipe, bool]], bool]:
+    table: dict[int, tuple[Pipe, bool]] = {}
+    try:
+        names = os.listdir(folder)[:_MOST_DESCRIPTORS]
+    except OSError:  # it has ended, or may not be looked at
+        return table, True
+    is_whole = True
+    for name in names:
+        try:
+            found = os.stat(f"{folder}/{name}")
+            if stat.S_ISFIFO(found.st_mode):
+                table[int(name)] = (found.st_dev, found.st_ino), bool(os.lstat(f"{folder}/{name}").st_mode & stat.S_IWUSR)
+        except OSError:
+            is_whole = False
+    return table, is_whole
+
+
+def _is_running(pid: int) -> bool:
+    """Whether it is running, and not waiting for something."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return False
+    return text[text.rfind(b")") + 2 :][:1] in b"RD"
