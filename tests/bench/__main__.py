@@ -18,6 +18,7 @@ from holdfast import AsyncSandbox, AsyncSandboxClient
 from holdfast_server.embed import EmbeddedStack, running_stack
 
 from tests.bench import (
+    branches,
     bundle,
     command_line,
     cpu,
@@ -55,6 +56,7 @@ _ALL = (
     "P13",
     "P14",
     "P15",
+    "P18",
     "PC",
 )
 _IDLE_SESSIONS = 1000
@@ -108,6 +110,9 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                     take(figure)
             for name in [name for name in steps if name in wanted]:
                 take(await steps[name]())
+            if "P18" in wanted:
+                take(await branches.p18(client))
+                print(await branches.table(client, stack.data))
             if "PC" in wanted:
                 take(await asyncio.to_thread(command_line.pc, environment))
             if "P11" in wanted:

@@ -153,9 +153,23 @@ def test_the_asynchronous_example(stack: Stack, tmp_path: Path) -> None:
     assert run_example(stack, tmp_path, ASYNC) == "as promised\n"
 
 
+BRANCHES = "sandbox.branch("
+"""In the block of the guide that needs root."""
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (TOP / page).read_text(), re.DOTALL)
+
+
+@requires("root")
+def test_the_guides_episode_of_thirty_turns_in_sixty_four_branches(stack: Stack, tmp_path: Path) -> None:
+    (block,) = (block for block in python_blocks("sdk_py/README.md") if BRANCHES in block)
+    assert run_example(stack, tmp_path, block).split() == ["64", "30", "20"]
+
+
 @pytest.mark.parametrize(("page", "expected"), [("README.md", [["0", "42", "/tmp"]]), ("sdk_py/README.md", [["0", "42", "/tmp"], ["50"]])])
 def test_every_python_block_of_the_pages_runs(stack: Stack, tmp_path: Path, page: str, expected: list[list[str]]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (TOP / page).read_text(), re.DOTALL)
+    blocks = [block for block in python_blocks(page) if BRANCHES not in block]
     for block, output in zip(blocks, expected, strict=True):
         assert run_example(stack, tmp_path, textwrap.dedent(block)).split() == output
 

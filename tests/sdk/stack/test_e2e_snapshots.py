@@ -117,6 +117,37 @@ async def test_what_does_not_continue_is_listed(sandbox: AsyncSandbox) -> None:
         assert "sleep" not in await _out(branches[0], "cat /proc/[0-9]*/comm")
 
 
+WORKSPACE = """
+mkdir -p /work && cd /work && git init -q . && git config user.email a@b && git config user.name a
+echo one > file && git add file && git commit -qm first && echo two > file && echo new > untracked
+python3 -m venv --without-pip /work/venv && . venv/bin/activate
+python3 -m http.server 8000 --bind 127.0.0.1 > /dev/null 2>&1 &
+"""
+SERVES = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8000), 5)' 2> /dev/null"
+
+
+async def test_a_branch_of_a_repository_an_environment_a_server_and_a_half_typed_command(sandbox: AsyncSandbox) -> None:
+    shell = await sandbox.shell("main")
+    assert (await shell.run(WORKSPACE)).exit_code == 0
+    await shell.run(f"until {SERVES}; do :; done")
+    terminal = await sandbox.terminal("bash", name="typing")
+    await terminal.write(b"echo half-ty")
+    show = "git log --format=%s; git status --short; command -v python3; echo $VIRTUAL_ENV; pwd"
+    before = (await shell.run(show)).stdout
+    assert before == "first\n M file\n?? untracked\n?? venv/\n/work/venv/bin/python3\n/work/venv\n/work\n"
+    async with sandbox.branch() as branches:
+        found = {(one.kind, one.name.partition(" ")[2] if one.kind == "process" else one.name) for one in branches.lost}
+        assert found >= {("process", "python3 -m http.server 8000 --bind 127.0.0.1"), ("terminal", "typing")}
+        other = await branches[0].shell("main")
+        assert (await other.run(show)).stdout == before
+        assert (await other.run(SERVES)).exit_code == 1, "a server does not continue"
+        await other.run("git commit -qam second; rm -r venv")
+        assert (await shell.run(show)).stdout == before
+        assert (await shell.run(SERVES)).exit_code == 0
+        await terminal.write(b"ped; exit\n")
+        assert b"half-typed" in b"".join([chunk.data async for chunk in terminal])
+
+
 async def test_idle_waits_and_now_does_not(sandbox: AsyncSandbox) -> None:
     shell = await sandbox.shell("main")
     await shell.run("V=before; mkfifo /tmp/go")
