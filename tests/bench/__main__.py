@@ -111,7 +111,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
             for name in [name for name in steps if name in wanted]:
                 take(await steps[name]())
             if "P18" in wanted:
-                take(await branches.p18(client))
+                take(await branches.p18())
                 print(await branches.table(client, stack.data))
             if "PC" in wanted:
                 take(await asyncio.to_thread(command_line.pc, environment))

@@ -238,6 +238,11 @@ async def test_reset_to_a_snapshot(sandbox: AsyncSandbox) -> None:
     await sandbox.exec("echo changed > /tmp/f")
     await sandbox.reset(to="e2e/prepared")
     assert await _out(sandbox, "cat /tmp/f; echo $GIVEN") == "prepared\nat the create\n"
+    async with sandbox.branch() as branches:
+        await branches[0].exec("echo branch > /tmp/f")
+        assert await _out(sandbox, "cat /tmp/f") == "prepared\n"
+        await branches[0].reset()
+        assert (await branches[0].exec("test -e /tmp/f")).exit_code == 1, "a branch knows the arguments of its parent's create"
     await sandbox.reset()
     assert (await sandbox.exec("test -e /tmp/f")).exit_code == 1
     await sandbox.client.images.remove("e2e/prepared")
