@@ -119,6 +119,11 @@ def has_last_writers(pids: list[int], outputs: Collection[Pipe], shell: int | No
     return False
 
 
+def count_open(pipe: Pipe, pids: list[int]) -> int:
+    """How many descriptors of ``pids`` are open on ``pipe``."""
+    return sum(pipe == other for pid in pids for other, _ in _descriptors(pid).values())
+
+
 def _descriptors(pid: int) -> dict[int, tuple[Pipe, bool]]:
     """The pipes of a process by descriptor, and whether each is open for writing. Read again if one was closed meanwhile, or moved."""
     for _ in range(_MOST_READS - 1):

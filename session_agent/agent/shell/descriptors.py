@@ -30,6 +30,8 @@ class ShellDescriptors:
     control: LineControl
     status: int
     """The read end of the pipe of reports."""
+    input: int
+    """The read end of the pipe that is the standard input of runs with an input. A write end exists only during such a run."""
     feed: int
     """The write end of the shell's standard input, on which it finds nothing but requests to read control lines."""
 
@@ -37,6 +39,7 @@ class ShellDescriptors:
         """Close all of them."""
         os.close(self.status)
         os.close(self.feed)
+        os.close(self.input)
         self.control.close()
         self.files.close()
         self.output.close()
@@ -63,23 +66,26 @@ def open_descriptors(
         control_read, pipe = _pipe(inherited, kept)
         status, status_write = _pipe(kept, inherited)
         stdin, feed = _pipe(inherited, kept)
+        input_, input_writer = os.pipe()
+        os.close(input_writer)
+        kept.callback(os.close, input_)
         control: LineControl
         if isinstance(dialect, BashDialect):
             ring = tuple(_file(kept) for _ in range(RING_FILES))
             control = FileControl(pipe, ring, dialect.first_digit)
             constant = [_file(inherited, text) for text in dialect.files()]
-            given = (*ring, *files.descriptors, control_read, *constant, *output.inherited)
+            given = (*ring, *files.descriptors, control_read, *constant, input_, *output.inherited)
             place = dict(zip(dialect.inherited.all, given, strict=True))
         else:
             control = LineControl(pipe)
-            place = dict(zip(dialect.inherited.all, (*files.descriptors, *output.inherited), strict=True))
+            place = dict(zip(dialect.inherited.all, (*files.descriptors, input_, *output.inherited), strict=True))
             place[SH_FEED] = control_read
         if launch.uid is not None:
             for descriptor in (*place.values(), stdin):
                 os.fchown(descriptor, launch.uid, launch.gid if launch.gid is not None else -1)
-        for descriptor in (pipe, status, feed):
+        for descriptor in (pipe, status, feed, input_):
             os.set_blocking(descriptor, False)
-        yield ShellDescriptors(output, files, control, status, feed), Stdio(stdin, status_write, null), place
+        yield ShellDescriptors(output, files, control, status, input_, feed), Stdio(stdin, status_write, null), place
         kept.pop_all()
 
 

@@ -52,18 +52,19 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """The shell's private descriptors: the read ends of its output pipes, two memory files, and those for control lines."""
+    """The shell's private descriptors: the read ends of its pipes for output and input, two memory files, and those for control lines."""
 
     out: int
     err: int
     files: tuple[int, int]
+    input: int
     control: tuple[int, ...] = ()
     """Of bash: the files for control lines, the pipe with their numbers, and the files with the loop and the prompts."""
 
     @property
     def all(self) -> tuple[int, ...]:
         """All of them."""
-        return (*self.control[:RING_FILES], *self.files, *self.control[RING_FILES:], self.out, self.err)
+        return (*self.control[:RING_FILES], *self.files, *self.control[RING_FILES:], self.input, self.out, self.err)
 
 
 _BASH_FIRST = 100
@@ -75,17 +76,17 @@ _BASH_FIRST_OF_FEW = 20
 """The same where a process may open fewer than ``_FEW`` descriptors: bash puts its own from the highest possible number down."""
 _FEW = 256
 _FEWEST = 64
-_PLACES = 12
-_SH_PRIVATE = Private(6, 7, (8, 9))
+_PLACES = 13
+_SH_PRIVATE = Private(6, 7, (8, 9), 4)
 """POSIX sh knows descriptors of one digit only."""
 SH_FEED = 5
 """The descriptor from which a POSIX shell sources control lines."""
 
 
 def _places(first: int) -> Private:
-    """Twelve numbers for bash from ``first`` on. Those of the files that its loop sources must have the same tens."""
+    """Thirteen numbers for bash from ``first`` on. Those of the files that its loop sources must have the same tens."""
     ring, (one, other, *rest) = range(first, first + RING_FILES), range(first + RING_FILES, first + _PLACES)
-    return Private(rest[-2], rest[-1], (one, other), (*ring, *rest[:-2]))
+    return Private(rest[-2], rest[-1], (one, other), rest[-3], (*ring, *rest[:-3]))
 
 
 class ReportReader:
@@ -155,6 +156,11 @@ class _Dialect(ABC):
             self._input = b" <>/proc/self/fd/%d" % private.out
             self._streams = b" >&0 2>&0\n"
             self._set_terminal = b"\\: </proc/self/fd/%d\n" % private.out
+
+    @property
+    def input(self) -> bytes:
+        """The path at which a run opens the input pipe."""
+        return b"/proc/self/fd/%d" % self.private.input
 
     def exit_trap(self) -> bytes:
         """Set a trap that writes the state when the shell ends."""

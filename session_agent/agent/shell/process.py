@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Callable
 from typing import Protocol
 
 from holdfast_wire.paths import wire
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.pipes import waiting_bytes
+from session_agent.agent.output.pipes import CHUNK_BYTES, waiting_bytes
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch
+from session_agent.agent.process.last_writers import count_open
 
 from .control import FileControl
 from .descriptors import open_descriptors
@@ -76,6 +78,8 @@ class ShellProcess:
         self._new_pipes: dict[int, list[str]] = {}
         """Paths of named pipes that the shell is to open, by the number of the report that follows."""
         self._closed = False
+        self._input_is_taken = False
+        """Whether something else than the next run may read the pipe for inputs."""
         self._fed = False
         """Whether it has begun to read control lines."""
         self._runs = False
@@ -259,6 +263,36 @@ class ShellProcess:
             os.write(self.descriptors.feed, lines)
         except OSError:
             pass  # it has left 64 KiB unread, or has ended
+
+    # input -----------------------------------------------------------------------------------------------------
+
+    def open_input(self) -> int:
+        """A write end of the pipe that a run can have as its standard input, -1 if there is none. The caller closes it."""
+        if self._input_is_taken:
+            return -1
+        try:
+            # Not a named pipe: opening this one again never waits for its other end, so commands can open ``/dev/stdin``.
+            return os.open(f"/proc/self/fd/{self.descriptors.input}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # no free descriptor at the moment
+            return -1
+
+    def end_input(self, readers: Callable[[], list[int]]) -> None:
+        """A run with that input has ended, and its write end is closed: discard what it has not read, for the next run.
+
+        If one of ``readers``, the processes of the run, or another descriptor of the shell still has it, no other run gets this pipe.
+        """
+        if self._closed or self._input_is_taken:
+            return
+        found = os.fstat(self.descriptors.input)
+        pipe = found.st_dev, found.st_ino
+        if count_open(pipe, [self.pid]) > 1 or count_open(pipe, readers()):
+            self._input_is_taken = True
+            return
+        try:
+            while os.read(self.descriptors.input, CHUNK_BYTES):
+                pass
+        except BlockingIOError:
+            self._input_is_taken = True  # a process that is hidden from the agent writes to it
 
     # reports ---------------------------------------------------------------------------------------------------
 

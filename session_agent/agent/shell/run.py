@@ -16,6 +16,7 @@ from session_agent.agent.output.pipes import PipeWriter
 from session_agent.agent.output.records import Record
 
 from .output import make_fifo, remove_fifo
+from .process import ShellProcess
 
 NEVER = float("inf")
 """A time that does not come."""
@@ -38,6 +39,8 @@ class Run:
     """When its start is reported, if it has not ended by then."""
     ends_at = NEVER
     """Its time limit."""
+    pipe_fd = -1
+    """The write end of its process's pipe, until the shell has opened that: a reader without a writer would get an end of file."""
     fifo = ""
     fifo_fd = -1
     """Keeps the named pipe open: the shell's open would otherwise wait for a writer."""
@@ -68,6 +71,17 @@ class Run:
         """Abort it, or remove it from the queue of its shell."""
         self._shell.cancel_run(self)
 
+    def begin_input(self, process: ShellProcess, uid: int | None, gid: int | None) -> bytes | None:
+        """The path of the standard input of this run in ``process``, None for ``/dev/null``. Raises ``spawn_failed``."""
+        if self.sink is None:
+            return None
+        if not self.fifo:
+            self.pipe_fd = process.open_input()
+            if self.pipe_fd >= 0:
+                return process.dialect.input
+            self.create_fifo(uid, gid)
+        return self.fifo.encode()
+
     def create_fifo(self, uid: int | None, gid: int | None) -> None:
         """Create the named pipe of the standard input. Raises ``spawn_failed``: without input the command would do something else."""
         path = make_fifo(uid, gid)
@@ -85,6 +99,10 @@ class Run:
 
     def input_opened(self) -> None:
         """The shell has opened the pipe: write the input that arrived before; closing the pipe is an end of file from now on."""
+        if self.sink is not None and self.pipe_fd >= 0:
+            descriptor, self.pipe_fd = self.pipe_fd, -1
+            self.sink.start(descriptor)
+            return
         if self.sink is None or self.fifo_fd < 0:
             return
         try:
@@ -105,7 +123,14 @@ class Run:
         """The run has ended: discard its input."""
         if self.sink is not None:
             self.sink.close()
+            self.withdraw_input()
             self._remove_fifo()
+
+    def withdraw_input(self) -> None:
+        """Close the write end of a pipe that no process has opened; it may begin again in another process."""
+        if self.pipe_fd >= 0:
+            os.close(self.pipe_fd)
+            self.pipe_fd = -1
 
     def _remove_fifo(self) -> None:
         if self.fifo_fd >= 0:

@@ -213,18 +213,17 @@ class Shell:
 
     def _begin(self, run: Run) -> None:
         process = self.process
-        if run.sink is not None and run.fifo_fd < 0:
-            try:
-                run.create_fifo(self.launch.uid, self.launch.gid)
-            except HoldfastError as error:
-                self._context.records.fail(run.record, error)
-                self._context.loop.call_soon(self._start_next)
-                return
+        try:
+            stdin = run.begin_input(process, self.launch.uid, self.launch.gid)
+        except HoldfastError as error:
+            self._context.records.fail(run.record, error)
+            self._context.loop.call_soon(self._start_next)
+            return
         self._enter(State.RUNNING)
         self._run = run
         tag = self._processes.begin(run, process.pid)
         run.began = self._context.loop.time()
-        run.number = process.begin(run.script, run.record, stdin=run.fifo.encode() or None, last_status=self.last_status, tag=tag)
+        run.number = process.begin(run.script, run.record, stdin=stdin, last_status=self.last_status, tag=tag)
         run.record.started = True
         if run.sink is not None:
             self._context.loop.call_soon(self.report_start, run)  # the client sends the input only after this report
@@ -335,6 +334,8 @@ class Shell:
         if self.process.terminal is not None:
             self.process.terminal.settle(keep_modes=run.exit_code <= 128 and not run.abort)
         run.close()
+        if run.sink is not None and self._state is not State.ENDED:
+            self.process.end_input(functools.partial(self._processes.marked, run, self.process.pid))
         now = self._context.loop.time()
         duration_s = now - run.began
         self._monitor.last_run_s = duration_s
@@ -464,6 +465,7 @@ class Shell:
         if run is not None and state is State.RUNNING and not process.has_begun:
             # Its control lines are still unread: it has not begun, and begins in the next process.
             self._run = None
+            run.withdraw_input()
             self._queue.appendleft(run)
             run = None
         if state is State.FINISHING and self._run is not None:  # its result is known, only its output was not complete

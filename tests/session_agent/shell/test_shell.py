@@ -435,7 +435,9 @@ async def test_a_run_whose_input_pipe_cannot_be_made_is_refused_and_the_shell_co
     """Otherwise it would read nothing and succeed: a wrong result without an error."""
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
-        await shell.run("X=1")
+        before = shell.begin("X=1; exec 3<&0", stdin="pipe")  # the shell keeps the pipe of its inputs: others need a named pipe
+        shell.handler.write(b"", True)
+        await shell.wait(before)
         with monkeypatch.context() as patch:
             patch.setattr(shell_run, "make_fifo", lambda uid, gid: None)
             first = shell.begin("cat | wc -c", command_id="a", stdin="pipe")
