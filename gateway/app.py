@@ -60,6 +60,7 @@ class Application:
     async def _run(self, app: Application) -> AsyncIterator[None]:
         gateway = self.gateway
         gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
+        gateway.background.start(gateway.feed.run(), "changes for streams of events")
         gateway.background.start(create.renew(gateway), "activity of the sandboxes in creation")
         yield
         await gateway.aclose()

@@ -23,6 +23,7 @@ from gateway.identity.principal import Identities
 from gateway.memory_reservation import MemoryReservations
 from gateway.metrics import Metrics
 from gateway.model.records import Cause, Entry, Record, SandboxSpec, Tombstone
+from gateway.placement.change_feed import ChangeFeed
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
@@ -64,6 +65,7 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.store = store
+        self.feed = ChangeFeed(store)
         self.runtime = runtime
         self.identities = identities
         self.secrets = secrets

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.faces.table import PUBLIC, Face, Row
 from gateway.identity.principal import Scope
 
-from . import commands, files, groups, images, ports, sandboxes, service, session, snapshots
+from . import commands, events, files, groups, images, ports, sandboxes, service, session, snapshots
 
 READ, CREATE, EXEC, FILES, IMAGES = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES
 
@@ -46,6 +46,7 @@ FACE = Face(
         Row("POST", "/images/tag", IMAGES, images.tag_image),
         Row("GET", "/images/archive", IMAGES, images.save_image),
         Row("DELETE", "/images/{name:path}", IMAGES, images.remove_image),
+        Row("GET", "/events", READ, events.follow),
         Row("GET", "/resources", READ, service.resources),
         Row("GET", "/doctor", READ, service.doctor),
         Row("GET", "/", PUBLIC, service.root),

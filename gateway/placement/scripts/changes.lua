@@ -5,7 +5,14 @@
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local latest = last[1] and last[1][1] or '0'
 if ARGV[1] == latest then return { latest, 1 } end
-if ARGV[1] == '' or ARGV[1] == '0' then return { latest, 0 } end
+if ARGV[1] == '' then return { latest, 0 } end
+if ARGV[1] == '0' then -- all there is happened since, unless the first of it was dropped
+  local all = redis.call('XRANGE', KEYS[1], '-', '+')
+  if #all >= 1000 then return { latest, 0 } end
+  local every = {}
+  for i = 1, #all do every[i] = all[i][2][2] end
+  return { latest, 1, unpack(every) }
+end
 local found = redis.call('XRANGE', KEYS[1], ARGV[1], '+')
 -- Where the position itself is gone, more may have been dropped, or it is of a history that was lost.
 if not found[1] or found[1][1] ~= ARGV[1] then return { latest, 0 } end

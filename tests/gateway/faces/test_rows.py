@@ -59,6 +59,7 @@ UNOWNED = {
     ("POST", "/images/tag"): "the runtime decides: tests of images",
     ("GET", "/images/archive"): "the runtime decides: tests of images",
     ("DELETE", "/images/{name:path}"): "the runtime decides: tests of images",
+    ("GET", "/events"): "streams the caller's own",
     ("GET", "/resources"): "is about the service",
     ("GET", "/doctor"): "is about the service",
 }

@@ -1,0 +1,79 @@
+"""``GET /events``: the events of the owner's sandboxes, server-sent.
+
+Owns their form on the wire (WHATWG HTML §9.2), the pulse that shows that the stream lives, and the end when the service stops: the client
+connects again with ``Last-Event-ID``, to any replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+import orjson
+from holdfast_wire.errors import HoldfastError
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from gateway.faces.table import parts
+from gateway.http.bounded_protocol import CONNECTION
+from gateway.http.request_fields import check_label
+from gateway.use_cases import events
+from gateway.use_cases.events import Events, Filter
+
+_PULSE_S: Final = 15.0
+_RETRY_MS: Final = 1000
+_MOST_SANDBOXES: Final = 1000
+_ID_CHARACTERS: Final = 4096
+
+
+async def follow(request: Request) -> Response:
+    """``GET /events?sandbox=&group=&label=k=v``; several of ``sandbox`` and ``label`` are possible."""
+    gateway, principal = parts(request)
+    query = request.query_params
+    last_id = request.headers.get("last-event-id") or query.get("last_event_id") or ""
+    sandboxes = query.getlist("sandbox")
+    if len(sandboxes) > _MOST_SANDBOXES or len(last_id) > _ID_CHARACTERS:
+        raise HoldfastError("invalid_argument", f"at most {_MOST_SANDBOXES} sandboxes, and an id of {_ID_CHARACTERS} characters")
+    wanted = Filter(frozenset(sandboxes), query.get("group") or "", [_label(text) for text in query.getlist("label")])
+    stream = events.follow(gateway, principal, wanted, last_id)
+    first = await anext(stream)
+    client = request.scope[CONNECTION]
+    client.at_shutdown(client.abort)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_written(first, stream), headers=headers, media_type="text/event-stream")
+
+
+async def _written(first: Events, stream: AsyncIterator[Events]) -> AsyncIterator[bytes]:
+    following: asyncio.Task[Events] | None = None
+    try:
+        yield b"retry: %d\n" % _RETRY_MS + _lines(first)
+        while True:
+            following = following or asyncio.ensure_future(anext(stream))
+            done, _ = await asyncio.wait((following,), timeout=_PULSE_S)
+            if not done:
+                yield b":\n\n"
+                continue
+            found, following = following.result(), None
+            yield _lines(found)
+    finally:
+        if following is not None:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+        await stream.aclose()  # type: ignore[attr-defined]
+
+
+def _lines(found: Events) -> bytes:
+    """The position is the id of the last event: what came before it is part of the same change of position."""
+    parts = [b"event: %s\ndata: %s\n" % (name.encode(), orjson.dumps(facts)) for name, facts in found.events]
+    parts = parts or [b"event: position\ndata: {}\n"]
+    return b"\n".join(parts) + b"id: %s\n\n" % found.position.encode()
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise HoldfastError("invalid_argument", "label must be name=value")
+    return check_label(name), value

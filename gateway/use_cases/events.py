@@ -1,0 +1,109 @@
+"""The events of an owner's sandboxes: what changed, as it happens or since a position.
+
+Owns which events a filter passes, their form, and how many streams one owner may have. They come from placement alone, so no command and
+no session waits for them. Called by faces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.identity.principal import Principal
+from gateway.model.records import Record, Tombstone
+from gateway.placement.change_feed import Batch
+from gateway.placement.keys import SHARDS
+
+from .service import Gateway
+
+STREAMS_PER_OWNER: Final = 1000
+_POSITION: Final = re.compile(r"[0-9]{1,16}(-[0-9]{1,16})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """All that is given has to match."""
+
+    sandboxes: frozenset[str] = frozenset()
+    group: str = ""
+    labels: Sequence[tuple[str, str]] = ()
+
+    def passes(self, entry: Record | Tombstone) -> bool:
+        """Whether an entry matches. The end of a sandbox passes every filter of labels and groups: its record has them no more."""
+        if self.sandboxes and entry.sandbox_id not in self.sandboxes:
+            return False
+        if isinstance(entry, Tombstone):
+            return True
+        spec = entry.spec
+        return self.group in ("", spec.group) and all(spec.labels.get(name) == value for name, value in self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Some events, ``name`` and facts of each, and the position after them."""
+
+    position: str
+    events: Sequence[tuple[str, dict[str, Any]]]
+
+
+def position_of(text: str) -> list[str] | None:
+    """The position that an event's id is; None if it is none, as after an upgrade."""
+    found = text.split(".")
+    return found if len(found) == SHARDS and all(_POSITION.fullmatch(one) for one in found) else None
+
+
+async def follow(gateway: Gateway, principal: Principal, wanted: Filter, last_id: str) -> AsyncIterator[Events]:
+    """The owner's events after the event ``last_id``, or from now on without one. The first item only has the position.
+
+    Every change comes at least once. What cannot be told apart from a loss is a ``gap``: then list the sandboxes again. Raises
+    ``session_limit``, and ``placement_unavailable`` before the first item.
+    """
+    if gateway.feed.of_owner(principal.owner) >= STREAMS_PER_OWNER:
+        raise HoldfastError("session_limit", f"this owner has {STREAMS_PER_OWNER} streams of events on this replica")
+    follower = gateway.feed.follow(principal.owner)
+    try:
+        cursor = position_of(last_id) if last_id else None
+        batch = await gateway.feed.since(principal.owner, cursor)
+        if last_id and cursor is None:
+            batch = Batch(batch.cursor, (), "the id of the last event is not one of this service")
+        yield _events(batch, wanted)
+        while True:
+            found = _events(await follower.next(), wanted)
+            if found.events:
+                yield found
+    finally:
+        gateway.feed.leave(follower)
+
+
+def _events(batch: Batch, wanted: Filter) -> Events:
+    found: list[tuple[str, dict[str, Any]]] = [("gap", {"message": batch.gap})] if batch.gap else []
+    found += [_event(entry) for entry in batch.entries if wanted.passes(entry)]
+    return Events(".".join(batch.cursor), found)
+
+
+def _event(entry: Record | Tombstone) -> tuple[str, dict[str, Any]]:
+    if isinstance(entry, Tombstone):
+        facts: dict[str, Any] = {"sandbox_id": entry.sandbox_id, "time": entry.ended_at}
+        cause = entry.cause
+        return "deleted", {**facts, "reason": cause.reason, "fault": cause.fault, "message": cause.message}
+    spec = entry.spec
+    cause_ = entry.cause or (entry.leaving.cause if entry.leaving else None)
+    facts = {
+        "sandbox_id": entry.sandbox_id,
+        "time": entry.ended_at or entry.ready_at or entry.created_at,
+        "image": spec.image,
+        "labels": spec.labels,
+        "group": spec.group or None,
+        "created_at": entry.created_at,
+        "ready_at": entry.ready_at,
+        "reason": cause_.reason if cause_ else None,
+        "fault": cause_.fault if cause_ else None,
+        "message": cause_.message if cause_ else None,
+    }
+    if entry.status == "ready":
+        return "leaving" if entry.leaving else "paused" if entry.paused else "ready", facts
+    return "created" if entry.status == "pending" else "failed", facts
