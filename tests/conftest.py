@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fuzz" if os.environ.get("HOLDFAST_FUZZ") else "suite")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # started in the background: children would inherit the ignored signal
+    if (3, 13) <= sys.version_info < (3, 13, 6) and config.option.tbstyle == "auto":
+        # the long form reads the arguments of failed coroutines, which ends the process there (CPython issue 125723)
+        config.option.tbstyle = "short"
     config.addinivalue_line("markers", "requires(*needs): what the test needs from the machine (tests.support.requires)")
     config.addinivalue_line("markers", "chaos: minutes of faults under load; left out of `make test`")
     config.addinivalue_line("markers", "docker: the differential suite, of an image that takes minutes to build (`make test-docker`)")
