@@ -36,6 +36,7 @@ SLOW = (
     "gateway/http/test_unauthenticated_all",
     "infra/test_acceptance",
     "infra/test_manifests",
+    "infra/test_sharing",
     "infra/test_smoke",
     "kubernetes/",
     "loadtest/test_runs",
