@@ -68,12 +68,19 @@ def test_two_hundred_megabytes_each_way_in_flat_memory(stack: Stack, rest: httpx
     assert peak.most - peak.before < GROWTH_BYTES
 
 
-def test_a_client_that_reads_slowly_stops_the_program(stack: Stack, rest: httpx.Client, place: str) -> None:
+def test_a_client_that_reads_slowly_stops_the_program(stack: Stack, rest: httpx.Client, sandbox: Sandbox, place: str) -> None:
     """Back-pressure: what the client does not read stays in the sandbox."""
+
+    def waits() -> bool:
+        """Whether the program has bytes that its kernel cannot pass on."""
+        rows = [line.split() for line in sandbox.exec(["cat", "/proc/net/tcp"]).stdout.splitlines()[1:]]
+        return any(row[1].endswith(f":{PORT:04X}") and row[3] == "01" and int(row[4].partition(":")[0], 16) > 0 for row in rows)
+
     with Peak(stack.pid("gateway")) as peak, rest.stream("GET", f"{place}/source?{SIZE_BYTES}") as answer:
         pieces = answer.iter_raw()
         next(pieces)
-        threading.Event().wait(3)  # the time in which all of it would come otherwise
+        for _ in range(3):  # it would have sent all of it by then
+            until(waits, deadline_s=60, what="the program to wait for the client")
     assert peak.most - peak.before < GROWTH_BYTES
 
 

@@ -18,6 +18,7 @@ from gateway.placement import keys
 from gateway.placement.change_feed import Batch, Follower
 from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served, serve
 from tests.support.requires import requires
+from tests.support.until import until_async
 
 pytestmark = requires("redis")
 
@@ -173,9 +174,11 @@ async def test_a_follower_that_does_not_read_gets_a_gap_and_no_more_memory() -> 
 async def test_followers_that_left_cost_nothing(served: Served) -> None:
     async with following(served), following(served, BOB):
         assert len(served.gateway.feed) == 2
-    async with asyncio.timeout(DEADLINE_S):
-        while len(served.gateway.feed):
-            await asyncio.sleep(0.01)
+
+    async def left() -> bool:
+        return not len(served.gateway.feed)
+
+    await until_async(left, deadline_s=DEADLINE_S, what="the streams to be left")
     assert served.gateway.feed._cursor is None
 
 
