@@ -349,6 +349,7 @@ class ListeningPort(NamedTuple):
     """A TCP port of a sandbox on which a program listens, as the sandbox reports it."""
 
     port: int
+    """Its number, 1 to 65535."""
     address: str
     """Where the program listens: ``127.0.0.1``, or ``0.0.0.0`` and ``::`` for all addresses of the sandbox."""
     uid: int
