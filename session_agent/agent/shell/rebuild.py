@@ -84,12 +84,9 @@ class Rebuilding:
         process.load(state)
 
     def fallback(self) -> SavedState | None:
-        """What to load after the process ended while it loaded: the same without functions, then nothing."""
+        """What to load after the process ended while it loaded: the same without traps, then without functions, then nothing."""
         state, self.loading = self.loading, None
-        if state is None or not state.functions:
-            return None
-        state.drop_functions()
-        return state
+        return state if state is not None and state.drop_code() else None
 
     def loaded(self, process: ShellProcess) -> bool:
         """The process has reported. Whether that is the end: if an entry broke the loading off, the rest is loaded without it."""

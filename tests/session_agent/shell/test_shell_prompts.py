@@ -89,3 +89,64 @@ async def test_an_sh_whose_rc_file_exits_is_lost_not_cancelled(tmp_path: Path) -
         shell = sandbox.shell(shell="sh", env={"ENV": str(tmp_path / "rc")})
         outcome = await shell.run("echo ran", timeout_s=20)
         assert outcome.result["error"]["code"] == "shell_lost", outcome
+
+
+TRAPS = tuple(
+    f"trap '{action}' {when}"
+    for action in ("sleep 0.1", "echo printed; echo printed >&2", "exec </dev/null", "exec 3</dev/null", "read x; cat")
+    for when in ("DEBUG", "ERR", "CHLD", "EXIT")
+)
+
+
+@pytest.mark.parametrize("setting", TRAPS)
+async def test_a_trap_cannot_touch_commands(setting: str) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell="bash", cwd="/usr")
+        await shell.run("KEPT=1")
+        await shell.run(setting, timeout_s=20)
+        for number in range(3):
+            outcome = await shell.run(f"echo {number}; pwd; echo $KEPT; (exit 4)", timeout_s=20)
+            lines = [line for line in outcome.stdout.split(b"\n") if line not in (b"", b"printed")]
+            assert (outcome.exit_code, lines) == (4, [b"%d" % number, b"/usr", b"1"]), (setting, number, outcome)
+            # One that sleeps before each control line may make the shell too slow for its time limits; that is reported.
+            assert "sleep" in setting or not outcome.result["shell"]["restarted"], (setting, number)
+
+
+@pytest.mark.parametrize("when", ["DEBUG", "ERR", "CHLD", "EXIT"])
+async def test_a_trap_that_ends_the_shell_loses_nothing_else(when: str) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell="bash", cwd="/usr")
+        await shell.run("KEPT=1; f() { :; }")
+        outcome = await shell.run(f"trap 'exit 9' {when}; set -T", timeout_s=20)
+        for number in range(3):
+            lost = outcome.result["shell"].get("lost", [])
+            assert lost in ([], [f"trap {when}"]), outcome
+            outcome = await shell.run(f"echo {number}; echo $KEPT; (exit 4)", timeout_s=20)
+            whole = (outcome.exit_code, outcome.stdout) == (4, b"%d\n1\n" % number)
+            assert whole or outcome.result["shell"]["restarted"], (when, number, outcome)
+            assert outcome.exit_code in (4, 9), (when, number, outcome)
+        assert (await shell.run("trap - DEBUG ERR CHLD EXIT; echo $KEPT; pwd", timeout_s=20)).exit_code in (0, 9)
+
+
+RC_FILES = ("seq 2000; echo printed >&2", "sleep 0.3", "exec 2>&-", "set -u", "trap cat EXIT")
+EATING = ("read x", "cat", "exec </dev/null", "PS1='$(cat)'; PS2='$(cat)'")
+"""These take from the standard input what makes an ``sh`` begin to read its commands."""
+
+
+@pytest.mark.parametrize("rc", RC_FILES + EATING)
+@pytest.mark.parametrize("kind", ["bash", "sh"])
+async def test_an_rc_file_fabricates_nothing(rc: str, kind: str, tmp_path: Path) -> None:
+    for name in ("rc", ".bashrc", ".profile", ".bash_profile"):
+        (tmp_path / name).write_text(rc + "\n")
+    env = {"ENV": str(tmp_path / "rc"), "BASH_ENV": str(tmp_path / "rc"), "HOME": str(tmp_path)}
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind, cwd="/usr", env=env)
+        for number in range(2):
+            outcome = await shell.run(f"echo {number}; pwd; (exit 4)", timeout_s=3)
+            if rc in EATING and kind == "sh":
+                result = outcome.result
+                ran = (outcome.exit_code, outcome.stdout) == (4, b"%d\n/usr\n" % number)
+                assert ran or "error" in result or result["timed_out"], (rc, number, outcome)
+                return
+            assert (outcome.exit_code, outcome.stdout) == (4, b"%d\n/usr\n" % number), (rc, number, outcome)
+            assert not outcome.result["shell"]["restarted"], (rc, number)

@@ -63,10 +63,12 @@ class SavedState:
         else:
             self.entries.pop(key, None)
 
-    def drop_functions(self) -> None:
-        """Remove all functions, one of which ends the shell."""
-        for name in list(self.functions):
-            self.drop(("function", name))
+    def drop_code(self) -> bool:
+        """Remove all traps, or if there are none all functions, one of which ends the shell. False if there is neither."""
+        keys = [key for key in self.entries if key[0] == "trap"] or [("function", name) for name in self.functions]
+        for key in keys:
+            self.drop(key)
+        return bool(keys)
 
     def to_map(self) -> dict[str, Any]:
         """Its serial form: maps, arrays, texts and bytes."""
