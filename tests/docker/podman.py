@@ -17,6 +17,7 @@ from tests.docker.image import Image
 from tests.docker.reference import CommandResult
 
 _PODMAN = ["podman", "--log-level", "error", "--storage-driver", "overlay", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
+_PODMAN += ["--storage-opt", "overlay.ignore_chown_errors=true"]  # the image has owners outside of a user's 65 536 ids
 _START_S = 600
 _loading = threading.Lock()
 _loaded = dict[str, str]()
