@@ -198,5 +198,7 @@ class AsyncInput(AsyncRunning):
     async def _write(self, data: bytes, eof: bool) -> None:
         if self._no_input:
             raise InputClosedError("input_closed", self._no_input, fault="caller")
-        if not await send(self._driver, self._call.sink, data, eof):
+        if not await send(self._driver, self._call.sink, data, eof, patience=self._patience):
+            if not self._call.done and self._patience is not None and self._patience.left_s() <= 0.0:
+                give_up(self._driver, self._call)
             raise self._call.error or InputClosedError("input_closed", "the command has ended and takes no input")

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from holdfast_wire.errors import ProtocolError
 
-from holdfast._async.patience import STALLS, answered
+from holdfast._async.patience import STALLS, AsyncPatience, answered
 from holdfast._requests import bounded
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import Cancelled
@@ -22,18 +22,28 @@ ENDLESS = frozenset({"tunnel", "connection", "listen", "watch"})
 """Kinds of channels on which it is normal that nothing comes for long."""
 
 
-async def send(driver: SessionDriver, sink: Sink, data: bytes | memoryview, eof: bool = False, times: int | None = None) -> bool:
+async def send(
+    driver: SessionDriver,
+    sink: Sink,
+    data: bytes | memoryview,
+    eof: bool = False,
+    times: int | None = None,
+    patience: AsyncPatience | None = None,
+) -> bool:
     """Send ``data``, and with ``eof`` the end of the input.
 
     Waits while the other side does not accept it, with ``times`` at most that many times ``request_timeout_s``. Returns False if the
-    channel has ended.
+    channel has ended, or ``patience`` is over.
     """
     left = memoryview(data)
     while (sent := driver.perform(sink.write, left, eof)) >= 0:
         left = left[sent:]
         if not left:
             return True
-        if times is None:
+        if patience is not None:
+            if not await patience.wait(sink.space):
+                return False
+        elif times is None:
             await sink.space.wait()
         else:
             await answered(driver, sink.space, "the bytes that were sent", times)

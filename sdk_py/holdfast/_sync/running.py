@@ -199,5 +199,7 @@ class Input(Running):
     def _write(self, data: bytes, eof: bool) -> None:
         if self._no_input:
             raise InputClosedError("input_closed", self._no_input, fault="caller")
-        if not send(self._driver, self._call.sink, data, eof):
+        if not send(self._driver, self._call.sink, data, eof, patience=self._patience):
+            if not self._call.done and self._patience is not None and self._patience.left_s() <= 0.0:
+                give_up(self._driver, self._call)
             raise self._call.error or InputClosedError("input_closed", "the command has ended and takes no input")
