@@ -111,7 +111,8 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
             for name in [name for name in steps if name in wanted]:
                 take(await steps[name]())
             if "P18" in wanted:
-                take(await branches.p18())
+                for figure in await branches.p18():
+                    take(figure)
                 print(await branches.table(client, stack.data))
             if "PC" in wanted:
                 take(await asyncio.to_thread(command_line.pc, environment))
@@ -142,7 +143,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
 
 
 def _asked(figure: figures.Figure) -> str:
-    """The name that selects a figure: P1, P3, P7, P11 and P13 are several figures."""
+    """The name that selects a figure: P1, P3, P7, P11, P13 and P18 are several figures."""
     name = figure.id.upper()
     return name if name in _ALL else name[:-1]
 

@@ -1,6 +1,7 @@
-"""P18: branches of a sandbox with a repository and a living shell beside creates of its image; and what a copy costs by its size.
+"""P18: branches and resets of a sandbox with a repository and a living shell beside creates of its image; what a copy costs by its size.
 
-Owns both measurements. The table takes each size and method in turn, beside ``cp -a`` and ``tar`` of as many files on the same file system.
+Owns these measurements. The table takes each size and method in turn, beside ``cp -a`` and ``tar`` of as many files on the same file
+system.
 """
 
 from __future__ import annotations
@@ -21,24 +22,26 @@ from tests.bench.figures import Figure, at_most, quartiles
 
 _COUNT = 64
 _ROUNDS = 5
+_RESETS = 25
 _SIZES_MIB = (1, 16, 100)
 _REPOSITORY = (
     "mkdir -p /work && cd /work && git init -q . && git config user.email a@b && git config user.name a && "
     "for i in $(seq 300); do mkdir -p d$((i % 20)) && seq $i > d$((i % 20))/f$i; done && git add . && git commit -qm first"
 )
+_CHANGE = "cp -a /work /other 2>/dev/null || { mkdir /other && seq 9999 > /other/file; }"
 
 
-async def p18() -> Figure:
-    """On a service of its own without spares, so that the creates are cold as branches are."""
+async def p18() -> list[Figure]:
+    """On a service of its own without spares, so that the creates are cold as branches and resets are."""
     with (
         tempfile.TemporaryDirectory(prefix="hf-bench-branches-") as folder,
         running_stack(Path(folder), {"HOLDFAST_NODE_SPARES": "0"}) as stack,
     ):
         async with AsyncSandboxClient(stack.url, stack.key) as client:
-            return await _p18(client)
+            return [await _branches(client), *await _resets(client)]
 
 
-async def _p18(client: AsyncSandboxClient) -> Figure:
+async def _branches(client: AsyncSandboxClient) -> Figure:
     branched: list[float] = []
     created: list[float] = []
     async with await client.create_sandbox("host", cpu="2", memory="256Mi") as parent:
@@ -56,6 +59,31 @@ async def _p18(client: AsyncSandboxClient) -> Figure:
     )
     value, floor = statistics.median(branched), statistics.median(created)
     return at_most("P18", f"{_COUNT} branches, all ready", value, "s", floor, 2, 1.2, how, quartiles(branched))
+
+
+async def _resets(client: AsyncSandboxClient) -> list[Figure]:
+    """P18r: back to the image. P18s: back to a snapshot of the repository. The floor of each is a create of the same image, in turn."""
+    found = []
+    async with await client.create_sandbox("host", cpu="2", memory="256Mi") as sandbox:
+        assert (await (await sandbox.shell("agent")).run(_REPOSITORY)).exit_code == 0
+        snapshot = (await sandbox.snapshot()).name
+        for number, image, what in (("P18r", "host", "the image"), ("P18s", snapshot, "a snapshot")):
+            reset, created = [], []
+            for _ in range(_RESETS):
+                began = time.perf_counter()
+                other = await client.create_sandbox(image, cpu="2", memory="256Mi")
+                created.append(time.perf_counter() - began)
+                await other.delete()
+                assert (await (await sandbox.shell("agent")).run(_CHANGE)).exit_code == 0
+                began = time.perf_counter()
+                await sandbox.reset(to=image)
+                reset.append(time.perf_counter() - began)
+            assert (await sandbox.exec("test ! -e /other")).exit_code == 0
+            how = f"median of {_RESETS}; floor: a cold create of the same image, in turn; a repository of 300 files is discarded"
+            value, floor = statistics.median(reset) * 1e3, statistics.median(created) * 1e3
+            found.append(at_most(number, f"reset to {what}", value, "ms", floor, 2, None, how, quartiles(reset, 1e3)))
+    await client.images.remove(snapshot)
+    return found
 
 
 async def _cold(client: AsyncSandboxClient) -> float:
