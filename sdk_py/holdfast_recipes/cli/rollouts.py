@@ -22,10 +22,11 @@ from holdfast_recipes.pipeline import files
 from holdfast_recipes.pipeline.annotate import Estimate, LlmRetrospective, ValueEstimator, first_user_text
 from holdfast_recipes.pipeline.annotate import annotate as annotated
 from holdfast_recipes.pipeline.baselines import BASELINES
+from holdfast_recipes.pipeline.branching import grown
 from holdfast_recipes.pipeline.collect import Collected
 from holdfast_recipes.pipeline.collect import collect as collected
 from holdfast_recipes.pipeline.errors import SettingError
-from holdfast_recipes.pipeline.estimators import Milestones, MonteCarlo, repair_milestones
+from holdfast_recipes.pipeline.estimators import BranchedMonteCarlo, Milestones, MonteCarlo, repair_milestones
 from holdfast_recipes.pipeline.images import Images
 from holdfast_recipes.pipeline.playing import collected as rollouts_of
 from holdfast_recipes.pipeline.playing import continued
@@ -45,7 +46,7 @@ from holdfast_recipes.pipeline.service import (
 from holdfast_recipes.policy.openai_chat import OpenAIChat
 from holdfast_recipes.swe.sources import READERS, SweTask
 
-ESTIMATORS = ("llm", "milestones", "monte-carlo")
+ESTIMATORS = ("llm", "milestones", "monte-carlo", "branched-monte-carlo")
 
 
 def add_collect(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +121,7 @@ def add_annotate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder, or a file of trajectories")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="trajectories with values; what is there already is kept")
     parser.add_argument("--estimator", choices=ESTIMATORS, default="llm", help="(%(default)s)")
-    parser.add_argument("--tasks", type=Path, metavar="FILE", help="the tasks: for issue texts, and needed by milestones and monte-carlo")
+    parser.add_argument("--tasks", type=Path, metavar="FILE", help="the tasks: for issue texts, and needed by all estimators but llm")
     parser.add_argument("--source", choices=[*READERS, "mutation"], help="of the tasks' rows")
     parser.add_argument("--tries", type=int, default=3, metavar="N", help="answers that a model may give for a run (%(default)s)")
     parser.add_argument("--interpolation", choices=("linear", "previous"), default="linear", help="between annotated steps (%(default)s)")
@@ -185,14 +186,14 @@ def _fresh(path: Path, ids: set[str]) -> Iterator[Trajectory]:
 async def _estimator(arguments: argparse.Namespace, tasks: Mapping[str, SweTask], stack: contextlib.AsyncExitStack) -> ValueEstimator:
     if arguments.estimator == "milestones":
         return Milestones(lambda run: repair_milestones(diffs.touched(_task(tasks, run).gold_patch)))
-    if arguments.estimator == "monte-carlo":
+    if arguments.estimator in ("monte-carlo", "branched-monte-carlo"):
         assert arguments.tasks is not None
         open_service = await stack.enter_async_context(service(arguments, "monte-carlo", arguments.tasks))
         settings = replace(open_service.settings, conversation=lambda: open_service.talk(next(iter(tasks.values()))))
-        go_on = continued(open_service.jobs, tasks, settings)
-        return MonteCarlo(
-            go_on, arguments.k, stride=arguments.stride, concurrency=arguments.concurrency, interpolation=arguments.interpolation
-        )
+        more = {"stride": arguments.stride, "concurrency": arguments.concurrency, "interpolation": arguments.interpolation}
+        if arguments.estimator == "monte-carlo":
+            return MonteCarlo(continued(open_service.jobs, tasks, settings), arguments.k, **more)
+        return BranchedMonteCarlo(grown(open_service.jobs, tasks, settings), arguments.k, **more)
     return _Teachers(arguments, tasks, stack)
 
 

@@ -130,10 +130,13 @@ class Teacher:
         return state.right
 
     def play(self, bug: Bug, seed: int) -> Episode:
-        draw = random.Random(f"teacher-{seed}")  # noqa: S311
-        twin = Twin(bug, self.world, self.most_steps)
-        untried = [each for each in self.world.candidates[bug.seen] if each != self.world.right[bug.seen]]
-        state = self.start(bug)
+        return self.play_on(Twin(bug, self.world, self.most_steps), self.start(bug), (), random.Random(f"teacher-{seed}"))  # noqa: S311
+
+    def play_on(self, twin: Twin, state: State, tried: Collection[int], draw: random.Random) -> Episode:
+        """Play a twin to its end from its state. ``tried`` are the wrong candidates that were edited before. The episode begins here."""
+        bug = twin.bug
+        wrong = [each for each in self.world.candidates[bug.seen] if each != self.world.right[bug.seen]]
+        untried = [each for each in wrong if state.known or each not in tried]
         states, moves, steps = [state], [], []
         while not twin.ended:
             move = self.draw(state, draw)

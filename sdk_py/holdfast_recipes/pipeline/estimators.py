@@ -1,16 +1,19 @@
 """Values without a model's opinion: rules about milestones, and the success of continuations (C4.6).
 
-Owns ``Milestones`` and ``MonteCarlo``, both of states *before* turns with the final state's value last. How a run is continued from a
-state is given (``replay`` does it in fresh sandboxes); the interface they share with the model's annotation is in ``annotate``.
+Owns ``Milestones``, ``MonteCarlo`` and ``BranchedMonteCarlo``, all of states *before* turns with the final state's value last. How a run
+is continued from a state is given: ``playing`` repeats its commands in fresh sandboxes, ``branching`` branches one sandbox at each state.
+The interface they share with the model's annotation is in ``annotate``.
 """
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from holdfast_recipes.core.trajectory import Trajectory, Turn
 from holdfast_recipes.core.values import Interpolation, interpolate, monte_carlo
@@ -79,34 +82,60 @@ def repair_milestones(paths: Sequence[str]) -> list[Milestone]:
 _EDIT = re.compile(r"\bsed -i|\bstr_replace\b|\binsert\b|\bgit apply\b|\bpatch -|\bwrite_text\b|\btee ")
 _TESTS = ("pytest", "unittest", "tox", "nox", "make test", "npm test", "go test", "cargo test")
 
+Outcomes = dict[int, list[bool]]
+"""By state: whether each continuation that was played to its end resolved the task."""
+
 Continue = Callable[[Trajectory, int, int], Awaitable[bool | None]]
 """Continue a run from the state before turn ``state`` with a seed: whether it resolves the task; None where infrastructure failed or the
 state could not be reached again."""
 
 
-class MonteCarlo:
-    """The share of ``k`` continuations from a state that resolve the task. The final state's value is the run's own outcome.
+class _Shares(abc.ABC):
+    """The share of up to ``k`` continuations from a state that resolve the task. The final state's value is the run's own outcome.
 
-    ``stride`` estimates every so many states and interpolates between; at most ``concurrency`` continuations run at once. A continuation
-    that infrastructure spoiled counts for nothing; a state without any other has no value of its own.
+    ``stride`` estimates every so many states and interpolates between. A continuation that infrastructure spoiled counts for nothing; a
+    state without any other has no value of its own.
     """
 
-    name = "monte_carlo"
     value_of: Literal["before"] = "before"
     prompts: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(
-        self, continue_run: Continue, k: int = 8, *, stride: int = 1, concurrency: int = 8, interpolation: Interpolation = "linear"
-    ) -> None:
+    def __init__(self, k: int, stride: int, concurrency: int, interpolation: Interpolation) -> None:
         if min(k, stride, concurrency) < 1:
             raise ValueError(f"k, stride and concurrency must be at least 1: k={k}, stride={stride}, concurrency={concurrency}")
-        self._continue, self._k, self._stride, self._interpolation = continue_run, k, stride, interpolation
+        self._k, self._stride, self._interpolation = k, stride, interpolation
         self._room = asyncio.Semaphore(concurrency)
 
     async def estimate(self, trajectory: Trajectory) -> Estimate:
         turns = len(turns_with_results(trajectory))
-        states = range(0, turns, self._stride)
-        outcomes: dict[int, list[bool]] = {state: [] for state in states}
+        outcomes = await self._play(trajectory, range(0, turns, self._stride))
+        known = {state: found for state, found in outcomes.items() if found}
+        points = dict(zip(known, monte_carlo(list(known.values())), strict=True)) | {turns: float(trajectory.resolved)}
+        lost = self._k * len(outcomes) - sum(map(len, outcomes.values()))
+        if len(points) < 2:
+            return Estimate(reason="no_continuations", passing=True, tries=lost)
+        return Estimate(
+            tuple(interpolate(points, turns + 1, self._interpolation)), tries=self._k * len(outcomes), refused=("infrastructure",) * lost
+        )
+
+    @abc.abstractmethod
+    async def _play(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
+        """The outcomes of up to ``k`` continuations from each state."""
+
+
+class MonteCarlo(_Shares):
+    """From each state ``k`` continuations that each repeat the turns before it; at most ``concurrency`` of them run at once."""
+
+    name = "monte_carlo"
+
+    def __init__(
+        self, continue_run: Continue, k: int = 8, *, stride: int = 1, concurrency: int = 8, interpolation: Interpolation = "linear"
+    ) -> None:
+        super().__init__(k, stride, concurrency, interpolation)
+        self._continue = continue_run
+
+    async def _play(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
+        outcomes: Outcomes = {state: [] for state in states}
 
         async def one(state: int, number: int) -> None:
             async with self._room:
@@ -118,11 +147,77 @@ class MonteCarlo:
             for state in states:
                 for number in range(self._k):
                     group.create_task(one(state, number), name=f"monte-carlo-{state}-{number}")
-        known = {state: found for state, found in outcomes.items() if found}
-        points = dict(zip(known, monte_carlo(list(known.values())), strict=True)) | {turns: float(trajectory.resolved)}
-        lost = self._k * len(outcomes) - sum(map(len, outcomes.values()))
-        if len(points) < 2:
-            return Estimate(reason="no_continuations", passing=True, tries=lost)
-        return Estimate(
-            tuple(interpolate(points, turns + 1, self._interpolation)), tries=self._k * len(outcomes), refused=("infrastructure",) * lost
-        )
+        return outcomes
+
+
+class Trunk(Protocol):
+    """One sandbox in which a run is repeated once, turn by turn, for all of its states."""
+
+    async def advance(self, state: int) -> bool:
+        """Repeat the turns up to ``state``, which never decreases. False if it could not be reached: no later one can then."""
+        ...
+
+    async def branch(self, state: int, numbers: Sequence[int]) -> Sequence[Coroutine[Any, Any, bool | None]]:
+        """Branch at ``state``, which was reached: a continuation for each number, as of ``Continue``; none where it cannot be branched."""
+        ...
+
+
+class BranchedMonteCarlo(_Shares):
+    """Each run's turns are repeated once, in one sandbox, which is branched at each state for the ``k`` continuations from it.
+
+    States are reached one after the other, while the continuations of earlier ones still run. At most ``concurrency`` branches exist at
+    once, and beside them one sandbox for each run that is being estimated.
+    """
+
+    name = "branched_monte_carlo"
+
+    def __init__(
+        self,
+        grow: Callable[[Trajectory], AbstractAsyncContextManager[Trunk]],
+        k: int = 8,
+        *,
+        stride: int = 1,
+        concurrency: int = 8,
+        interpolation: Interpolation = "linear",
+    ) -> None:
+        super().__init__(k, stride, concurrency, interpolation)
+        self._grow = grow
+
+    async def _play(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
+        outcomes: Outcomes = {state: [] for state in states}
+
+        async def one(state: int, continuation: Coroutine[Any, Any, bool | None]) -> None:
+            if (resolved := await continuation) is not None:
+                outcomes[state].append(resolved)
+
+        async with self._grow(trajectory) as trunk, asyncio.TaskGroup() as group:
+            for state in states:
+                if not await trunk.advance(state):
+                    break
+                left = list(range(self._k))
+                while left:
+                    numbers = await self._reserve(left)
+                    try:
+                        continuations = await trunk.branch(state, numbers)
+                    except BaseException:
+                        self._release(len(numbers))
+                        raise
+                    self._release(len(numbers) - len(continuations))
+                    for number, continuation in enumerate(continuations):
+                        task = group.create_task(one(state, continuation), name=f"monte-carlo-{state}-{number}")
+                        task.add_done_callback(lambda _: self._room.release())
+        return outcomes
+
+    async def _reserve(self, left: list[int]) -> list[int]:
+        """Remove as many numbers as there is room for, at least one. It waits only for the first, since two runs that wait for more, each
+        with some, would wait for ever."""
+        await self._room.acquire()
+        numbers = [left.pop(0)]
+        while left and not self._room.locked():
+            await self._room.acquire()
+            numbers.append(left.pop(0))
+        return numbers
+
+    def _release(self, places: int) -> None:
+        for _ in range(places):
+            self._room.release()

@@ -159,10 +159,10 @@ def continued(jobs: Jobs, tasks: Mapping[str, SweTask], settings: Settings, dive
 
     async def go_on(run: Trajectory, state: int, number: int) -> bool | None:
         own = replace(settings, counts=Counts(), conversation=lambda: Replay(settings.conversation(), run, state))
-        seed = ((run.seed or 0) * 1_000_003 + state * 1_009 + number + 1) % 2**31
+        seed = continuation_seed(run, state, number)
         played = await play(jobs(tasks[run.task_id]), own, seed=seed, trajectory_id=f"{run.trajectory_id}@{state}.{number}")
         kind = trial_of(played)
-        if kind.counts and not _same(turns_with_results(run)[:state], played.turns[:state]):
+        if kind.counts and not same(turns_with_results(run)[:state], played.turns[:state]):
             if diverged is not None:
                 diverged[run.task_id] += 1
             return None
@@ -171,7 +171,12 @@ def continued(jobs: Jobs, tasks: Mapping[str, SweTask], settings: Settings, dive
     return go_on
 
 
-def _same(recorded: Sequence[Any], replayed: Sequence[Any]) -> bool:
+def continuation_seed(run: Trajectory, state: int, number: int) -> int:
+    """The seed of one continuation, the same however the state is reached."""
+    return ((run.seed or 0) * 1_000_003 + state * 1_009 + number + 1) % 2**31
+
+
+def same(recorded: Sequence[Any], replayed: Sequence[Any]) -> bool:
     """Whether the calls of two runs ended alike. Exit codes that were not recorded fit any."""
     if len(recorded) != len(replayed):
         return False

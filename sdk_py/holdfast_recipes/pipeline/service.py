@@ -42,7 +42,6 @@ from .curate import tokenizer
 from .errors import SettingError
 from .files import Journal
 from .images import Pull
-from .playing import Jobs
 
 GROUP_TTL_S = 120.0
 OWN = ("mini", "editor")
@@ -121,7 +120,7 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
 class Service:
     """An open service with a group for the run. ``talk`` makes a task's conversation; ``pull`` fetches images it does not have."""
 
-    jobs: Jobs
+    jobs: Callable[[SweTask], SweJob]
     settings: Settings
     talk: Callable[[SweTask], Conversation[Any]]
     pull: Pull

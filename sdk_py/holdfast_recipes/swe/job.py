@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from holdfast import AsyncGroup, AsyncSandbox, AsyncSandboxClient, CommandResult
+from holdfast import AsyncGroup, AsyncSandbox, AsyncSandboxClient, CommandResult, UnsupportedError
 
 from holdfast_recipes.core.scored import Blame
 from holdfast_recipes.harness.editor import EditorToolset
@@ -103,6 +103,17 @@ class SweJob:
 
     async def open(self, sandbox: Machine, *, oom_ends: bool) -> Toolset:
         self._trees[sandbox.id] = await workspace.start(sandbox, self.task, self._archives)
+        return self._tools(sandbox, oom_ends=oom_ends)
+
+    def open_branch(self, sandbox: Machine, parent: Machine) -> Toolset:
+        """The tools in a branch of a sandbox that ``open`` has prepared. Raises UnsupportedError for the editor harness, whose running
+        command and history of edits do not continue in a branch."""
+        if self._style.harness == "editor":
+            raise UnsupportedError("unsupported", "the editor harness cannot continue in a branch", hint="use the harness mini")
+        self._trees[sandbox.id] = self._trees[parent.id]
+        return self._tools(sandbox, oom_ends=False)
+
+    def _tools(self, sandbox: Machine, *, oom_ends: bool) -> Toolset:
         env = workspace.environment(self.task)
         if self._style.harness == "editor":
             return EditorToolset(cast(AsyncSandbox, sandbox), self.task.workdir, oom_ends=oom_ends)

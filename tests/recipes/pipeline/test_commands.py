@@ -129,7 +129,8 @@ def test_annotated_by_the_model_that_made_the_runs(tasks: Path, tmp_path: Path, 
         assert run_json("annotate", tmp_path / "run", "--out", tmp_path / "w.jsonl", *policy)["counts"] == {"annotated": 2}
 
 
-def test_monte_carlo_by_replay_in_fresh_sandboxes(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:
+@pytest.mark.parametrize("estimator", ["monte-carlo", "branched-monte-carlo"])
+def test_monte_carlo_in_sandboxes(tasks: Path, tmp_path: Path, run_json: RunJson, estimator: str) -> None:
     """The policy repairs the bug in its second turn, unless the run it continues has passed that turn already."""
 
     def late(body: dict[str, Any]) -> dict[str, Any] | str:
@@ -145,7 +146,7 @@ def test_monte_carlo_by_replay_in_fresh_sandboxes(tasks: Path, tmp_path: Path, r
     with endpoint(failing) as served:
         run_json("collect", tasks, "--out", tmp_path / "run", "--policy", served.url, "--model", "m", "--rollouts", 1, "--most", 1, *SMALL)
     with endpoint(late) as served:
-        how = ("--estimator", "monte-carlo", "--k", 2, "--tasks", tasks, *SMALL[:-1])
+        how = ("--estimator", estimator, "--k", 2, "--tasks", tasks, *SMALL[:-1])
         counts = run_json("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", "--policy", served.url, "--model", "m", *how)
     assert counts["counts"] == {"annotated": 1}
     run = next(files.trajectories(tmp_path / "v.jsonl"))
