@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.gateway.checked import Checked
+from tests.gateway.event_stream import Event, Stream
 from tests.support.requires import requires
 from tests.support.stack import Stack, running_stack
 from tests.support.until import until_async
@@ -49,6 +50,45 @@ async def _sh(call: Checked, where: str, script: str) -> str:
 
 async def _ids(call: Checked) -> set[str]:
     return {one["sandbox_id"] for one in (await call("GET", "/sandboxes")).json()["sandboxes"]}
+
+
+async def test_events_of_pauses_and_branches(call: Checked, stack: Stack) -> None:
+    """A reader of the events alone follows each change, and the way from a branch to its parent and turn."""
+    where = await _create(call, labels={"a": "b"}, group="g")
+    parent = where.rpartition("/")[2]
+    headers = {"X-API-Key": stack.key}
+    async with (
+        httpx.AsyncClient(base_url=stack.url, headers=headers, timeout=120) as client,
+        client.stream("GET", "/events", params={"group": "g"}) as answer,
+    ):
+        stream = Stream(answer)
+        assert (await stream.next()).name == "position"
+
+        async def until(name: str, sandbox_id: str) -> Event:
+            """The next such event; changes close together come as the last of them, and a change may come twice."""
+            while True:
+                event = await stream.next()
+                if (event.name, event.facts["sandbox_id"]) == (name, sandbox_id):
+                    return event
+
+        for to_disk, kind in ((False, "memory"), (True, "disk")):
+            assert (await call("POST", f"{where}/pause", json={"to_disk": to_disk})).status_code == 200
+            paused = await until("paused", parent)
+            assert (paused.facts["paused"], paused.facts["parent"], paused.facts["turn"]) == (kind, None, None)
+            assert (await call("POST", f"{where}/resume", json={})).status_code == 200
+            assert (await until("ready", parent)).facts["paused"] is None
+        made = await call("POST", f"{where}/branch", json={"count": 1, "turn": 7, "sandbox_ids": ["b1"]})
+        assert made.status_code == 201, made.text
+        ready = (await until("ready", "b1")).facts
+        assert (ready["parent"], ready["turn"], ready["labels"], ready["group"]) == (parent, 7, {"a": "b"}, "g")
+        again = await call("POST", "/sandboxes/b1/branch", json={"count": 1, "sandbox_ids": ["b2"]})
+        assert again.status_code == 201, again.text
+        second = (await until("ready", "b2")).facts
+        assert (second["parent"], second["turn"]) == ("b1", None)
+        await call("DELETE", where)
+        assert (await until("deleted", parent)).facts["reason"] == "deleted"
+        await call("DELETE", "/sandboxes/b1")
+        await until("deleted", "b1")
 
 
 async def test_branches_count_for_the_quota_and_none_is_left_if_one_is_refused(call: Checked) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +13,12 @@ import pytest
 from gateway.model.records import Cause, SandboxSpec
 from gateway.placement import keys
 from gateway.placement.change_feed import Batch, Follower
+from tests.gateway.event_stream import Stream
 from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served, serve
 from tests.support.requires import requires
 from tests.support.until import until_async
 
 pytestmark = requires("redis")
-
-
-@dataclass(frozen=True)
-class Event:
-    name: str
-    facts: dict[str, Any]
-    id: str
-
-
-class Stream:
-    """Reads the events of one answer."""
-
-    def __init__(self, answer: httpx.Response) -> None:
-        self._lines = answer.aiter_lines()
-        self.last_id = ""
-
-    async def next(self) -> Event:
-        fields: dict[str, str] = {}
-        async with asyncio.timeout(DEADLINE_S):
-            async for line in self._lines:
-                if line and not line.startswith(":"):
-                    name, _, value = line.partition(": ")
-                    fields[name] = value
-                elif "data" in fields:
-                    self.last_id = fields.get("id", self.last_id)
-                    return Event(fields["event"], json.loads(fields["data"]), fields.get("id", ""))
-        raise AssertionError("the stream has ended")
 
 
 @contextlib.asynccontextmanager
