@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from holdfast import ConflictError, HoldfastError, ImageInfo, NotFoundError, SandboxClient
@@ -48,6 +47,8 @@ def save(arguments: Arguments) -> None:
         raise UsageError(
             "an archive is not written to a terminal", hint="write -o FILE, or send it on: holdfast image save NAME | docker load"
         )
+    import tempfile  # takes longer than the rest of a short command
+
     target = None if arguments.output is None else Path(arguments.output)
     with tempfile.TemporaryDirectory(prefix=".holdfast-", dir=target.parent if target else None) as folder, SandboxClient() as client:
         archive = Path(folder) / "image.tar"
