@@ -21,6 +21,8 @@ from gateway.placement.keys import SHARDS
 from .service import Gateway
 
 STREAMS_PER_OWNER: Final = 1000
+MOST_SINCE_S: Final = 3600.0
+"""What ended longer ago may have no record any more (``tombstone_ttl_s``)."""
 _POSITION: Final = re.compile(r"[0-9]{1,16}(-[0-9]{1,16})?")
 
 
@@ -56,17 +58,21 @@ def position_of(text: str) -> list[str] | None:
     return found if len(found) == SHARDS and all(_POSITION.fullmatch(one) for one in found) else None
 
 
-async def follow(gateway: Gateway, principal: Principal, wanted: Filter, last_id: str) -> AsyncIterator[Events]:
-    """The owner's events after the event ``last_id``, or from now on without one. The first item only has the position.
+async def follow(
+    gateway: Gateway, principal: Principal, wanted: Filter, last_id: str, since_s: float | None = None
+) -> AsyncIterator[Events]:
+    """The owner's events after the event ``last_id``; without one, those of the last ``since_s`` seconds, else from now on.
 
-    Every change comes at least once. What cannot be told apart from a loss is a ``gap``: then list the sandboxes again. Raises
-    ``session_limit``, and ``placement_unavailable`` before the first item.
+    The first item has the position, and the events before it. Every change comes at least once. What cannot be told apart from a loss is a
+    ``gap``: then list the sandboxes again. Raises ``session_limit``, and ``placement_unavailable`` before the first item.
     """
     if gateway.feed.of_owner(principal.owner) >= STREAMS_PER_OWNER:
         raise HoldfastError("session_limit", f"this owner has {STREAMS_PER_OWNER} streams of events on this replica")
     follower = gateway.feed.follow(principal.owner)
     try:
         cursor = position_of(last_id) if last_id else None
+        if not last_id and since_s is not None:
+            cursor = [f"@{round(since_s * 1000)}"] * SHARDS
         batch = await gateway.feed.since(principal.owner, cursor)
         if last_id and cursor is None:
             batch = Batch(batch.cursor, (), "the id of the last event is not one of this service")
@@ -81,7 +87,7 @@ async def follow(gateway: Gateway, principal: Principal, wanted: Filter, last_id
 
 def _events(batch: Batch, wanted: Filter) -> Events:
     found: list[tuple[str, dict[str, Any]]] = [("gap", {"message": batch.gap})] if batch.gap else []
-    found += [_event(entry) for entry in batch.entries if wanted.passes(entry)]
+    found += sorted((_event(entry) for entry in batch.entries if wanted.passes(entry)), key=lambda event: float(event[1]["time"]))
     return Events(".".join(batch.cursor), found)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
+    from holdfast._async.events import AsyncEvents
     from holdfast._async.files import AsyncFiles
     from holdfast._async.group import AsyncGroup
     from holdfast._async.images import AsyncImages
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         SandboxNotFoundError, SandboxNotReadyError, ServiceError, ServiceUnavailableError, SessionFencedError, SessionLostError,
         ShellLostError, SpawnError, UnsupportedError, UserNotFoundError, WaitTimeoutError, WorkingDirectoryError,
     )  # fmt: skip
+    from holdfast._event_results import EventGap, SandboxEvent
     from holdfast._file_results import FileEntry, FileEvent, FileMatch, PatchResult, TransferResult
     from holdfast._requests import ClusterOptions
     from holdfast._results import (  # isort: skip
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         SandboxInfo, StreamCount,
     )  # fmt: skip
     from holdfast._sync.client import SandboxClient
+    from holdfast._sync.events import Events
     from holdfast._sync.files import Files
     from holdfast._sync.group import Group
     from holdfast._sync.images import Images
@@ -53,16 +56,17 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches", "AsyncCommandStream",
-    "AsyncConnection", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncListener", "AsyncProcess", "AsyncSandbox",
+    "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncListener", "AsyncProcess", "AsyncSandbox",
     "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches",
     "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError",
-    "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "Connection", "FileEntry", "FileEvent", "FileMatch",
+    "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "Connection", "EventGap", "Events", "FileEntry",
+    "FileEvent", "FileMatch",
     "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
     "InputClosedError", "InvalidArgumentError", "InvalidPathError", "Listener", "ListeningPort", "Lost", "NoSpaceError",
     "NotFoundError", "OutcomeUnknownError", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
     "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
     "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox",
-    "SandboxClient", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
+    "SandboxClient", "SandboxEvent", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
     "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount",
     "Terminal", "TransferResult", "Tunnel", "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch",
     "WorkingDirectoryError",
@@ -73,6 +77,7 @@ _ASYNC = {
     "AsyncBranches": "snapshots",
     "AsyncCommandStream": "process",
     "AsyncConnection": "listener",
+    "AsyncEvents": "events",
     "AsyncFiles": "files",
     "AsyncGroup": "group",
     "AsyncImages": "images",
@@ -94,6 +99,7 @@ _HOMES = {
     **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
     **dict.fromkeys(("FileEntry", "FileEvent", "FileMatch", "PatchResult", "TransferResult"), "holdfast._file_results"),
+    **dict.fromkeys(("EventGap", "SandboxEvent"), "holdfast._event_results"),
     "ClusterOptions": "holdfast._requests",
 }
 

@@ -246,3 +246,15 @@ def size_of(rows: int, cols: int) -> tuple[int, int]:
     if not all(type(size) is int and 1 <= size <= 4096 for size in (rows, cols)):
         raise bad("rows and cols must be numbers from 1 to 4096")
     return rows, cols
+
+
+def since_of(since_s: float | None) -> float | None:
+    """How far back events begin."""
+    return None if since_s is None else seconds_up_to(3600, since_s, "since_s", "leave it out to begin now")
+
+
+def position_of(position: str) -> str:
+    """The position of an event. It is checked because it becomes a header."""
+    if not isinstance(position, str) or not position.isascii() or not position.isprintable() or len(position) > 4096:
+        raise bad("after must be the position of events", "read it from the attribute position of client.events()")
+    return position

@@ -24,10 +24,12 @@ from holdfast._arguments import (
     name_of,
     path_of,
     plain,
+    sandbox_id_of,
     script_of,
     seconds,
     size_of,
     time_limit,
+    words_of,
 )
 from holdfast._errors import ArgumentsTooLongError, HoldfastError, RequestTooLargeError, typed
 
@@ -223,6 +225,13 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
         others = ("ready_timeout_s", "sandbox_id", "exist_ok", "block_network", "network")
         raise no_argument("SandboxClient", "create_sandbox", unknown[0], ["image", *_CREATE, *others, *ClusterOptions.__annotations__])
     return {name: plain(value) for name, value in options.items() if value is not None}
+
+
+def events_query(sandboxes: Sequence[str], labels: Mapping[str, str] | None, group: str | None) -> list[tuple[str, str]]:
+    """The query of ``GET /events``."""
+    query = [("sandbox", sandbox_id_of(id_)) for id_ in words_of([sandboxes] if isinstance(sandboxes, str) else sandboxes, "sandboxes")]
+    query += [("label", f"{name}={value}") for name, value in labels_of(labels).items()]
+    return query if group is None else [*query, ("group", group_name_of(group))]
 
 
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _ID_CHARACTERS: Final = 4096
 
 
 async def follow(request: Request) -> Response:
-    """``GET /events?sandbox=&group=&label=k=v``; several of ``sandbox`` and ``label`` are possible."""
+    """``GET /events?sandbox=&group=&label=k=v&since=60``; several of ``sandbox`` and ``label`` are possible."""
     gateway, principal = parts(request)
     query = request.query_params
     last_id = request.headers.get("last-event-id") or query.get("last_event_id") or ""
@@ -37,7 +37,7 @@ async def follow(request: Request) -> Response:
     if len(sandboxes) > _MOST_SANDBOXES or len(last_id) > _ID_CHARACTERS:
         raise HoldfastError("invalid_argument", f"at most {_MOST_SANDBOXES} sandboxes, and an id of {_ID_CHARACTERS} characters")
     wanted = Filter(frozenset(sandboxes), query.get("group") or "", [_label(text) for text in query.getlist("label")])
-    stream = events.follow(gateway, principal, wanted, last_id)
+    stream = events.follow(gateway, principal, wanted, last_id, _since(query.get("since")))
     first = await anext(stream)
     client = request.scope[CONNECTION]
     client.at_shutdown(client.abort)
@@ -70,6 +70,18 @@ def _lines(found: Events) -> bytes:
     parts = [b"event: %s\ndata: %s\n" % (name.encode(), orjson.dumps(facts)) for name, facts in found.events]
     parts = parts or [b"event: position\ndata: {}\n"]
     return b"\n".join(parts) + b"id: %s\n\n" % found.position.encode()
+
+
+def _since(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= events.MOST_SINCE_S:
+        raise HoldfastError("invalid_argument", f"since must be a number of seconds from 0 to {events.MOST_SINCE_S:g}")
+    return seconds
 
 
 def _label(text: str) -> tuple[str, str]:

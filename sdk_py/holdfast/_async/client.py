@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
+from weakref import WeakSet
 
-from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
+from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
@@ -32,6 +33,7 @@ from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
+    from holdfast._async.events import AsyncEvents
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._requests import ClusterOptions
     from holdfast._session_token import SessionToken
@@ -88,6 +90,7 @@ class AsyncSandboxClient:
         self._in_use: set[Any] = set()
         """The sandboxes that are closed with this client."""
         self._groups: set[AsyncGroup] = set()
+        self._events: WeakSet[AsyncEvents] = WeakSet()
         self.images = AsyncImages(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
 
@@ -257,6 +260,32 @@ class AsyncSandboxClient:
         """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels."""
         return await self._rest.list(labels_of(labels))
 
+    @opening
+    async def events(
+        self,
+        *,
+        sandboxes: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        group: str | None = None,
+        since_s: float | None = None,
+        after: str = "",
+    ) -> AsyncEvents:
+        """Follow the changes of this key's sandboxes: iterate the result for ``SandboxEvent``s, from the moment of this call on.
+
+        ``sandboxes`` (ids), ``labels`` and ``group`` select: all that is given has to match, but ``deleted`` passes every filter of labels
+        and groups. With ``since_s`` (up to 3600) the sandboxes that changed in the last so many seconds come first, each once, with their
+        last state. ``after`` is the ``position`` of earlier events, to continue there. An ``EventGap`` states that events may be missing.
+
+        Raises ``InvalidArgumentError``, ``QuotaError`` beyond 1000 streams, ``ServiceUnavailableError``.
+        """
+        from holdfast._async.events import AsyncEvents
+        from holdfast._requests import events_query
+
+        events = AsyncEvents(self._rest, self._options, events_query(sandboxes, labels, group), since_of(since_s), position_of(after))
+        self._events.add(events)
+        await events._start()
+        return events
+
     async def doctor(self) -> Checks:
         """The service's checks of its own installation, as maps with name, ok, detail and fix."""
         return await self._rest.doctor()
@@ -269,6 +298,8 @@ class AsyncSandboxClient:
         self._rest.refuse()
         for group in list(self._groups):
             await group.close()
+        for events in list(self._events):
+            await events.close()
         for sandbox in list(self._in_use):
             await sandbox.close()
         await self._rest.http.close()

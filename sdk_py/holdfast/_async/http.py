@@ -67,6 +67,29 @@ class AsyncHttp:
                 connection.abort()
         return Answer(reader.status, reader.headers, reader.body)
 
+    async def begin(self, path: str, headers: dict[str, str], params: Any, *, timeout_s: float) -> tuple[Stream, AnswerReader]:
+        """Send a GET request over a connection of its own, and return once its answer has begun; if that is not 200,
+        once it is complete.
+
+        The caller reads the rest and closes the connection. Raises ``ServiceUnavailableError`` without an answer.
+        """
+        head, _ = self._service.request("GET", path, headers, params=params)
+        connection, begun = None, False
+        try:
+            connection = await connect(self._service, self._options.connect_timeout_s)
+            connection.limit_s = timeout_s
+            await connection.write(head)
+            reader = AnswerReader()
+            while not (reader.done or reader.status == _OK):
+                reader.feed(await connection.read())
+            begun = True
+            return connection, reader
+        except (OSError, HttpError, UnicodeError) as failure:
+            raise no_answer(failure, self._options, timeout_s, reached=connection is not None) from None
+        finally:
+            if connection is not None and not begun:
+                connection.abort()
+
     async def close(self) -> None:
         """Close the connections."""
         idle, self._idle, self.connected = self._idle, [], False

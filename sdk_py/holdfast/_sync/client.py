@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
+from weakref import WeakSet
 
-from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
+from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
@@ -33,6 +34,7 @@ from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
+    from holdfast._sync.events import Events
     from holdfast._sync.sandbox import Sandbox
     from holdfast._requests import ClusterOptions
     from holdfast._session_token import SessionToken
@@ -89,6 +91,7 @@ class SandboxClient:
         self._in_use: set[Any] = set()
         """The sandboxes that are closed with this client."""
         self._groups: set[Group] = set()
+        self._events: WeakSet[Events] = WeakSet()
         self.images = Images(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
 
@@ -258,6 +261,32 @@ class SandboxClient:
         """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels."""
         return self._rest.list(labels_of(labels))
 
+    @opening
+    def events(
+        self,
+        *,
+        sandboxes: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        group: str | None = None,
+        since_s: float | None = None,
+        after: str = "",
+    ) -> Events:
+        """Follow the changes of this key's sandboxes: iterate the result for ``SandboxEvent``s, from the moment of this call on.
+
+        ``sandboxes`` (ids), ``labels`` and ``group`` select: all that is given has to match, but ``deleted`` passes every filter of labels
+        and groups. With ``since_s`` (up to 3600) the sandboxes that changed in the last so many seconds come first, each once, with their
+        last state. ``after`` is the ``position`` of earlier events, to continue there. An ``EventGap`` states that events may be missing.
+
+        Raises ``InvalidArgumentError``, ``QuotaError`` beyond 1000 streams, ``ServiceUnavailableError``.
+        """
+        from holdfast._sync.events import Events
+        from holdfast._requests import events_query
+
+        events = Events(self._rest, self._options, events_query(sandboxes, labels, group), since_of(since_s), position_of(after))
+        self._events.add(events)
+        events._start()
+        return events
+
     def doctor(self) -> Checks:
         """The service's checks of its own installation, as maps with name, ok, detail and fix."""
         return self._rest.doctor()
@@ -270,6 +299,8 @@ class SandboxClient:
         self._rest.refuse()
         for group in list(self._groups):
             group.close()
+        for events in list(self._events):
+            events.close()
         for sandbox in list(self._in_use):
             sandbox.close()
         self._rest.http.close()

@@ -68,6 +68,29 @@ class Http:
                 connection.abort()
         return Answer(reader.status, reader.headers, reader.body)
 
+    def begin(self, path: str, headers: dict[str, str], params: Any, *, timeout_s: float) -> tuple[Stream, AnswerReader]:
+        """Send a GET request over a connection of its own, and return once its answer has begun; if that is not 200,
+        once it is complete.
+
+        The caller reads the rest and closes the connection. Raises ``ServiceUnavailableError`` without an answer.
+        """
+        head, _ = self._service.request("GET", path, headers, params=params)
+        connection, begun = None, False
+        try:
+            connection = connect(self._service, self._options.connect_timeout_s)
+            connection.limit_s = timeout_s
+            connection.write(head)
+            reader = AnswerReader()
+            while not (reader.done or reader.status == _OK):
+                reader.feed(connection.read())
+            begun = True
+            return connection, reader
+        except (OSError, HttpError, UnicodeError) as failure:
+            raise no_answer(failure, self._options, timeout_s, reached=connection is not None) from None
+        finally:
+            if connection is not None and not begun:
+                connection.abort()
+
     def close(self) -> None:
         """Close the connections."""
         idle, self._idle, self.connected = self._idle, [], False

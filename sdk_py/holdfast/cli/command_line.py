@@ -31,12 +31,21 @@ class UsageError(Exception):
         self.program = program
 
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+
+
 def number(text: str) -> float:
     """A number of seconds, or another quantity of at least 0."""
     value = float(text)
     if not 0 <= value <= _MOST:
         raise ValueError
     return value
+
+
+def duration(text: str) -> float:
+    """A time in seconds; ``m`` and ``h`` after it stand for minutes and hours."""
+    unit = _UNITS_S.get(text[-1:])
+    return number(text) if unit is None else number(text[:-1]) * unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.command_line import HELP, JSON, Command, Delegated, Option, columns, number
+from holdfast.cli.command_line import HELP, JSON, Command, Delegated, Option, columns, duration, number
 
 NETWORKS = ("none", "bridge", "internet")
 
@@ -150,6 +150,18 @@ the command has ended and its output was read to the end.
         Option("-l --label", "only those with this label", "NAME=VALUE", many=True), Option("-q --quiet", "print ids only"),
         Option("-f --filter", "label=NAME=VALUE, status=pending|ready|failed, ancestor=IMAGE, id=ID, name=ID", "WHAT=VALUE", many=True),
         Option("-a --all", _NO_EFFECT), Option("--no-trunc", _NO_EFFECT),
+    ),
+    Command(
+        "events", "show what happens to sandboxes, until interrupted", "events:events", "",
+        Option("--since", "begin with those that changed in this time, at most an hour: 90, 90s, 10m, 1h", "TIME", duration),
+        Option("-l --label", "only those with this label", "NAME=VALUE", many=True),
+        Option("--group", "only those of this group", "GROUP"),
+        Option("--sandbox", "only the sandbox of this id", "ID", many=True),
+        more="""
+Each line has the time, what the sandbox is now (created, ready, paused, leaving, failed, deleted) and its id, labels and cause. `gap`
+states that events may be missing: list the sandboxes. The end of a sandbox passes every filter of labels and groups. --json
+prints one object per line.
+""",
     ),
     Command("inspect", "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
     Command(

@@ -34,6 +34,13 @@ async def following(served: Served, key: str = ADA, last_id: str = "", **query: 
         yield stream
 
 
+@contextlib.asynccontextmanager
+async def following_since(served: Served, seconds: int) -> AsyncIterator[Stream]:
+    """A stream of events that begins before now."""
+    async with served.client(ADA) as client, client.stream("GET", "/events", params={"since": seconds}) as answer:
+        yield Stream(answer)
+
+
 async def create(served: Served, sandbox_id: str, owner: str = "ada", **more: Any) -> SandboxSpec:
     spec = SandboxSpec(sandbox_id, owner, "1" * 16, "host", **more)
     await served.store.create(spec, fingerprint=sandbox_id)
@@ -124,9 +131,40 @@ async def test_an_id_of_no_event_is_a_gap(served: Served, last_id: str) -> None:
         assert (await stream.next()).name == "gap"
 
 
+async def test_since_begins_with_what_changed_before(served: Served) -> None:
+    for number in range(20):
+        await create(served, f"sb-{number}")
+    await served.store.delete("sb-7", Cause("deleted", "caller"), owner="ada")
+    async with following(served, last_id="", since=0) as stream, following_since(served, 60) as earlier:
+        found = [await earlier.next() for _ in range(20)]
+        assert {one.facts["sandbox_id"] for one in found} == {f"sb-{number}" for number in range(20)}
+        assert [one.facts["time"] for one in found] == sorted(one.facts["time"] for one in found)
+        assert [one.facts["sandbox_id"] for one in found if one.name == "deleted"] == ["sb-7"]
+        await create(served, "sb-new")
+        assert (await earlier.next()).facts["sandbox_id"] == "sb-new"
+        assert (await stream.next()).facts["sandbox_id"] == "sb-new"
+
+
+async def test_more_changes_than_are_kept_since_a_time_are_a_gap(served: Served) -> None:
+    changes = keys.changes(keys.shard_of("sb-1"))
+    for _ in range(1001):
+        await served.store._redis.command("XADD", changes, "MAXLEN", "1000", "*", "id", "sb-1")
+    async with following_since(served, 60) as stream:
+        assert (await stream.next()).name == "gap"
+
+
 async def test_bad_arguments(served: Served) -> None:
     async with served.client() as client:
-        for query in ({"label": "x"}, {"label": "=x"}, {"sandbox": ["a"] * 1001}, {"last_event_id": "1" * 5000}):
+        for query in (
+            {"label": "x"},
+            {"label": "=x"},
+            {"sandbox": ["a"] * 1001},
+            {"last_event_id": "1" * 5000},
+            {"since": "x"},
+            {"since": "-1"},
+            {"since": "3601"},
+            {"since": "nan"},
+        ):
             answer = await client.get("/events", params=query)
             assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument"), query
 

@@ -37,6 +37,7 @@ OBJECTS = [
     "Listener",
     "Connection",
     "Branches",
+    "Events",
 ]
 ERRORS = frozenset(
     """
@@ -51,8 +52,8 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
-    STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost PatchResult
-    PauseResult PreviewUrl SandboxInfo StreamCount TransferResult
+    STDERR STDOUT Address Cause Chunk CommandResult EventGap FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost
+    PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult
     """.split()  # noqa: SIM905  a text is easier to read
 )
 ARGUMENTS = frozenset({"ClusterOptions"})
