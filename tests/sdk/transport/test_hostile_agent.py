@@ -202,7 +202,7 @@ async def test_random_messages(agent: HostileAgent, sandbox: Any, tmp_path: Path
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_random_messages_of_any_seed(tmp_path: Path, seed: int) -> None:
     from tests.sdk.support.faces import AsyncFace, SyncFace
