@@ -1,7 +1,7 @@
 """An agent that breaks every rule, behind the REST routes: each request is answered in bounded time, as openapi.yaml says, and no answer
 blames the infrastructure.
 
-The same agent as behind the SDK's sessions (``tests.support.hostile_agent``). A sample runs in `make test`; the rest is slow, and
+The same agent as behind the SDK's sessions (``tests.support.hostile_agent``). A sample runs in `make test`, the rest in `make soak`, and
 `make fuzz` draws new seeds.
 """
 
@@ -113,7 +113,7 @@ async def test_a_sample_of_requests_is_answered(served: Served, name: str, scrip
         await agent.ask(*REQUESTS[name])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("script", SCRIPTS)
 async def test_every_request_is_answered(served: Served, script: str) -> None:
     async with Agent(served) as agent:
@@ -132,7 +132,7 @@ async def test_a_wrong_welcome_is_answered(served: Served, changed: dict[str, An
         await agent.ask(*REQUESTS["exec and wait"])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 async def test_an_agent_without_a_welcome_is_answered(served: Served) -> None:
     async with Agent(served) as agent:
         agent.greets = no_welcome

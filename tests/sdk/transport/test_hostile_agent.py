@@ -1,6 +1,6 @@
 """An agent that breaks every rule: each call of both APIs ends, with a result or a typed error, within its time limit and bounded memory.
 
-Nothing that such an agent does is a fault of the infrastructure. A sample runs in `make test`; the rest is slow, and `make fuzz` draws new
+Nothing that such an agent does is a fault of the infrastructure. A sample runs in `make test`, the rest in `make soak`; `make fuzz` draws new
 seeds.
 """
 
@@ -149,7 +149,7 @@ async def test_a_sample_of_calls_ends(agent: HostileAgent, sandbox: Any, tmp_pat
     assert await ends(sandbox, calls(tmp_path)[name]) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("script", SCRIPTS)
 async def test_every_call_ends(agent: HostileAgent, sandbox: Any, tmp_path: Path, script: str) -> None:
     agent.script = SCRIPTS[script]
