@@ -1,7 +1,7 @@
 """An agent that breaks every rule: each call of both APIs ends, with a result or a typed error, within its time limit and bounded memory.
 
-Nothing that such an agent does is a fault of the infrastructure. A sample runs in `make test`, the rest in `make soak`; `make fuzz` draws new
-seeds.
+Nothing that such an agent does is a fault of the infrastructure. A sample runs in `make test`, the rest in `make soak`; `make fuzz`
+draws new seeds.
 """
 
 from __future__ import annotations
