@@ -144,6 +144,8 @@ def annotate(arguments: argparse.Namespace) -> int:
         raise SettingError(f"--estimator {arguments.estimator} needs --tasks", hint="the file that the run was collected from")
     if arguments.estimator != "milestones" and not arguments.policy:
         raise SettingError(f"--estimator {arguments.estimator} needs --policy", hint="an endpoint's address")
+    if arguments.estimator == "branched-monte-carlo" and arguments.harness != "mini":
+        raise SettingError(f"--estimator branched-monte-carlo cannot use --harness {arguments.harness}", hint="use mini, or monte-carlo")
     if min(arguments.tries, arguments.k, arguments.stride, arguments.concurrency) < 1:
         raise SettingError("--tries, --k, --stride and --concurrency must be at least 1")
     return run_until_ended(_annotate(arguments, tasks))

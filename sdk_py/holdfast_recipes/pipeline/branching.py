@@ -18,7 +18,7 @@ from holdfast import AsyncSandbox, HoldfastError, UnsupportedError
 
 from holdfast_recipes.core.calls import ToolCall
 from holdfast_recipes.core.scored import Blame, Status
-from holdfast_recipes.core.trajectory import Observation, Trajectory, Turn
+from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.harness.conversation import Conversation
 from holdfast_recipes.harness.layers import FaultError, attempt, completed, fault_of, may_create_again
 from holdfast_recipes.harness.limits import Layer, Resources
@@ -50,15 +50,13 @@ BranchableJobs = Callable[[SweTask], BranchableJob]
 
 
 class Remembered:
-    """Tools that answer the calls of the first turns with what they were answered with, and run the others."""
+    """Tools that answer the first calls with results of an earlier play of the same turns, and run the others."""
 
-    def __init__(self, inner: Toolset, turns: Sequence[Turn]) -> None:
+    def __init__(self, inner: Toolset, results: Sequence[Result]) -> None:
         self.name, self.version, self.strict = inner.name, inner.version, inner.strict
-        self._inner = inner
-        self._left: deque[Observation] = deque()
-        for turn in turns:
-            refused = bool(turn.faults) and (inner.strict or not turn.calls)  # the loop itself has answered these
-            self._left.extend(() if refused else turn.observations)
+        self.given: list[Result] = []
+        """All results, in order."""
+        self._inner, self._left = inner, deque(results)
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -69,9 +67,8 @@ class Remembered:
         return self._inner.config
 
     async def run(self, call: ToolCall, *, timeout_s: float) -> Result:
-        if self._left:
-            return Result(self._left.popleft())
-        return await self._inner.run(call, timeout_s=timeout_s)
+        self.given.append(self._left.popleft() if self._left else await self._inner.run(call, timeout_s=timeout_s))
+        return self.given[-1]
 
     async def close(self) -> None:
         await self._inner.close()
@@ -80,8 +77,8 @@ class Remembered:
 class _BranchJob:
     """The job of one branch, which exists already."""
 
-    def __init__(self, job: BranchableJob, sandbox: AsyncSandbox, parent: Machine, turns: Sequence[Turn]) -> None:
-        self._job, self._sandbox, self._parent, self._turns = job, sandbox, parent, turns
+    def __init__(self, job: BranchableJob, sandbox: AsyncSandbox, parent: Machine, results: Sequence[Result]) -> None:
+        self._job, self._sandbox, self._parent, self._results = job, sandbox, parent, results
         self.task_id, self.repo, self.source = job.task_id, job.repo, job.source
         self.messages: Sequence[Message] = job.messages
         self.prompts: Mapping[str, str] = job.prompts
@@ -92,7 +89,7 @@ class _BranchJob:
 
     async def open(self, sandbox: Machine, *, oom_ends: bool) -> Toolset:
         try:
-            return Remembered(self._job.open_branch(sandbox, self._parent), self._turns)
+            return Remembered(self._job.open_branch(sandbox, self._parent), self._results)
         except HoldfastError as error:  # another try would be given the same branch
             raise fault_of(Layer.CREATION, error) from error
 
@@ -110,8 +107,9 @@ class Stem:
         if settings.agent is not None:
             raise SettingError("a program cannot continue in a branch", hint="use the harness mini")
         self.job, self.settings = job, settings
-        self.turns: tuple[Turn, ...] = ()
-        """The turns that were played."""
+        self.turns = 0
+        """How many turns were played."""
+        self._results: list[Result] = []
         self._sandbox: AsyncSandbox | None = None
         self._toolset: Toolset | None = None
         self._branches: list[AsyncSandbox] = []
@@ -127,16 +125,16 @@ class Stem:
         """Play up to ``turns`` turns, of which those that were played are not repeated. Raises FaultError if no sandbox can be created."""
         toolset = await self.open()
         limits = replace(self.settings.limits, rollout=replace(self.settings.limits.rollout, steps=turns))
-        tools = Remembered(toolset, self.turns)
+        tools = Remembered(toolset, self._results)
         episode = await run_loop(conversation, tools, self.job.messages, limits, seed=seed, turn_tokens=self.settings.turn_tokens)
-        self.turns = episode.turns
+        self.turns, self._results = len(episode.turns), tools.given
         return episode
 
     async def branch(self, count: int) -> list[AsyncSandbox]:
         """So many branches after the turns that were played. Raises HoldfastError."""
         assert self._sandbox is not None
         with self.settings.counts.timing("branch"):
-            found = (await self._sandbox.branch(count, turn=len(self.turns))).sandboxes
+            found = (await self._sandbox.branch(count, turn=self.turns)).sandboxes
         self._branches += found
         return found
 
@@ -145,7 +143,7 @@ class Stem:
     ) -> Trajectory:
         """One rollout that plays on in a branch, with its grade. A branch that runs out of memory is not played again with more."""
         assert self._sandbox is not None
-        job = _BranchJob(self.job, sandbox, self._sandbox, self.turns)
+        job = _BranchJob(self.job, sandbox, self._sandbox, self._results)
         own = replace(self.settings, conversation=conversation, most_escalations=0)
         try:
             return await play(job, own, seed=seed, trajectory_id=trajectory_id)

@@ -221,6 +221,14 @@ def test_a_task_that_cannot_start_is_not_blamed_on_the_policy(tmp_path: Path, ru
         (("annotate", "TASKS", "--out", "TASKS", "--policy", "http://x"), "invalid_setting", "--out is the file"),
         (("annotate", "TASKS", "--out", "RUN"), "invalid_setting", "needs --policy"),
         (("annotate", "TASKS", "--out", "RUN", "--estimator", "milestones"), "invalid_setting", "needs --tasks"),
+        (
+            (
+                *("annotate", "TASKS", "--out", "RUN", "--estimator", "branched-monte-carlo", "--tasks", "TASKS"),
+                *("--policy", "http://x", "--harness", "editor"),
+            ),
+            "invalid_setting",
+            "cannot use --harness editor",
+        ),
         (("curate", "TASKS", "--out", "RUN", "--select", "random"), "invalid_setting", "belong together"),
         (("curate", "TASKS", "--out", "RUN", "--tokenizer", "/nope"), "invalid_setting", "no tokenizer"),
         (("curate", "TASKS", "--out", "RUN", "--eps", "-1"), "invalid_setting", "cannot be below 0"),
