@@ -108,7 +108,7 @@ class _Shares(abc.ABC):
 
     async def estimate(self, trajectory: Trajectory) -> Estimate:
         turns = len(turns_with_results(trajectory))
-        outcomes = await self._play(trajectory, range(0, turns, self._stride))
+        outcomes = await self.outcomes(trajectory, range(0, turns, self._stride))
         known = {state: found for state, found in outcomes.items() if found}
         points = dict(zip(known, monte_carlo(list(known.values())), strict=True)) | {turns: float(trajectory.resolved)}
         lost = self._k * len(outcomes) - sum(map(len, outcomes.values()))
@@ -119,8 +119,8 @@ class _Shares(abc.ABC):
         )
 
     @abc.abstractmethod
-    async def _play(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
-        """The outcomes of up to ``k`` continuations from each state."""
+    async def outcomes(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
+        """The outcomes of up to ``k`` continuations from each state, in rising order; of a single turn, for example."""
 
 
 class MonteCarlo(_Shares):
@@ -134,7 +134,7 @@ class MonteCarlo(_Shares):
         super().__init__(k, stride, concurrency, interpolation)
         self._continue = continue_run
 
-    async def _play(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
+    async def outcomes(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
         outcomes: Outcomes = {state: [] for state in states}
 
         async def one(state: int, number: int) -> None:
@@ -183,7 +183,7 @@ class BranchedMonteCarlo(_Shares):
         super().__init__(k, stride, concurrency, interpolation)
         self._grow = grow
 
-    async def _play(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
+    async def outcomes(self, trajectory: Trajectory, states: Sequence[int]) -> Outcomes:
         outcomes: Outcomes = {state: [] for state in states}
 
         async def one(state: int, continuation: Coroutine[Any, Any, bool | None]) -> None:

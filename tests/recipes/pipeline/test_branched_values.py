@@ -133,6 +133,18 @@ async def test_with_the_same_seeds_both_are_equal_on_the_twin() -> None:
         assert (await BranchedMonteCarlo(TwinRuns(episode, 1).grow, 6, stride=stride, concurrency=4).estimate(run)) == by_replay
 
 
+async def test_one_late_state_costs_a_fraction_of_the_steps() -> None:
+    (episode,) = collect(TEACHER, 7, resolved=0, unresolved=1)[1]
+    run, state = made(turns=len(episode.steps)), len(episode.steps) - 1
+    replayed, branched = TwinRuns(episode, 1), TwinRuns(episode, 1)
+    by_replay = await MonteCarlo(replayed.replay, 50).outcomes(run, [state])
+    by_branch = await BranchedMonteCarlo(branched.grow, 50).outcomes(run, [state])
+    assert sorted(by_branch[state]) == sorted(by_replay[state])
+    assert len(by_branch[state]) == 50
+    assert replayed.steps - branched.steps == 49 * state
+    assert branched.steps * 5 < replayed.steps
+
+
 class FakeTrunk:
     """Branches that wait until they are let go; some states cannot be reached or branched."""
 
