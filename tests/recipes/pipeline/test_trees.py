@@ -13,10 +13,13 @@ from holdfast import AsyncSandboxClient
 from holdfast_recipes.core.advantage import advantages
 from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.trajectory import Trajectory
+from holdfast_recipes.harness.agent import Agent
 from holdfast_recipes.harness.conversation import TokenConversation
 from holdfast_recipes.harness.limits import MINI
 from holdfast_recipes.harness.loop import run as run_loop
+from holdfast_recipes.harness.program import ProgramRun
 from holdfast_recipes.harness.rollout import Capacity, Settings
+from holdfast_recipes.pipeline.errors import SettingError
 from holdfast_recipes.pipeline.samples import Sample, trained_tokens
 from holdfast_recipes.pipeline.trees import Tree, grow_tree, tree_samples
 from holdfast_recipes.policy.scripted import ScriptedTokens, written
@@ -160,6 +163,15 @@ def settings() -> Settings:
 
 def job(client: AsyncSandboxClient, small: Small, style: Style | None = None) -> SweJob:
     return SweJob(small.task, maker(client, labels=LABELS), archives=small.archives, resources=SMALL, style=style)
+
+
+@requires("namespaces", "redis", "git")
+async def test_a_program_cannot_continue_in_a_branch(client: AsyncSandboxClient, small: Small) -> None:
+    async def never(*given: object, **more: object) -> ProgramRun:
+        raise AssertionError("no program is started")
+
+    with pytest.raises(SettingError, match="a program cannot continue in a branch"):
+        await grow_tree(job(client, small), replace(settings(), agent=Agent("program", "1", "policy", never)), k=2, turn=1)
 
 
 @requires("namespaces", "redis", "git")
