@@ -331,6 +331,7 @@ async def test_many_small_frames_are_relayed_in_several_turns(served: Served) ->
             assert data == (frame * (len(data) // len(frame) + 2))[received % len(frame) :][: len(data)]
             received += len(data)
         done.set()
+        await silent(connection)  # else the end of this connection could reach the client before GoAway
 
     async with ScriptedAgent(flood) as agent, asyncio.timeout(DEADLINE_S):
         await served.place("sb-1", agent.endpoint)

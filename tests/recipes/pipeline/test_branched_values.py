@@ -246,7 +246,7 @@ def settings() -> Settings:
     return Settings(lambda: TokenConversation(policy, TOKENIZER), MINI, Capacity(6), run="mc")
 
 
-@requires("namespaces", "redis", "git")
+@requires("namespaces", "root", "redis", "git")
 async def test_both_agree_in_sandboxes_and_branches_run_fewer_commands(
     client: AsyncSandboxClient, small: Small, monkeypatch: pytest.MonkeyPatch, record_property: Any
 ) -> None:
@@ -276,7 +276,7 @@ async def test_both_agree_in_sandboxes_and_branches_run_fewer_commands(
     assert await client.list_sandboxes(LABELS) == []
 
 
-@requires("namespaces", "redis", "git")
+@requires("namespaces", "root", "redis", "git")
 async def test_a_run_that_cannot_be_repeated_has_no_values_and_leaves_no_sandbox(client: AsyncSandboxClient, small: Small) -> None:
     def job(task: SweTask) -> SweJob:
         return SweJob(task, maker(client, labels=LABELS), archives=small.archives, resources=SMALL)
