@@ -121,6 +121,12 @@ SPOOL_COMMAND_BYTES = 64 * MIB
 SPOOL_SANDBOX_BYTES = 256 * MIB
 """Most output all commands of one sandbox may hold back together."""
 
+HISTORY_COMMANDS = 1000
+"""Most commands in the history of a sandbox."""
+HISTORY_BYTES = 512 * KIB
+"""Most memory that the history takes."""
+HISTORY_LINE_CHARACTERS = 200
+"""So much of a command's first line is in the history."""
 KEPT_COMMAND_BYTES = 128 * KIB
 """Output up to this size stays with a record whose exit was delivered, because an answer may be lost later on its way and be requested
 again."""

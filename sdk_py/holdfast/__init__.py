@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from holdfast._event_results import EventGap, SandboxEvent
     from holdfast._file_results import FileEntry, FileEvent, FileMatch, PatchResult, TransferResult
+    from holdfast._history_results import PastCommand
     from holdfast._requests import ClusterOptions
     from holdfast._results import (  # isort: skip
         STDERR, STDOUT, Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, ListeningPort, Lost, PauseResult, PreviewUrl,
@@ -63,7 +64,7 @@ __all__ = [
     "FileEvent", "FileMatch",
     "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
     "InputClosedError", "InvalidArgumentError", "InvalidPathError", "Listener", "ListeningPort", "Lost", "NoSpaceError",
-    "NotFoundError", "OutcomeUnknownError", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
+    "NotFoundError", "OutcomeUnknownError", "PastCommand", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
     "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
     "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox",
     "SandboxClient", "SandboxEvent", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
@@ -101,6 +102,7 @@ _HOMES = {
     **dict.fromkeys(("FileEntry", "FileEvent", "FileMatch", "PatchResult", "TransferResult"), "holdfast._file_results"),
     **dict.fromkeys(("EventGap", "SandboxEvent"), "holdfast._event_results"),
     "ClusterOptions": "holdfast._requests",
+    "PastCommand": "holdfast._history_results",
 }
 
 

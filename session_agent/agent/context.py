@@ -16,7 +16,7 @@ from holdfast_wire.fast_dataclass import dataclass, field
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
 
 from .output.read_ahead import ReadAheadQuota
-from .output.records import Owner, Records
+from .output.records import Owner, Record, Records
 from .output.spool import Budget
 from .process.cgroups import Groups, container_events
 from .process.delayed_watch import DelayedWatch
@@ -40,6 +40,7 @@ class RunningTerminal(Owner, Protocol):
     """What the context needs of a ``commands.terminal.Terminal``."""
 
     pid: int
+    record: Record
 
     @property
     def works(self) -> bool: ...

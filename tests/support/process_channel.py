@@ -18,6 +18,7 @@ from holdfast_wire.frames import Exited, Fact, Failed, Gap, Output, Started
 from holdfast_wire.limits import WINDOW_BYTES
 
 from session_agent.agent.commands.command import open_command, open_follow
+from session_agent.agent.commands.history import open_history
 from session_agent.agent.commands.terminal import open_terminal
 from session_agent.agent.context import AgentContext, SandboxLimits
 from session_agent.agent.settings import AgentSettings
@@ -92,6 +93,7 @@ _FACTORIES: dict[str, Callable[..., Any]] = {
     "follow": open_follow,
     "dump": open_dump,
     "restore": open_restore,
+    "history": open_history,
     "shell": open_shell,
     "terminal": open_terminal,
 }

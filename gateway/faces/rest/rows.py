@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.faces.table import PUBLIC, Face, Row
 from gateway.identity.principal import Scope
 
-from . import commands, events, files, groups, images, ports, sandboxes, service, session, snapshots
+from . import commands, events, files, groups, history, images, ports, sandboxes, service, session, snapshots
 
 READ, CREATE, EXEC, FILES, IMAGES = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES
 
@@ -33,6 +33,7 @@ FACE = Face(
         Row("GET", "/sandboxes/{sandbox_id}/files", FILES, files.read),
         Row("GET", "/sandboxes/{sandbox_id}/files/list", FILES, files.list_files),
         Row("POST", "/sandboxes/{sandbox_id}/apply_patch", FILES, files.apply_patch),
+        Row("GET", "/sandboxes/{sandbox_id}/history", EXEC, history.commands),
         Row("GET", "/sandboxes/{sandbox_id}/ports", EXEC, ports.listening),
         Row("POST", "/sandboxes/{sandbox_id}/previews", EXEC, ports.link),
         Row("GET", "/jobs/{job_id}", READ, commands.job),

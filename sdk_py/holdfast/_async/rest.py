@@ -17,6 +17,7 @@ from holdfast._arguments import given
 from holdfast._async.http import AsyncHttp
 from holdfast._errors import ClientClosedError, ServiceUnavailableError, WaitTimeoutError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
+from holdfast._history_results import PastCommand, read_history
 from holdfast._options import Options
 from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo, cut, take, take_all
 from holdfast._transport.aio.events import Event
@@ -217,6 +218,11 @@ class AsyncRest:
         rows = take((await self.request("GET", "/doctor")).map(), "checks", list, default=[])
         return [row for row in rows if isinstance(row, dict)]
 
+    async def history(self, sandbox_id: str) -> History:
+        """The last commands of the sandbox."""
+        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/history")).map()
+        return read_history(take(body, "commands", list, default=[]))
+
     async def ports(self, sandbox_id: str) -> Ports:
         """The ports of the sandbox on which programs listen."""
         body = (await self.request("GET", f"{_sandbox(sandbox_id)}/ports")).map()
@@ -284,6 +290,7 @@ class AsyncRest:
 
 
 Ports = list[ListeningPort]
+History = list[PastCommand]
 Records = list[SandboxInfo]
 Checks = list[dict[str, Any]]
 Entries = list[FileEntry]

@@ -35,6 +35,7 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
 from holdfast._errors import UnsupportedError
 from holdfast._file_results import PatchResult, read_patch
+from holdfast._history_results import PastCommand
 from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, shell_params, terminal_params
 from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo
@@ -302,6 +303,13 @@ class AsyncSandbox(AsyncSnapshots):
             raise
         self._resources.tunnels.add(tunnel)
         return tunnel
+
+    async def history(self) -> list[PastCommand]:
+        """The last commands of the sandbox, of all clients, the oldest first, and those that run: at most 1000 that have ended.
+
+        They are the sandbox's own report; a pause to disk, and a branch, begin a new one.
+        """
+        return await self._rest.history(self.id)
 
     async def ports(self) -> list[ListeningPort]:
         """The TCP ports on which programs in the sandbox listen, in order. They are the sandbox's own report."""

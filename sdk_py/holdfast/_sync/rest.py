@@ -18,6 +18,7 @@ from holdfast._arguments import given
 from holdfast._sync.http import Http
 from holdfast._errors import ClientClosedError, ServiceUnavailableError, WaitTimeoutError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
+from holdfast._history_results import PastCommand, read_history
 from holdfast._options import Options
 from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo, cut, take, take_all
 from holdfast._transport.threads.events import Event
@@ -218,6 +219,11 @@ class Rest:
         rows = take((self.request("GET", "/doctor")).map(), "checks", list, default=[])
         return [row for row in rows if isinstance(row, dict)]
 
+    def history(self, sandbox_id: str) -> History:
+        """The last commands of the sandbox."""
+        body = (self.request("GET", f"{_sandbox(sandbox_id)}/history")).map()
+        return read_history(take(body, "commands", list, default=[]))
+
     def ports(self, sandbox_id: str) -> Ports:
         """The ports of the sandbox on which programs listen."""
         body = (self.request("GET", f"{_sandbox(sandbox_id)}/ports")).map()
@@ -285,6 +291,7 @@ class Rest:
 
 
 Ports = list[ListeningPort]
+History = list[PastCommand]
 Records = list[SandboxInfo]
 Checks = list[dict[str, Any]]
 Entries = list[FileEntry]

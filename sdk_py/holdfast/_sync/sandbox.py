@@ -36,6 +36,7 @@ from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import UnsupportedError
 from holdfast._file_results import PatchResult, read_patch
+from holdfast._history_results import PastCommand
 from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, shell_params, terminal_params
 from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo
@@ -303,6 +304,13 @@ class Sandbox(Snapshots):
             raise
         self._resources.tunnels.add(tunnel)
         return tunnel
+
+    def history(self) -> list[PastCommand]:
+        """The last commands of the sandbox, of all clients, the oldest first, and those that run: at most 1000 that have ended.
+
+        They are the sandbox's own report; a pause to disk, and a branch, begin a new one.
+        """
+        return self._rest.history(self.id)
 
     def ports(self) -> list[ListeningPort]:
         """The TCP ports on which programs in the sandbox listen, in order. They are the sandbox's own report."""

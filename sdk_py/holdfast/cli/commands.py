@@ -146,6 +146,13 @@ the command has ended and its output was read to the end.
 """,
     ),
     Command(
+        "history", "list the last commands of a sandbox", "history:history", "SANDBOX",
+        more="""
+The commands of all clients, the oldest first, as the sandbox reports them: at most 1000 that have ended, and those that run.
+`logs SANDBOX ID` shows output that is still kept.
+""",
+    ),
+    Command(
         "list", "list sandboxes", "sandboxes:list_", "",
         Option("-l --label", "only those with this label", "NAME=VALUE", many=True), Option("-q --quiet", "print ids only"),
         Option("-f --filter", "label=NAME=VALUE, status=pending|ready|failed, ancestor=IMAGE, id=ID, name=ID", "WHAT=VALUE", many=True),

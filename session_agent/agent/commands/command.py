@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import HISTORY_LINE_CHARACTERS
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus
@@ -29,6 +30,8 @@ from session_agent.agent.session.delivery import CommandHandler
 from .launch import find_shell, launch_from, shell_words
 from .process import Process
 
+_WORDS = 50
+"""So many words of a command are in the history."""
 _READING = ("keep", "live")
 """Parameters about reading the output: they do not make a different command."""
 
@@ -46,6 +49,7 @@ def begin(context: AgentContext, params: dict[str, Any]) -> Record:
     if record is None:
         request = _Request(context, params)
         record = context.records.create(command_id, digest, request.spool)
+        record.describe("command", request.text)
         try:
             Command(context, record, request)
         except HoldfastError:
@@ -81,6 +85,8 @@ class _Request:
         script = read.text(params, "script", None)
         if (argv is None) == (script is None):
             raise HoldfastError("invalid_argument", "give either argv or script")
+        self.text = " ".join(word[:HISTORY_LINE_CHARACTERS] for word in (argv or ())[:_WORDS]) if script is None else script
+        """What the history shows."""
         if script is not None:
             kind, path = find_shell(context, "auto")
             login = ["--login"] if kind == "bash" else ["-l"]

@@ -193,6 +193,7 @@ class Process:
 
     def _exited(self, status: int) -> None:
         self._status = status
+        self.record.cpu_s = self._context.reaper.cpu_s
         if self._killing is not None or self._outlive == "wait" or not self._await_rest():
             self._ended(late=False)
 

@@ -74,6 +74,7 @@ class Terminal(Process):
         timeout_s = read.number(params, "timeout_s", None)
         self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
         super().__init__(context, Record(name, b"", self.spool))
+        self.record.describe("terminal", " ".join(argv))
         self.name = name
         self._wiggle: asyncio.TimerHandle | None = None
         self._size = size
@@ -179,6 +180,7 @@ class Terminal(Process):
         self.spool.released = True  # only the present clients read the rest
         self.record.owner = None
         self.record.exit_status = exit_status
+        self._context.records.history.add(self.record, exit_status)
         self.record.notify()
 
     def _fail(self, error: HoldfastError) -> None:

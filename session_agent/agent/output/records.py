@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections import deque
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ID_BYTES, KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES, KIB, RECORDS, Timing
 
 from .exit_status import ExitStatus
+from .history import History, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,15 +57,20 @@ class Record:
     """One command. ``exit_status`` is None until it has ended; ``error`` is set instead if it could not be started."""
 
     __slots__ = (
+        "began_at",
         "command_id",
+        "cpu_s",
         "ended_at",
         "error",
         "exit_status",
         "fingerprint",
         "followers",
         "info",
+        "kind",
         "lasting",
+        "line",
         "owner",
+        "shell",
         "spool",
         "started",
     )
@@ -81,6 +88,14 @@ class Record:
         self.error: HoldfastError | None = None
         self.ended_at = 0.0
         self.followers: list[Callable[[], None]] = []
+        self.kind = self.shell = self.line = ""
+        self.began_at = 0.0
+        self.cpu_s: float | None = None
+        """Seconds of CPU time of its process and those that it has waited for; None if that is not known."""
+
+    def describe(self, kind: str, text: str | bytes, shell: str = "") -> None:
+        """Note what it is, for the history: ``command``, ``run`` of a shell or ``terminal``."""
+        self.kind, self.shell, self.line, self.began_at = kind, shell, first_line(text), time.time()
 
     def notify(self) -> None:
         """Notify all followers: the record or its output has changed."""
@@ -105,6 +120,7 @@ class Records:
         self._pruned: dict[bytes, None] = {}
         self._refused: HoldfastError | None = None
         self._interrupted: set[str] = set()
+        self.history = History()
         self.latest_end = 0.0
         """When a command ended most recently."""
 
@@ -134,6 +150,11 @@ class Records:
         if _digest(command_id) in self._pruned:
             raise HoldfastError("pruned", f"command {command_id!r:.140} ran and its record was removed")
         raise HoldfastError("command_not_found", f"there is no command {command_id!r:.140}")
+
+    def held_bytes(self, command_id: str) -> int:
+        """How many bytes of a command's output ``follow`` still gives."""
+        record = self._records.get(command_id)
+        return 0 if record is None else record.spool.held_bytes
 
     @property
     def undelivered(self) -> bool:
@@ -184,6 +205,8 @@ class Records:
         record.ended_at = now
         record.owner = None
         record.spool.end()
+        if record.kind:
+            self.history.add(record, exit_status)
         if not record.lasting:
             self._unacknowledged[record.command_id] = record
         record.notify()

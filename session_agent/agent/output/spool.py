@@ -109,6 +109,10 @@ class Spool:
         self._ended = False
         self._rank: int | None = None
 
+    def sizes(self) -> tuple[int, int]:
+        """How many bytes were written to stdout and to stderr."""
+        return self._seen[1], self._seen[2]
+
     def append(self, stream: int, data: bytes) -> None:
         """Append bytes of a stream, always: the reader of the pipe checks ``full`` before it reads again."""
         size, budget = len(data), self.budget

@@ -50,6 +50,8 @@ class Reaper:
     def __init__(self, *, oom_score_adj: int | None = None, forker: Forker | None = None, sole: bool = False) -> None:
         self._forker = forker or Forker()
         self._sole = sole
+        self.cpu_s: float | None = None
+        """During an exit callback: the CPU time of that child and of those that it has waited for, in seconds."""
         self._owners: dict[int, Exit] = {}
         self._starting: dict[int, tuple[Starting, Start]] = {}
         self._zombies: dict[int, float] = {}
@@ -231,9 +233,10 @@ class Reaper:
     def _collect(self, pid: int) -> None:
         """Reap the child if it has ended, and call its callbacks."""
         try:
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            self.cpu_s = usage.ru_utime + usage.ru_stime
         except ChildProcessError:
-            ended, status = pid, _UNKNOWN_STATUS
+            ended, status, self.cpu_s = pid, _UNKNOWN_STATUS, None
         if not ended:
             return
         if pid in self._starting:

@@ -120,6 +120,7 @@ class ShellHandler(Handler):
                 raise HoldfastError("invalid_argument", "a command on a terminal reads typed keys and takes no other input", hint=hint)
             pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
         record = self._context.records.create(command_id, digest, self._make_spool())
+        record.describe("run", script, self._shell.name)
         try:
             self._shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin)
         except HoldfastError:

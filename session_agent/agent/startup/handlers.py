@@ -32,6 +32,7 @@ MODULES = USUAL | {
     "listen": f"{_PACKAGE}.network.listen",
     "dump": f"{_PACKAGE}.shell.dump",
     "restore": f"{_PACKAGE}.shell.restore",
+    "history": f"{_PACKAGE}.commands.history",
 }
 """The module that serves a kind of channel, with a function ``open_`` and the kind."""
 

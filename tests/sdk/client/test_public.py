@@ -53,7 +53,7 @@ ERRORS = frozenset(
 RESULTS = frozenset(
     """
     STDERR STDOUT Address Cause Chunk CommandResult EventGap FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost
-    PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult
+    PastCommand PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult
     """.split()  # noqa: SIM905  a text is easier to read
 )
 ARGUMENTS = frozenset({"ClusterOptions"})
