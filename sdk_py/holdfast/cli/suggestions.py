@@ -31,12 +31,11 @@ COMMANDS = {
     "log": "holdfast logs SANDBOX",
     "wait": "holdfast logs -f SANDBOX waits until what `run -d` started has ended",
     **dict.fromkeys(("serve", "server", "gateway", "compose", "deploy"), _SERVICE),
-    **dict.fromkeys(("volume", "diff", "history"), "holdfast exec SANDBOX COMMAND looks inside; holdfast cp moves files"),
+    **dict.fromkeys(("volume", "diff"), "holdfast exec SANDBOX COMMAND looks inside; holdfast cp moves files"),
     "network": "holdfast run --network IMAGE COMMAND; without it a sandbox reaches no network",
     "search": "holdfast pull NAME fetches an image by its whole name",
     "rename": "a sandbox is named when it is created: holdfast run --name NAME",
     "update": "limits are set when a sandbox is created: holdfast run -m 4g --cpus 2",
-    "events": "holdfast list shows the sandboxes",
 }
 """Commands of other tools, and what to use here."""
 
