@@ -85,12 +85,12 @@ async def _kill(node: Node) -> None:
 
 @pytest.fixture
 def small_folder(tmp_path: Path) -> Iterator[Path]:
-    """A data folder on a file system of its own, of 600 MiB."""
+    """A data folder on a file system of its own, of 1 GiB."""
     image, folder = tmp_path / "image", tmp_path / "small"
     folder.mkdir()
     with image.open("wb") as file:
-        file.truncate(600 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+        file.truncate(1 << 30)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
