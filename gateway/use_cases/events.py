@@ -63,8 +63,8 @@ async def follow(
 ) -> AsyncIterator[Events]:
     """The owner's events after the event ``last_id``; without one, those of the last ``since_s`` seconds, else from now on.
 
-    The first item has the position, and the events before it. Every change comes at least once. What cannot be told apart from a loss is a
-    ``gap``: then list the sandboxes again. Raises ``session_limit``, and ``placement_unavailable`` before the first item.
+    The first item has the position, and the events before it. Every change comes at least once. Where changes may be missing, a
+    ``gap`` comes: then list the sandboxes again. Raises ``session_limit``, and ``placement_unavailable`` before the first item.
     """
     if gateway.feed.of_owner(principal.owner) >= STREAMS_PER_OWNER:
         raise HoldfastError("session_limit", f"this owner has {STREAMS_PER_OWNER} streams of events on this replica")

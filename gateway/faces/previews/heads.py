@@ -47,7 +47,7 @@ class Asked:
 
 
 def asked_of(connection: HTTPConnection, settings: Settings) -> Asked:
-    """A proxy that terminates TLS says so; it is believed if it is one of the trusted proxies, or if the service's public URL is https."""
+    """The scheme is that of the service's public URL, else of the connection; a trusted proxy's ``X-Forwarded-Proto`` takes precedence."""
     scheme = settings.public_url.partition("://")[0] or ("https" if connection.url.scheme in ("https", "wss") else "http")
     forwarded = connection.headers.get("x-forwarded-proto", "")
     if forwarded in ("http", "https") and _is_trusted(connection, settings):

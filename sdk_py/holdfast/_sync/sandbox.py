@@ -319,7 +319,7 @@ class Sandbox(Snapshots):
     def preview_url(self, port: int, *, expires_s: float | None = None) -> PreviewUrl:
         """A signed address at which a browser reaches ``port`` of the sandbox, for ``expires_s`` seconds (default an hour, at most a week).
 
-        Whoever has it can use the port, and no other. It is a string; a program sends ``url.headers`` to ``url.address`` instead. Where the
+        It opens this port, and no other, to everyone who has it. A program sends ``url.headers`` to ``url.address`` instead. Where the
         service has a preview domain the address has a host of its own, which works with every web application. Else it has a path of the
         service, which works with programs and with applications that know their base path.
         """
