@@ -85,9 +85,6 @@ class Process:
         for source in self._sources:
             source.watch()
 
-    def has_output(self) -> bool:
-        return any(source.waiting for source in self._sources)
-
     def signal(self, name: str) -> None:
         """Signal it; KILL kills the whole process tree."""
         number = signal_number(name)

@@ -74,11 +74,6 @@ class PipeReader:
             self._loop.remove_reader(self.descriptor)
         self._watched = self._paused = False
 
-    @property
-    def waiting(self) -> bool:
-        """Whether something was written that was not read yet."""
-        return self.open and waiting_bytes(self.descriptor) > 0
-
     def _read(self) -> bytes | None:
         """The next bytes, empty at end of file; None if there are none now."""
         try:
