@@ -22,7 +22,10 @@ _MAY_IMPORT = {
     "sdk_py/holdfast_recipes/prompts": {"holdfast_recipes"},
     "sdk_py/holdfast_recipes/miniature": {"holdfast_recipes"},
     "sdk_py/holdfast_recipes/training": {"holdfast_recipes", "torch"},
-    **{f"sdk_py/holdfast_recipes/{layer}": {"holdfast_recipes", "holdfast"} for layer in ("harness", "swe", "web", "claw")},
+    **{
+        f"sdk_py/holdfast_recipes/{layer}": {"holdfast_recipes", "holdfast"}
+        for layer in ("harness", "harbor", "swe", "suites", "web", "claw")
+    },
     "sdk_py/holdfast_recipes/proxy": {"holdfast_recipes", "holdfast", "h11"},
     "sdk_py/holdfast_recipes/pipeline": {"holdfast_recipes", "holdfast", "pyarrow", "tokenizers"},
     "session_agent": {"holdfast_wire", "msgpack", "websockets"},

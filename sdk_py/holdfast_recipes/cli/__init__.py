@@ -76,6 +76,13 @@ COMMANDS: dict[str, _Command] = {
         "reports:evaluate",
         "holdfast recipes eval run --k 1 3\nholdfast recipes eval after --against before --json",
     ),
+    "eval suite": _Command(
+        "a published benchmark with one agent and one model, resumably, as one table",
+        "suites:suite",
+        "holdfast recipes eval suite swe-bench-verified --tasks verified.parquet --out run \\\n"
+        "    --agent mini --policy http://127.0.0.1:8000/v1 --model my-model\n"
+        "holdfast recipes eval suite terminal-bench-2 --tasks terminal-bench-2 --out check --agent gold --rollouts 1",
+    ),
     "agree": _Command(
         "how far two estimators of values agree on the same runs",
         "reports:agree",
@@ -106,6 +113,8 @@ def main(words: Sequence[str]) -> int:
     words = list(words)
     if words[:1] == ["--json"]:  # it may also stand before the command
         words = [*words[1:2], "--json", *words[2:]]
+    if words[:2] == ["eval", "suite"]:  # one command of two words; a run in a folder of that name is ./suite
+        words = ["eval suite", *words[2:]]
     as_json = "--json" in words
     try:
         return _run(words)

@@ -26,7 +26,15 @@ class Run(Protocol):
     """Plays a prompt in a sandbox: ``run_program`` and ``run_mini`` with all else given."""
 
     def __call__(
-        self, sandbox: AsyncSandbox, prompt: str, *, limits: Limits, rollout_id: str, seed: int | None
+        self,
+        sandbox: AsyncSandbox,
+        prompt: str,
+        *,
+        limits: Limits,
+        rollout_id: str,
+        seed: int | None,
+        workdir: str,
+        user: str | int | None,
     ) -> Awaitable[ProgramRun]: ...
 
 
@@ -41,11 +49,20 @@ class Agent:
     record: Record = lambda pairs: None
 
     async def play(
-        self, sandbox: AsyncSandbox, messages: Sequence[Message], limits: Limits, *, seed: int | None, rollout_id: str
+        self,
+        sandbox: AsyncSandbox,
+        messages: Sequence[Message],
+        limits: Limits,
+        *,
+        seed: int | None,
+        rollout_id: str,
+        workdir: str = "/testbed",
+        user: str | int | None = None,
     ) -> Episode:
-        """One rollout. The prompt is the text of the first messages; what the program changed is the submission."""
+        """One rollout, in the task's work directory and as its user. The prompt is the text of the first messages; what the program changed
+        is the submission."""
         prompt = "\n\n".join(str(message["content"]) for message in messages)
-        run = await self.run(sandbox, prompt, limits=limits, rollout_id=rollout_id, seed=seed)
+        run = await self.run(sandbox, prompt, limits=limits, rollout_id=rollout_id, seed=seed, workdir=workdir, user=user)
         self.record(run.pairs)
         return episode_of(run, messages)
 

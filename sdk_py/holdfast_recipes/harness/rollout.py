@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from holdfast import SandboxNotFoundError
 
@@ -68,6 +68,14 @@ class Job(Protocol[Box]):
     async def open(self, sandbox: Box, *, oom_ends: bool) -> Toolset: ...
     async def collect(self, sandbox: Box, episode: Episode) -> str: ...
     async def grade(self, work: str) -> Graded: ...
+
+
+@runtime_checkable
+class GradedInPlace(Protocol):
+    """A job whose ``collect`` runs the tests in the sandbox that the policy worked in, and takes up to ``verify_s``. It also collects where
+    the time of the rollout was over: what counts is the state of the machine then."""
+
+    verify_s: float
 
 
 class Capacity:
@@ -189,7 +197,8 @@ class _Play:
     async def _episode(self, conversation: Conversation[Any] | None, toolset: Toolset, seed: int | None, trajectory_id: str) -> Episode:
         messages, agent = self._job.messages, self._settings.agent
         if agent is not None:
-            return await agent.play(cast(Any, self._sandbox), messages, self._limits, seed=seed, rollout_id=trajectory_id)
+            place = {name: toolset.config[name] for name in ("workdir", "user") if name in toolset.config}
+            return await agent.play(cast(Any, self._sandbox), messages, self._limits, seed=seed, rollout_id=trajectory_id, **place)
         assert conversation is not None
         more = self._settings.turn_tokens
         return await run(conversation, toolset, messages, self._limits, seed=seed, draw=self._draw, turn_tokens=more)
@@ -221,10 +230,12 @@ class _Play:
 
     async def _collect(self, episode: Episode) -> tuple[Episode, str | None]:
         """The submission of a rollout that ended by itself or by its budget. If the sandbox is lost now, the work is lost too."""
-        cut_off = episode.status is Status.TRUNCATED and self._settings.collect_truncated
+        in_place = isinstance(self._job, GradedInPlace)
+        ends = (Status.TRUNCATED, Status.TIMEOUT) if in_place else (Status.TRUNCATED,)
+        cut_off = episode.status in ends and self._settings.collect_truncated
         if self._sandbox is None or not (episode.status is Status.COMPLETED or cut_off):
             return episode, None
-        limit_s = self._limits.layers[Layer.OBSERVATION].timeout_s
+        limit_s = self._job.verify_s if isinstance(self._job, GradedInPlace) else self._limits.layers[Layer.OBSERVATION].timeout_s
         try:
             return episode, await timed(Layer.OBSERVATION, limit_s, self._job.collect(self._sandbox, episode))
         except Exception as error:  # noqa: BLE001  a value, as everything that happens to a rollout

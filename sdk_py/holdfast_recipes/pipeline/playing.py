@@ -44,8 +44,14 @@ class _Tracked(Counts):
             yield
 
 
-def collected(jobs: Jobs, settings: Settings, talk: Callable[[SweTask], Conversation[Any]] | None = None) -> collect.Rollout:
-    """Rollouts for a collection. ``talk`` makes the conversation where the policy differs from task to task."""
+def collected(
+    jobs: Callable[[Any], Job[Any]],
+    settings: Settings,
+    talk: Callable[[Any], Conversation[Any]] | None = None,
+    shaped: Callable[[Any, Settings], Settings] = lambda task, settings: settings,
+) -> collect.Rollout:
+    """Rollouts for a collection. ``talk`` makes the conversation where the policy differs from task to task; ``shaped`` the settings where
+    a task has limits of its own."""
 
     async def rollout(slot: RolloutSlot, seed: int, name: str) -> Attempt:
         counts, spoken = Counts(), []
@@ -54,7 +60,7 @@ def collected(jobs: Jobs, settings: Settings, talk: Callable[[SweTask], Conversa
             spoken.append(talk(slot.task) if talk else settings.conversation())
             return spoken[-1]
 
-        own = replace(settings, counts=counts, conversation=conversation)
+        own = replace(shaped(slot.task, settings), counts=counts, conversation=conversation)
         run = await play(jobs(slot.task), own, seed=seed, trajectory_id=name)
         settings.counts.events.update(counts.events)
         settings.counts.seconds.update(counts.seconds)

@@ -16,11 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from holdfast_recipes.core.records import to_json
 from holdfast_recipes.core.trajectory import Trajectory
-from holdfast_recipes.swe.sources import SweTask
 
 from .errors import DataError, RunMismatchError, SettingError
 from .evaluate import Trial, trial_of
@@ -31,11 +30,22 @@ _INDEX = re.compile(r"/([0-9]+)(?:#[0-9]+)?$")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,58}[A-Za-z0-9])?")
 
 
+class Task(Protocol):
+    """What a run needs of a task; ``SweTask`` and ``HarborTask`` are ones. Its record is part of the run's digest of tasks."""
+
+    @property
+    def task_id(self) -> str: ...
+    @property
+    def image(self) -> str: ...
+    def to_json(self) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutSlot:
     """The rollout number ``index`` of a task, and how many tries of it infrastructure has spoiled."""
 
-    task: SweTask
+    task: Any
+    """A ``Task``, of the kind that the rollout knows."""
     index: int
     faults: int = 0
 
@@ -80,7 +90,7 @@ class Plan:
 class Run:
     """An open run. ``with Run.open(…) as run``; one process at a time (RunInUseError)."""
 
-    def __init__(self, folder: Path, plan: Plan, tasks: Sequence[SweTask], journal: Journal) -> None:
+    def __init__(self, folder: Path, plan: Plan, tasks: Sequence[Task], journal: Journal) -> None:
         self.folder, self.plan, self.tasks = folder, plan, tasks
         self.outcomes: Counter[Trial] = Counter()
         self._done = journal
@@ -100,7 +110,7 @@ class Run:
         """Rollouts of this plan that infrastructure spoiled too often."""
 
     @classmethod
-    def open(cls, folder: Path, plan: Plan, tasks: Sequence[SweTask]) -> Run:
+    def open(cls, folder: Path, plan: Plan, tasks: Sequence[Task]) -> Run:
         """Begin a run, or go on with one. Raises RunMismatchError where the folder holds one with other tasks or settings; only the
         numbers of rollouts and tries may change."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -195,7 +205,7 @@ class Run:
         return str(record.get("task_id")), int(found[1])
 
 
-def digest(tasks: Sequence[SweTask]) -> str:
+def digest(tasks: Sequence[Task]) -> str:
     """A digest of all fields of the tasks, in order."""
     made = hashlib.sha256()
     for task in tasks:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast import AsyncSandbox, AsyncSandboxClient, HoldfastError
+from holdfast import AsyncGroup, AsyncSandbox, AsyncSandboxClient, HoldfastError
 
 from holdfast_recipes.harness.agent import Agent, Record
 from holdfast_recipes.harness.conversation import ChatConversation, Conversation
@@ -58,10 +58,12 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prices", type=float, nargs=2, default=(0.0, 0.0), metavar="USD", help="per million tokens of prompt and answer")
 
 
-def add_sandboxes(parser: argparse.ArgumentParser) -> None:
+def add_sandboxes(parser: argparse.ArgumentParser, option: str = "--harness", more: Sequence[str] = ()) -> None:
+    """``option`` names the harness; ``more`` are further values of it, which the caller resolves."""
     parser.add_argument(
-        "--harness",
-        choices=HARNESSES,
+        option,
+        dest="harness",
+        choices=(*HARNESSES, *more),
         default="mini",
         help="mini: a subshell per call; editor: a living shell with editor; or a program, which needs --tokenizer (%(default)s)",
     )
@@ -124,6 +126,8 @@ class Service:
     settings: Settings
     talk: Callable[[SweTask], Conversation[Any]]
     pull: Pull
+    client: AsyncSandboxClient
+    group: AsyncGroup
 
 
 @contextlib.asynccontextmanager
@@ -149,7 +153,7 @@ async def service(arguments: argparse.Namespace, run: str, tasks_file: Path, pai
             return SweJob(task, make, archives=archives, style=style, resources=resources)
 
         settings = Settings(_no_task, limits, Capacity(arguments.concurrency), run=run, agent=agent)
-        yield Service(job, settings, talk, _puller(client))
+        yield Service(job, settings, talk, _puller(client), client, group)
 
 
 async def _talk(arguments: argparse.Namespace, stack: contextlib.AsyncExitStack) -> Callable[[SweTask], Conversation[Any]]:
@@ -192,16 +196,14 @@ async def _agent(arguments: argparse.Namespace, stack: contextlib.AsyncExitStack
 def agent_of(program: Program, proxy: Proxy, policy: Policy, record: Record) -> Agent:
     """A program as an agent: the prompt goes to it, what it changes in the repository is its work."""
 
-    async def run(sandbox: AsyncSandbox, prompt: str, *, limits: Limits, rollout_id: str, seed: int | None) -> ProgramRun:
-        return await run_program(program, sandbox, proxy, policy, prompt, limits=limits, rollout_id=rollout_id, seed=seed)
+    async def run(sandbox: AsyncSandbox, prompt: str, **more: Any) -> ProgramRun:
+        return await run_program(program, sandbox, proxy, policy, prompt, **more)
 
     return Agent(program.name, program.version, policy.name, run, record)
 
 
-async def _mini(
-    python: str, proxy: Proxy, policy: Policy, sandbox: AsyncSandbox, prompt: str, *, limits: Limits, rollout_id: str, seed: int | None
-) -> ProgramRun:
-    return await run_mini(python, sandbox, proxy, policy, prompt, limits=limits, rollout_id=rollout_id, seed=seed)
+async def _mini(python: str, proxy: Proxy, policy: Policy, sandbox: AsyncSandbox, prompt: str, **more: Any) -> ProgramRun:
+    return await run_mini(python, sandbox, proxy, policy, prompt, **more)
 
 
 def _ignored(calls: Sequence[Mapping[str, Any]]) -> None:
