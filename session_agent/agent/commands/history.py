@@ -23,7 +23,7 @@ def open_history(context: AgentContext, channel: Channel) -> Handler:
 
 def _rows(context: AgentContext) -> Iterator[dict[str, Any]]:
     records = context.records
-    for _, entry in records.history.entries:
+    for entry in records.history:
         yield entry | {"held_bytes": records.held_bytes(entry["id"])}
     running = [record for record in records.running() if record.kind]
     running += [terminal.record for terminal in context.terminals.values()]

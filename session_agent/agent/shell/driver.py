@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
+from struct import Struct
 from typing import NamedTuple
 
 from holdfast_wire.fast_dataclass import dataclass
@@ -27,8 +28,8 @@ FED = 1 << 41
 """Number of the report that the shell starts to read control lines: the first time, or because an error or interrupt ended the last run."""
 FENCE = 1 << 42
 """Added to a run's number in the report that the shell has taken the control lines of the run and is past them."""
-NUMBER_BYTES = 4
-"""Size of the random number of a run: a report with it shows that the shell has read the control lines of this run."""
+NUMBERS = Struct("=32I")
+"""The random numbers of 32 runs, fetched at once. A report with its number shows that the shell has read the control lines of a run."""
 FEED_LINES = 8
 """How many lines wait on the standard input of bash. It reads them ahead, and needs one after each interrupt."""
 
@@ -126,10 +127,13 @@ class ReportReader:
 
 
 def _parse(record: bytes) -> Report | None:
-    fields = record.split(b" ", 3)
-    if len(fields) != 4 or not all(number.isdigit() and len(number) <= _MOST_DIGITS for number in fields[:2]):
+    try:
+        number, status, options, directory = record.split(b" ", 3)
+    except ValueError:
         return None
-    return Report(int(fields[0]), int(fields[1]), fields[2].decode("ascii", "replace"), fields[3].decode("utf-8", "replace"))
+    if not (number.isdigit() and status.isdigit() and len(number) <= _MOST_DIGITS and len(status) <= _MOST_DIGITS):
+        return None
+    return Report(int(number), int(status), options.decode("ascii", "replace"), directory.decode("utf-8", "replace"))
 
 
 class _Dialect(ABC):

@@ -22,7 +22,7 @@ from session_agent.agent.process.last_writers import count_open
 
 from .control import FileControl
 from .descriptors import open_descriptors
-from .driver import FED, FENCE, NUMBER_BYTES, OPENED, BashDialect, Dialect, Report, ReportReader, ShDialect
+from .driver import FED, FENCE, NUMBERS, OPENED, BashDialect, Dialect, Report, ReportReader, ShDialect
 from .output import remove_fifo
 from .state.saved import SavedState
 from .terminal import ShellTerminal
@@ -67,6 +67,8 @@ class ShellProcess:
         self._events = events
         self._launch = launch
         self.number = 0
+        self._numbers: list[int] = []
+        """Random numbers for the next runs."""
         self.broken = False
         """Whether it was killed or takes no control lines any more."""
         self.may_crash = False
@@ -131,7 +133,9 @@ class ShellProcess:
         return number
 
     def _next_number(self) -> int:
-        self.number = 1 + int.from_bytes(os.urandom(NUMBER_BYTES), "big")
+        if not self._numbers:
+            self._numbers.extend(NUMBERS.unpack(os.urandom(NUMBERS.size)))
+        self.number = 1 + self._numbers.pop()
         return self.number
 
     def ping(self) -> int:

@@ -63,10 +63,12 @@ def test_the_history_is_bounded() -> None:
         record.describe("run", "\U0001f600" * 10_000, "s" * 128)
         history.add(record, ExitStatus(0, 0.0))
         assert len(record.line) == 200
-    assert len(history.entries) <= HISTORY_COMMANDS
-    assert sum(size for size, _ in history.entries) <= HISTORY_BYTES
-    assert history.entries[-1][1]["id"].endswith(str(3 * HISTORY_COMMANDS - 1)), "the oldest go first"
-    packed = sum(len(msgpack.packb(entry)) for _, entry in history.entries)
+    assert len(history) <= HISTORY_COMMANDS
+    assert history.held_bytes <= HISTORY_BYTES
+    entries = list(history)
+    assert len(entries) == len(history)
+    assert entries[-1]["id"].endswith(str(3 * HISTORY_COMMANDS - 1)), "the oldest go first"
+    packed = sum(len(msgpack.packb(entry)) for entry in entries)
     assert packed <= 2 * HISTORY_BYTES, "what the gateway reads"
 
 
