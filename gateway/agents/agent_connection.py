@@ -52,7 +52,7 @@ class AgentConnection:
     def __init__(self, dial: Callable[[], Awaitable[Dialled]], timeout_s: float, timing: Timing | None = None) -> None:
         self._dial = dial
         self._timeout_s = timeout_s
-        self._session = ClientSession(secrets.token_hex(16), secrets.token_bytes(16), timing, acknowledge_ends=False)
+        self._session = ClientSession(f"gateway-{secrets.token_hex(16)}", secrets.token_bytes(16), timing, acknowledge_ends=False)
         self._socket: AgentSocket | None = None
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.Handle | None = None

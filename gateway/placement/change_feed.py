@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gateway.model.records import Changes, Record, Tombstone
 
@@ -27,11 +27,15 @@ _OF_ONE_READ: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``cursor`` is the position after these changes. ``gap`` is why some before it may be missing, "" if none are."""
+    """``cursor`` is the position after these changes. ``gap`` is why some before it may be missing, "" if none are.
+
+    ``facts`` are not of the store: what a follower was given besides (``Follower.add_facts``).
+    """
 
     cursor: Sequence[str]
     entries: Sequence[Record | Tombstone]
     gap: str = ""
+    facts: Sequence[dict[str, Any]] = ()
 
 
 class Follower:
@@ -42,9 +46,16 @@ class Follower:
         self._batches: deque[Batch] = deque()
         self._waiting = 0
         self._changed = asyncio.Event()
+        self.cursor: Sequence[str] = ()
+        """The position after what was added last."""
+
+    def add_facts(self, facts: Sequence[dict[str, Any]]) -> None:
+        """Add what comes from elsewhere, in order with the changes."""
+        self.add(Batch(self.cursor, (), facts=facts))
 
     def add(self, batch: Batch) -> None:
-        self._waiting += len(batch.entries)
+        self._waiting += len(batch.entries) + len(batch.facts)
+        self.cursor = batch.cursor
         if self._waiting > _WAITING:
             self._batches.clear()
             self._waiting, batch = 0, Batch(batch.cursor, (), "this client reads more slowly than sandboxes change")
@@ -56,7 +67,7 @@ class Follower:
             self._changed.clear()
             await self._changed.wait()
         batch = self._batches.popleft()
-        self._waiting -= len(batch.entries)
+        self._waiting -= len(batch.entries) + len(batch.facts)
         return batch
 
 

@@ -305,6 +305,15 @@ class OwnMachine(Protocol):
         ...
 
 
+@runtime_checkable
+class PullProgress(Protocol):
+    """It knows how far the pulls of images are."""
+
+    async def pulls(self, owner: str) -> list[dict[str, Any]]:
+        """The latest pulls of an owner: ``name``, ``state`` (waiting, fetching, importing, done, failed), ``received_bytes``, ``error``."""
+        ...
+
+
 CAPABILITIES: Final[dict[str, type]] = {
     "images": HasImages,
     "pools": Pools,
@@ -312,6 +321,7 @@ CAPABILITIES: Final[dict[str, type]] = {
     "snapshots": Snapshots,
     "collection": Collects,
     "machine": OwnMachine,
+    "pull-progress": PullProgress,
 }
 """The optional protocols by the name that the doctor shows."""
 

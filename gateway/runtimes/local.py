@@ -170,6 +170,11 @@ class LocalRuntime:
     async def room(self) -> dict[str, int]:
         return _counts(await self._node.call("spares", timeout_s=_CONNECT_S), _ROOM)
 
+    async def pulls(self, owner: str) -> list[dict[str, Any]]:
+        found = (await self._node.call("image_pulls", {"owner": owner})).get("pulls")
+        fields = ("name", "state", "received_bytes", "error")
+        return [{name: one.get(name) for name in fields} for one in found] if isinstance(found, list) else []
+
     async def largest(self) -> tuple[float, int] | None:
         return self._size
 

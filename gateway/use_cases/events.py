@@ -1,25 +1,33 @@
 """The events of an owner's sandboxes: what changed, as it happens or since a position.
 
-Owns which events a filter passes, their form, and how many streams one owner may have. They come from placement alone, so no command and
-no session waits for them. Called by faces.
+Owns which events a filter passes, their form, and how many streams one owner may have. Those of sandboxes' lives come from placement, those
+of what happens in them, on request, from their agents (``followed``); no command and no session waits for either. Called by faces.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.agents.activity_reports import FIELDS
 from gateway.identity.principal import Principal
 from gateway.model.records import Record, Tombstone
 from gateway.placement.change_feed import Batch
 from gateway.placement.keys import SHARDS
 
+from .followed import Activity, Followed
 from .service import Gateway
 
+KINDS: Final = frozenset(
+    {"created", "ready", "paused", "leaving", "failed", "deleted", "gap", "files_changed", "pull", *FIELDS} - {"output", "input", "resized"}
+)
+"""The names of all events."""
+LEAST_USAGE_S: Final = 1.0
 STREAMS_PER_OWNER: Final = 1000
 MOST_SINCE_S: Final = 3600.0
 """What ended longer ago may have no record any more (``tombstone_ttl_s``)."""
@@ -33,6 +41,8 @@ class Filter:
     sandboxes: frozenset[str] = frozenset()
     group: str = ""
     labels: Sequence[tuple[str, str]] = ()
+    kinds: frozenset[str] = frozenset()
+    """The names of the events; "gap" always passes."""
 
     def passes(self, entry: Record | Tombstone) -> bool:
         """Whether an entry matches. The end of a sandbox passes every filter of labels and groups: its record has them no more."""
@@ -59,7 +69,12 @@ def position_of(text: str) -> list[str] | None:
 
 
 async def follow(
-    gateway: Gateway, principal: Principal, wanted: Filter, last_id: str, since_s: float | None = None
+    gateway: Gateway,
+    principal: Principal,
+    wanted: Filter,
+    last_id: str,
+    since_s: float | None = None,
+    activity: Activity | None = None,
 ) -> AsyncIterator[Events]:
     """The owner's events after the event ``last_id``; without one, those of the last ``since_s`` seconds, else from now on.
 
@@ -69,6 +84,8 @@ async def follow(
     if gateway.feed.of_owner(principal.owner) >= STREAMS_PER_OWNER:
         raise HoldfastError("session_limit", f"this owner has {STREAMS_PER_OWNER} streams of events on this replica")
     follower = gateway.feed.follow(principal.owner)
+    last_id, _, moment = last_id.partition("~")
+    followed = None if activity is None else Followed(gateway, follower, activity, wanted.passes, _age(moment))
     try:
         cursor = position_of(last_id) if last_id else None
         if not last_id and since_s is not None:
@@ -76,19 +93,35 @@ async def follow(
         batch = await gateway.feed.since(principal.owner, cursor)
         if last_id and cursor is None:
             batch = Batch(batch.cursor, (), "the id of the last event is not one of this service")
-        yield _events(batch, wanted)
+        follower.cursor = follower.cursor or batch.cursor
+        if followed is not None:
+            await followed.begin()
+        yield _events(batch, wanted, followed)
         while True:
-            found = _events(await follower.next(), wanted)
+            batch = await follower.next()
+            if followed is not None:
+                followed.changed(batch.entries)
+            found = _events(batch, wanted, followed)
             if found.events:
                 yield found
     finally:
         gateway.feed.leave(follower)
+        if followed is not None:
+            followed.close()
 
 
-def _events(batch: Batch, wanted: Filter) -> Events:
+def _age(moment: str) -> float | None:
+    """How many seconds ago a stream had everything of the agents that it could have; None if it is a new one."""
+    return max(time.time() - int(moment) / 1000, 0.0) if moment.isdigit() and len(moment) < 16 else None
+
+
+def _events(batch: Batch, wanted: Filter, followed: Followed | None) -> Events:
     found: list[tuple[str, dict[str, Any]]] = [("gap", {"message": batch.gap})] if batch.gap else []
     found += sorted((_event(entry) for entry in batch.entries if wanted.passes(entry)), key=lambda event: float(event[1]["time"]))
-    return Events(".".join(batch.cursor), found)
+    found += [(fact["type"], {name: value for name, value in fact.items() if name not in ("type", "n")}) for fact in batch.facts]
+    found = [one for one in found if not wanted.kinds or one[0] == "gap" or one[0] in wanted.kinds]
+    position = ".".join(batch.cursor)
+    return Events(position if followed is None else f"{position}~{int(time.time() * 1000)}", found)
 
 
 def _event(entry: Record | Tombstone) -> tuple[str, dict[str, Any]]:

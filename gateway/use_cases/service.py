@@ -85,6 +85,8 @@ class Gateway:
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
         self.command_ids: CommandIds = new_command_ids
+        self.followed = 0
+        """How many sandboxes the streams of events follow, each stream counted."""
         self.started_at = time.monotonic()
         self.was_ready = False
         """Whether ``/readyz`` ever answered that all parts are available."""

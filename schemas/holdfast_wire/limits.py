@@ -127,6 +127,16 @@ HISTORY_BYTES = 512 * KIB
 """Most memory that the history takes."""
 HISTORY_LINE_CHARACTERS = 200
 """So much of a command's first line is in the history."""
+JOURNAL_BYTES = 4 * MIB
+"""Most memory of what a gateway that follows a sandbox has not read yet, or could read again."""
+JOURNAL_MEMORY_SHARE = 32
+"""In a sandbox with less memory the limit is its memory divided by this."""
+JOURNAL_COMMAND_BYTES = 1 * MIB
+"""So much of one command's output and input is recorded; of the rest only the size."""
+JOURNAL_TEXT_BYTES = 64 * KIB
+"""So much of a command itself is recorded."""
+JOURNAL_LINGER_S = 120.0
+"""How long what happens is still collected after the last gateway has left."""
 KEPT_COMMAND_BYTES = 128 * KIB
 """Output up to this size stays with a record whose exit was delivered, because an answer may be lost later on its way and be requested
 again."""

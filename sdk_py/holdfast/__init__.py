@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         SandboxNotFoundError, SandboxNotReadyError, ServiceError, ServiceUnavailableError, SessionFencedError, SessionLostError,
         ShellLostError, SpawnError, UnsupportedError, UserNotFoundError, WaitTimeoutError, WorkingDirectoryError,
     )  # fmt: skip
-    from holdfast._event_results import EventGap, SandboxEvent
+    from holdfast._event_results import ActivityEvent, EventGap, PullEvent, SandboxEvent
     from holdfast._file_results import FileEntry, FileEvent, FileMatch, PatchResult, TransferResult
     from holdfast._history_results import PastCommand
     from holdfast._requests import ClusterOptions
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "STDERR", "STDOUT", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches", "AsyncCommandStream",
+    "STDERR", "STDOUT", "ActivityEvent", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches", "AsyncCommandStream",
     "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncListener", "AsyncProcess", "AsyncSandbox",
     "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches",
     "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError",
@@ -65,7 +65,7 @@ __all__ = [
     "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
     "InputClosedError", "InvalidArgumentError", "InvalidPathError", "Listener", "ListeningPort", "Lost", "NoSpaceError",
     "NotFoundError", "OutcomeUnknownError", "PastCommand", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
-    "ProtocolError", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
+    "ProtocolError", "PullEvent", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
     "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox",
     "SandboxClient", "SandboxEvent", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
     "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount",
@@ -100,7 +100,7 @@ _HOMES = {
     **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
     **dict.fromkeys(("FileEntry", "FileEvent", "FileMatch", "PatchResult", "TransferResult"), "holdfast._file_results"),
-    **dict.fromkeys(("EventGap", "SandboxEvent"), "holdfast._event_results"),
+    **dict.fromkeys(("ActivityEvent", "EventGap", "PullEvent", "SandboxEvent"), "holdfast._event_results"),
     "ClusterOptions": "holdfast._requests",
     "PastCommand": "holdfast._history_results",
 }

@@ -227,11 +227,26 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
     return {name: plain(value) for name, value in options.items() if value is not None}
 
 
-def events_query(sandboxes: Sequence[str], labels: Mapping[str, str] | None, group: str | None) -> list[tuple[str, str]]:
+def events_query(
+    sandboxes: Sequence[str],
+    labels: Mapping[str, str] | None,
+    group: str | None,
+    kinds: Sequence[str] = (),
+    activity: bool = False,
+    usage_s: float | None = None,
+    files: str = "",
+    pulls: bool = False,
+) -> list[tuple[str, str]]:
     """The query of ``GET /events``."""
+    activity = activity or usage_s is not None or bool(files)
     query = [("sandbox", sandbox_id_of(id_)) for id_ in words_of([sandboxes] if isinstance(sandboxes, str) else sandboxes, "sandboxes")]
     query += [("label", f"{name}={value}") for name, value in labels_of(labels).items()]
-    return query if group is None else [*query, ("group", group_name_of(group))]
+    query += [] if group is None else [("group", group_name_of(group))]
+    query += [("kind", kind) for kind in words_of([kinds] if isinstance(kinds, str) else kinds, "kinds")]
+    query += [("activity", "true")] if activity else []
+    query += [("usage_s", f"{usage_s:g}")] if usage_s is not None else []
+    query += [("files", files)] if files else []
+    return [*query, ("pulls", "true")] if pulls else query
 
 
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
 from holdfast_wire.session.channels import State, next_state
 
 from session_agent.agent.output.read_ahead import ReadAheadQuota
+from session_agent.agent.output.records import Records
 from session_agent.agent.settings import AgentSettings
 
 DEADLINE_S = 60.0
@@ -27,6 +28,7 @@ class Context:
     def __init__(self, workdir: str, user: str = "") -> None:
         self.workdir = workdir
         self.read_ahead = ReadAheadQuota()
+        self.records = Records()
         self.settings = AgentSettings(sandbox_id="s", token="t", user=user)
 
 

@@ -17,6 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Fact, Failed, Gap, Output, Started
 from holdfast_wire.limits import WINDOW_BYTES
 
+from session_agent.agent.commands.activity import open_activity
 from session_agent.agent.commands.command import open_command, open_follow
 from session_agent.agent.commands.history import open_history
 from session_agent.agent.commands.terminal import open_terminal
@@ -94,6 +95,7 @@ _FACTORIES: dict[str, Callable[..., Any]] = {
     "dump": open_dump,
     "restore": open_restore,
     "history": open_history,
+    "activity": open_activity,
     "shell": open_shell,
     "terminal": open_terminal,
 }

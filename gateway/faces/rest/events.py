@@ -18,9 +18,11 @@ from starlette.responses import Response, StreamingResponse
 
 from gateway.faces.table import parts
 from gateway.http.bounded_protocol import CONNECTION
-from gateway.http.request_fields import check_label
+from gateway.http.request_fields import Fields, check_label
+from gateway.identity.principal import Principal, Scope
 from gateway.use_cases import events
 from gateway.use_cases.events import Events, Filter
+from gateway.use_cases.followed import Activity
 
 _PULSE_S: Final = 15.0
 _RETRY_MS: Final = 1000
@@ -29,15 +31,22 @@ _ID_CHARACTERS: Final = 4096
 
 
 async def follow(request: Request) -> Response:
-    """``GET /events?sandbox=&group=&label=k=v&since=60``; several of ``sandbox`` and ``label`` are possible."""
+    """``GET /events?sandbox=&group=&label=k=v&kind=&since=60&activity=true&usage_s=&files=&pulls=true``.
+
+    Several of ``sandbox``, ``label`` and ``kind`` are possible.
+    """
     gateway, principal = parts(request)
     query = request.query_params
     last_id = request.headers.get("last-event-id") or query.get("last_event_id") or ""
     sandboxes = query.getlist("sandbox")
     if len(sandboxes) > _MOST_SANDBOXES or len(last_id) > _ID_CHARACTERS:
         raise HoldfastError("invalid_argument", f"at most {_MOST_SANDBOXES} sandboxes, and an id of {_ID_CHARACTERS} characters")
-    wanted = Filter(frozenset(sandboxes), query.get("group") or "", [_label(text) for text in query.getlist("label")])
-    stream = events.follow(gateway, principal, wanted, last_id, _since(query.get("since")))
+    kinds = frozenset(query.getlist("kind"))
+    if unknown := kinds - events.KINDS:
+        raise HoldfastError("invalid_argument", f"there are no events of kind {min(unknown)[:100]!r}")
+    labels = [_label(text) for text in query.getlist("label")]
+    wanted = Filter(frozenset(sandboxes), query.get("group") or "", labels, kinds)
+    stream = events.follow(gateway, principal, wanted, last_id, _since(query.get("since")), _activity(request, principal))
     first = await anext(stream)
     client = request.scope[CONNECTION]
     client.at_shutdown(client.abort)
@@ -70,6 +79,24 @@ def _lines(found: Events) -> bytes:
     parts = [b"event: %s\ndata: %s\n" % (name.encode(), orjson.dumps(facts)) for name, facts in found.events]
     parts = parts or [b"event: position\ndata: {}\n"]
     return b"\n".join(parts) + b"id: %s\n\n" % found.position.encode()
+
+
+def _activity(request: Request, principal: Principal) -> Activity | None:
+    """What the stream wants besides the lives of sandboxes; None for nothing. It shows commands, so it needs the scope ``exec``."""
+    query = Fields(dict(request.query_params))
+    wants, pulls = request.query_params.get("activity"), request.query_params.get("pulls")
+    if not {wants, pulls} <= {None, "true", "false", "1", "0"}:
+        raise HoldfastError("invalid_argument", "activity and pulls must be true or false")
+    files = query.text("files", "", most=4096) or ""
+    usage_s = query.seconds("usage_s")
+    if usage_s is not None and not events.LEAST_USAGE_S <= usage_s <= events.MOST_SINCE_S:
+        raise HoldfastError("invalid_argument", f"usage_s must be {events.LEAST_USAGE_S:g} to {events.MOST_SINCE_S:g} seconds")
+    follows = wants in ("true", "1")
+    if not follows and (files or usage_s is not None):
+        raise HoldfastError("invalid_argument", "files and usage_s need activity=true")
+    if follows:
+        principal.require(Scope.EXEC)
+    return Activity(follows, usage_s, files, pulls in ("true", "1")) if follows or pulls in ("true", "1") else None
 
 
 def _since(text: str | None) -> float | None:

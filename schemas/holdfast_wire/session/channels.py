@@ -95,7 +95,9 @@ CONNECTION = "connection"
 FACTS: dict[str, _Table] = {
     **dict.fromkeys(("command", "follow", "terminal"), _COMMAND),
     "shell": _SHELL,
-    **dict.fromkeys(("read", "write", "fs", "watch", "download", "upload", "patch", "tunnel", "dump", "restore", "history"), _TRANSFER),
+    **dict.fromkeys(
+        ("read", "write", "fs", "watch", "download", "upload", "patch", "tunnel", "dump", "restore", "history", "activity"), _TRANSFER
+    ),
     "listen": _LISTEN,
     CONNECTION: _CONNECTION,
 }
@@ -109,7 +111,7 @@ IMPERATIVES: dict[str, frozenset[type[Item]]] = {
     "terminal": frozenset({Write, Resize, Signal, Close}),
     "shell": frozenset({Run, Write, Resize, Signal, Close}),
     **dict.fromkeys(("write", "upload", "patch", "tunnel", "restore", CONNECTION), frozenset({Write, Close})),
-    **dict.fromkeys(("read", "fs", "watch", "download", "listen", "dump", "history"), frozenset({Close})),
+    **dict.fromkeys(("read", "fs", "watch", "download", "listen", "dump", "history", "activity"), frozenset({Close})),
 }
 """For each kind of channel: the items that the client may send after Open."""
 

@@ -269,6 +269,11 @@ class AsyncSandboxClient:
         group: str | None = None,
         since_s: float | None = None,
         after: str = "",
+        kinds: Sequence[str] = (),
+        activity: bool = False,
+        usage_s: float | None = None,
+        files: str = "",
+        pulls: bool = False,
     ) -> AsyncEvents:
         """Follow the changes of this key's sandboxes: iterate the result for ``SandboxEvent``s, from the moment of this call on.
 
@@ -276,12 +281,18 @@ class AsyncSandboxClient:
         and groups. With ``since_s`` (up to 3600) the sandboxes that changed in the last so many seconds come first, each once, with their
         last state. ``after`` is the ``position`` of earlier events, to continue there. An ``EventGap`` states that events may be missing.
 
+        With ``activity`` ``ActivityEvent``s come too: commands that start and end, clients that come and go, files written by clients, as
+        the sandboxes report them. ``usage_s`` adds samples of CPU time and memory, the ports, and how much running commands have written,
+        in this interval of seconds; ``files``, a directory in each sandbox, the changes below it. With ``pulls`` there are ``PullEvent``s
+        of your images. ``kinds`` selects by ``type``.
+
         Raises ``InvalidArgumentError``, ``QuotaError`` beyond 1000 streams, ``ServiceUnavailableError``.
         """
         from holdfast._async.events import AsyncEvents
         from holdfast._requests import events_query
 
-        events = AsyncEvents(self._rest, self._options, events_query(sandboxes, labels, group), since_of(since_s), position_of(after))
+        query = events_query(sandboxes, labels, group, kinds, activity, usage_s, files, pulls)
+        events = AsyncEvents(self._rest, self._options, query, since_of(since_s), position_of(after))
         self._events.add(events)
         await events._start()
         return events

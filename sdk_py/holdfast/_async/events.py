@@ -17,7 +17,7 @@ from holdfast_wire.http1 import AnswerReader, HttpError
 from holdfast._arguments import wait_time_of
 from holdfast._async.rest import AsyncRest
 from holdfast._errors import ServiceError, WaitTimeoutError
-from holdfast._event_results import EventGap, EventReader, SandboxEvent
+from holdfast._event_results import AnyEvent, EventReader
 from holdfast._options import Options
 from holdfast._public import public
 from holdfast._transport.aio.events import Event
@@ -45,7 +45,7 @@ class AsyncEvents:
         self._query = query
         self._since_s = since_s
         self._begun = time.monotonic()
-        self._found: deque[SandboxEvent | EventGap] = deque()
+        self._found: deque[AnyEvent] = deque()
         self._closed = False
         self._closing = Event()
         self._stream: Stream | None = None
@@ -69,7 +69,7 @@ class AsyncEvents:
             await self.close()
             raise
 
-    async def read(self, timeout: float | None = None) -> SandboxEvent | EventGap | None:
+    async def read(self, timeout: float | None = None) -> AnyEvent | None:
         """The next event, or None if the events were closed. A cancelled wait loses no event.
 
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, ``ServiceUnavailableError`` if a lost connection could not be replaced within
@@ -157,7 +157,7 @@ class AsyncEvents:
             if failure is None:
                 raise ServiceError("internal", f"the service answered HTTP {answer.status} without events", hint=_HINT)
             return failure
-        self._stream, self._answer, self._events = stream, answer, EventReader(position)
+        self._stream, self._answer, self._events = stream, answer, EventReader(position, self._events.seen)
         self._quiet_end = time.monotonic() + QUIET_S
         if self._closed:  # meanwhile, by another thread
             self._lose()
@@ -173,10 +173,10 @@ class AsyncEvents:
         if stream is not None:
             await stream.close()
 
-    def __aiter__(self) -> AsyncIterator[SandboxEvent | EventGap]:
+    def __aiter__(self) -> AsyncIterator[AnyEvent]:
         return self
 
-    async def __anext__(self) -> SandboxEvent | EventGap:
+    async def __anext__(self) -> AnyEvent:
         event = await self.read()
         if event is None:
             raise StopAsyncIteration

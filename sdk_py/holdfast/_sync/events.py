@@ -18,7 +18,7 @@ from holdfast_wire.http1 import AnswerReader, HttpError
 from holdfast._arguments import wait_time_of
 from holdfast._sync.rest import Rest
 from holdfast._errors import ServiceError, WaitTimeoutError
-from holdfast._event_results import EventGap, EventReader, SandboxEvent
+from holdfast._event_results import AnyEvent, EventReader
 from holdfast._options import Options
 from holdfast._public import public
 from holdfast._transport.threads.events import Event
@@ -46,7 +46,7 @@ class Events:
         self._query = query
         self._since_s = since_s
         self._begun = time.monotonic()
-        self._found: deque[SandboxEvent | EventGap] = deque()
+        self._found: deque[AnyEvent] = deque()
         self._closed = False
         self._closing = Event()
         self._stream: Stream | None = None
@@ -70,7 +70,7 @@ class Events:
             self.close()
             raise
 
-    def read(self, timeout: float | None = None) -> SandboxEvent | EventGap | None:
+    def read(self, timeout: float | None = None) -> AnyEvent | None:
         """The next event, or None if the events were closed. A cancelled wait loses no event.
 
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, ``ServiceUnavailableError`` if a lost connection could not be replaced within
@@ -158,7 +158,7 @@ class Events:
             if failure is None:
                 raise ServiceError("internal", f"the service answered HTTP {answer.status} without events", hint=_HINT)
             return failure
-        self._stream, self._answer, self._events = stream, answer, EventReader(position)
+        self._stream, self._answer, self._events = stream, answer, EventReader(position, self._events.seen)
         self._quiet_end = time.monotonic() + QUIET_S
         if self._closed:  # meanwhile, by another thread
             self._lose()
@@ -174,10 +174,10 @@ class Events:
         if stream is not None:
             stream.close()
 
-    def __iter__(self) -> Iterator[SandboxEvent | EventGap]:
+    def __iter__(self) -> Iterator[AnyEvent]:
         return self
 
-    def __next__(self) -> SandboxEvent | EventGap:
+    def __next__(self) -> AnyEvent:
         event = self.read()
         if event is None:
             raise StopIteration

@@ -164,6 +164,11 @@ The commands of all clients, the oldest first, as the sandbox reports them: at m
         Option("-l --label", "only those with this label", "NAME=VALUE", many=True),
         Option("--group", "only those of this group", "GROUP"),
         Option("--sandbox", "only the sandbox of this id", "ID", many=True),
+        Option("--kind", "only events of this type, such as command_ended", "TYPE", many=True),
+        Option("--activity", "also what happens in the sandboxes, as they report it: commands, clients, files that clients write"),
+        Option("--usage", "and every so many seconds what they use and where they listen", "TIME", duration),
+        Option("--files", "and the changes below this directory of each sandbox", "DIRECTORY"),
+        Option("--pulls", "also the progress of your pulls of images"),
         more="""
 Each line has the time, what the sandbox is now (created, ready, paused, leaving, failed, deleted) and its id, labels and cause. `gap`
 states that events may be missing: list the sandboxes. The end of a sandbox passes every filter of labels and groups. --json

@@ -49,7 +49,7 @@ def begin(context: AgentContext, params: dict[str, Any]) -> Record:
     if record is None:
         request = _Request(context, params)
         record = context.records.create(command_id, digest, request.spool)
-        record.describe("command", request.text)
+        context.records.began(record, "command", request.text)
         try:
             Command(context, record, request)
         except HoldfastError:

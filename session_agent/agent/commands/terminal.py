@@ -74,7 +74,7 @@ class Terminal(Process):
         timeout_s = read.number(params, "timeout_s", None)
         self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
         super().__init__(context, Record(name, b"", self.spool))
-        self.record.describe("terminal", " ".join(argv))
+        context.records.began(self.record, "terminal", " ".join(argv), size=size)
         self.name = name
         self._wiggle: asyncio.TimerHandle | None = None
         self._size = size
@@ -117,11 +117,20 @@ class Terminal(Process):
     def resize(self, rows: int, columns: int) -> bool:
         """Change the size; the kernel sends SIGWINCH to the program. False if it had that size already."""
         changed = (rows, columns) != self._size
+        journal = self._context.records.journal
+        if changed and journal is not None:
+            journal.resized(self.name, rows, columns)
         self._size = (rows, columns)
         self._restore_size()
         if changed:  # and once more later: a line editor may just now restore the size that it read at its start
             self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._restore_size)
         return changed
+
+    def typed(self, data: bytes) -> None:
+        """A client sends these keys."""
+        journal = self._context.records.journal
+        if journal is not None and data:
+            journal.input(self.name, data)
 
     def past(self) -> tuple[bytes, bool]:
         """The last output so far, and whether earlier output is missing."""
@@ -180,10 +189,13 @@ class Terminal(Process):
         self.spool.released = True  # only the present clients read the rest
         self.record.owner = None
         self.record.exit_status = exit_status
-        self._context.records.history.add(self.record, exit_status)
+        self._context.records.ended(self.record, exit_status)
         self.record.notify()
 
     def _fail(self, error: HoldfastError) -> None:
+        journal = self._context.records.journal
+        if journal is not None:
+            journal.withdrawn(self.record)
         self.record.owner = None
         self.record.error = error
         self.record.notify()
@@ -201,6 +213,11 @@ class TerminalHandler(RecordHandler):
         super().__init__(channel, Presenter(channel, terminal.record, {1: start}, info=info, preface=past))
         terminal.clients_changed()
         self._pump()
+
+    def write(self, data: bytes, eof: bool) -> None:
+        """Keys."""
+        self._terminal.typed(data)
+        super().write(data, eof)
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size."""

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
 from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.paths import shown
 from holdfast_wire.session.halves import ByteCounter
 
 from session_agent.agent.context import AgentContext
@@ -41,6 +42,8 @@ Sink = Generator[Info, bytes | None, Info]
 
 _T = TypeVar("_T")
 _JOINED_BYTES = 64 * 1024
+_MOST_NOTED = 100
+"""Most names of changed files in one entry."""
 
 
 def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -300,6 +303,23 @@ class Incoming(Transfer):
     def _fed(self, size_bytes: int) -> None:
         self._channel.consume(size_bytes)
         self._pump()
+
+
+def noted(context: AgentContext, operation: str, path: str, sink: Sink) -> Sink:
+    """``sink``, whose end those who follow the sandbox see (``output.journal``)."""
+    result = yield from sink
+    if context.records.journal is not None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            context.loop.call_soon_threadsafe(_note, context, operation, path, dict(result))
+    return result
+
+
+def _note(context: AgentContext, operation: str, path: str, result: Info) -> None:
+    journal = context.records.journal
+    if journal is not None:
+        kept: Info = {name: result[name] for name in ("size", "sha256", "entries", "bytes", "success") if name in result}
+        files = [name for name in result.get("files") or () if isinstance(name, str)][:_MOST_NOTED]
+        journal.note("files_written", {"operation": operation, "path": shown(path), **kept, **({"files": files} if files else {})})
 
 
 def finish(sink: Sink) -> Info:

@@ -27,7 +27,7 @@ from session_agent.agent.session.channels import Channel, Handler
 
 from .descriptors import CREATE, opened, temporary_name, write_all
 from .file_user import Owner, acting, give, owner_of
-from .transfers import Incoming, Info, Sink
+from .transfers import Incoming, Info, Sink, noted
 
 NEW_MODE = 0o644
 """Mode of a new file if the request has none."""
@@ -40,7 +40,7 @@ def open_write(context: AgentContext, channel: Channel) -> Handler:
     """``write {path, mode?, offset?, size?, sha256?, crc32?, parents?, atomic?, append?, user?}``: Opened, Closed{size, sha256, crc32}."""
     path = absolute(context.workdir, path_param(channel.params))
     actor, owner = acting(context, channel.params)
-    return Incoming(channel, _file(path, channel.params, actor, owner), path, actor)
+    return Incoming(channel, noted(context, "write", path, _file(path, channel.params, actor, owner)), path, actor)
 
 
 def make_parents(directory: str, owner: Owner) -> None:

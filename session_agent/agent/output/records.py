@@ -24,6 +24,7 @@ from .history import History, first_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .journal import Journal
     from .spool import Spool
 
 log = logging.getLogger("session_agent.agent.output.records")
@@ -121,6 +122,8 @@ class Records:
         self._refused: HoldfastError | None = None
         self._interrupted: set[str] = set()
         self.history = History()
+        self.journal: Journal | None = None
+        """While a gateway follows what happens."""
         self.latest_end = 0.0
         """When a command ended most recently."""
 
@@ -176,6 +179,19 @@ class Records:
         record = self._records[command_id] = Record(command_id, fingerprint, spool)
         return record
 
+    def began(self, record: Record, kind: str, text: str | bytes, shell: str = "", size: tuple[int, int] | None = None) -> None:
+        """Note what a new command is: ``Record.describe``. ``size``: rows and columns of its terminal."""
+        record.describe(kind, text, shell)
+        if self.journal is not None:
+            self.journal.began(record, text, size)
+
+    def ended(self, record: Record, exit_status: ExitStatus) -> None:
+        """Note the end of a command."""
+        if record.kind:
+            self.history.add(record, exit_status)
+            if self.journal is not None:
+                self.journal.ended(record, exit_status)
+
     def keep(self, record: Record) -> None:
         """Never prune the record, even after its result was delivered."""
         record.lasting = True
@@ -185,6 +201,8 @@ class Records:
         """Remove a command that never started; its id may be used again."""
         if self._records.get(record.command_id) is record:
             del self._records[record.command_id]
+            if self.journal is not None and record.kind:
+                self.journal.withdrawn(record)
         record.spool.release()
 
     def fail(self, record: Record, error: HoldfastError) -> None:
@@ -205,8 +223,7 @@ class Records:
         record.ended_at = now
         record.owner = None
         record.spool.end()
-        if record.kind:
-            self.history.add(record, exit_status)
+        self.ended(record, exit_status)
         if not record.lasting:
             self._unacknowledged[record.command_id] = record
         record.notify()

@@ -75,7 +75,7 @@ class Spool:
 
     __slots__ = (
         "_detached_at", "_digests", "_dropped", "_ended", "_paused", "_rank", "_seen", "base", "budget", "drops_unattached", "first",
-        "held_bytes", "limit_bytes", "readers", "released", "segments", "size", "tail",
+        "held_bytes", "limit_bytes", "readers", "released", "segments", "size", "tail", "tap",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +108,8 @@ class Spool:
         self._digests: list[Sha256 | None] = [None, None, None]
         self._ended = False
         self._rank: int | None = None
+        self.tap: Callable[[int, bytes], None] | None = None
+        """Called with what is appended, for a recording. It must not block."""
 
     def sizes(self) -> tuple[int, int]:
         """How many bytes were written to stdout and to stderr."""
@@ -123,6 +125,8 @@ class Spool:
             self._digests[stream] = Sha256(data)
         else:
             digest.update(data)
+        if self.tap is not None:
+            self.tap(stream, data)
         self.held_bytes += size
         if self.segments is _NONE:
             self.segments = deque()

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("session_agent.agent.session.sessions")
 
 _COMMAND_KINDS = frozenset({"command", "follow", "shell", "terminal"})
+_WATCHING = "activity"
+"""The kind of channel that is no use of the sandbox."""
+_GATEWAYS_OWN = "gateway-"
+"""The sessions of a gateway itself begin with this."""
 _BOOKKEEPING = frozenset({Writable, Delivered, Retired, Dropped})
 """Events that are not requests of a client."""
 _ACTIONS: dict[type[Any], Callable[[Handler, Any], None]] = {
@@ -143,6 +147,8 @@ class HeldSession:
         self._handlers: dict[int, Handler] = {}
         self._flows: set[int] = set()
         """Channels that carry files or tunnels: while a client takes their bytes the sandbox is in use."""
+        self._watching: set[int] = set()
+        """Channels whose requests are no use of the sandbox."""
 
     def wake(self, *, now: bool = False) -> None:
         """Let the connection, if there is one, send the waiting frames."""
@@ -198,6 +204,7 @@ class HeldSession:
             handler.drop()
         self._handlers.clear()
         self._flows.clear()
+        self._watching.clear()
         self._waiting.clear()
         self.session.counter.clear()
         self._total.resume_waiting()
@@ -209,14 +216,16 @@ class HeldSession:
             handler = self._handlers.get(number)
             if handler is None:
                 if type(event) is Open:
-                    self._context.used_at = now
+                    if event.kind != _WATCHING:
+                        self._context.used_at = now
                     self._open(number, event)
                 return
-            if kind not in _BOOKKEEPING or number in self._flows:
+            if number in self._flows or (kind not in _BOOKKEEPING and number not in self._watching):
                 self._context.used_at = now
             if kind is Retired or kind is Dropped:
                 del self._handlers[number]
                 self._flows.discard(number)
+                self._watching.discard(number)
             _ACTIONS[kind](handler, event)
         except HoldfastError as error:
             self._fail(number, error)
@@ -229,7 +238,9 @@ class HeldSession:
         if factory is None:
             raise HoldfastError("unsupported", f"this agent has no channels of kind {event.kind!r}")
         channel = _Channel(self, number, event.params)
-        if event.kind not in _COMMAND_KINDS:
+        if event.kind == _WATCHING:
+            self._watching.add(number)
+        elif event.kind not in _COMMAND_KINDS:
             self._flows.add(number)
         if PACKED in event.params:
 
@@ -298,7 +309,15 @@ class Sessions:
         if held.expiry is not None:
             held.expiry.cancel()
             held.expiry = None
+        self._note("resumed" if held.session.generation > 1 else "attached", held, sum(hello.received.values()))
         return held
+
+    def _note(self, kind: str, held: HeldSession, received: int | None = None) -> None:
+        """Note for those who follow the sandbox that a client came or went. ``received``: how many bytes it has of its channels."""
+        journal, session_id = self._context.records.journal, held.session.session_id
+        if journal is not None and not session_id.startswith(_GATEWAYS_OWN):
+            facts = {"session": session_id[:8], "generation": held.session.generation}
+            journal.note(kind, facts if received is None else facts | {"received_bytes": received})
 
     def detach(self, held: HeldSession, connection: SessionConnection, *, goodbye: bool) -> None:
         """``connection`` was closed. If it was attached to the session, the session expires after a while.
@@ -308,6 +327,7 @@ class Sessions:
         if held.connection is not connection:
             return
         held.connection = None
+        self._note("detached" if goodbye else "lost", held)
         held.detached()
         if goodbye and held.session.idle:
             self._expire(held)

@@ -120,7 +120,7 @@ class ShellHandler(Handler):
                 raise HoldfastError("invalid_argument", "a command on a terminal reads typed keys and takes no other input", hint=hint)
             pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
         record = self._context.records.create(command_id, digest, self._make_spool())
-        record.describe("run", script, self._shell.name)
+        self._context.records.began(record, "run", script, self._shell.name, self._shell.size)
         try:
             self._shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin)
         except HoldfastError:
@@ -162,6 +162,9 @@ class ShellHandler(Handler):
     def write(self, data: bytes, eof: bool) -> None:
         """Input for the command of the last Run, or keys for the terminal."""
         if self._shell.keys is not None and not self._gone:
+            journal = self._context.records.journal
+            if journal is not None and data:
+                journal.input(self._last.command_id if self._last is not None else "", data)
             self._shell.keys.feed(data, eof, self._consumed)
             return
         record = self._last
@@ -184,6 +187,9 @@ class ShellHandler(Handler):
         """Resize the terminal, if the shell has one."""
         if self._shell.has_terminal and 0 < rows <= MOST_CELLS and 0 < columns <= MOST_CELLS:
             self._shell.resize(rows, columns)
+            journal = self._context.records.journal
+            if journal is not None:
+                journal.resized(self._last.command_id if self._last is not None else "", rows, columns)
 
     def close(self, detach: bool) -> None:
         """End the shell, or with ``detach`` leave it running for clients that open its name."""

@@ -33,6 +33,7 @@ MODULES = USUAL | {
     "dump": f"{_PACKAGE}.shell.dump",
     "restore": f"{_PACKAGE}.shell.restore",
     "history": f"{_PACKAGE}.commands.history",
+    "activity": f"{_PACKAGE}.commands.activity",
 }
 """The module that serves a kind of channel, with a function ``open_`` and the kind."""
 

@@ -52,6 +52,7 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
+    ActivityEvent PullEvent
     STDERR STDOUT Address Cause Chunk CommandResult EventGap FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost
     PastCommand PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult
     """.split()  # noqa: SIM905  a text is easier to read

@@ -14,7 +14,7 @@ from holdfast_wire.archives.tar import TarLimits
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.files.file_user import Owner, acting, give
-from session_agent.agent.files.transfers import Incoming, Sink
+from session_agent.agent.files.transfers import Incoming, Sink, noted
 from session_agent.agent.files.write import make_parents
 from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param
@@ -31,7 +31,8 @@ def open_upload(context: AgentContext, channel: Channel) -> Handler:
         size_bytes=integer(params, "limit_bytes", bounds.size_bytes),
     )
     actor, owner = acting(context, params)
-    return Incoming(channel, extract(path, limits, owner=owner, special_bits=boolean(params, "special_bits", False)), path, actor)
+    sink = extract(path, limits, owner=owner, special_bits=boolean(params, "special_bits", False))
+    return Incoming(channel, noted(context, "upload", path, sink), path, actor)
 
 
 def extract(path: str, limits: TarLimits, *, owner: Owner = None, special_bits: bool = False) -> Sink:

@@ -18,7 +18,7 @@ from holdfast_wire.paths import shown, wire
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.files.file_user import Owner, acting
-from session_agent.agent.files.transfers import Incoming, Info, Sink
+from session_agent.agent.files.transfers import Incoming, Info, Sink, noted
 from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, path_param
 from session_agent.agent.session.channels import Channel, Handler
@@ -44,7 +44,8 @@ def open_patch(context: AgentContext, channel: Channel) -> Handler:
     cwd = absolute(context.workdir, path_param(params, "cwd", context.workdir))
     strip = integer(params, "strip", None, most=64)
     actor, owner = acting(context, params)
-    return Incoming(channel, patch(cwd, strip, boolean(params, "check", False), owner), cwd, actor)
+    sink = patch(cwd, strip, boolean(params, "check", False), owner)
+    return Incoming(channel, noted(context, "patch", cwd, sink), cwd, actor)
 
 
 def patch(cwd: str, strip: int | None, check: bool, owner: Owner) -> Sink:
