@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebS
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.faces.table import HTTP_METHODS, PRINCIPAL, PUBLIC, WEBSOCKET, Face, Row, program_of
+from gateway.faces.table import HTTP_METHODS, OWNER_HEADER, PRINCIPAL, PUBLIC, WEBSOCKET, Face, Row, program_of
 from gateway.http.access import check_origin
 from gateway.http.bounded_protocol import AUTHENTICATED
 from gateway.http.middleware import ROUTE, Observed, Problems
@@ -122,6 +122,8 @@ class _Resource:
         if (authenticated := connection.scope.get(AUTHENTICATED)) is not None:
             authenticated()
         principal.require(row.scope)
+        if (owner := connection.headers.get(OWNER_HEADER)) is not None:
+            principal = principal.acting_for(owner)
         reserve_for(principal.owner)
         connection.scope[PRINCIPAL] = principal
 

@@ -69,7 +69,7 @@ class ActivityChannel:
     async def _connected(self) -> AsyncIterator[list[Fact]]:
         record = await self._find()
         if record.incarnation != self._incarnation:
-            raise HoldfastError("sandbox_gone", f"sandbox {record.sandbox_id!r} has ended, and its id is another sandbox's")
+            raise HoldfastError("sandbox_gone", f"sandbox {record.name!r} has ended, and its id is another sandbox's")
         call, end = await self._connections.begin(record, own=bool(self._params["content"]))
         try:
             async for facts in self._followed(call):

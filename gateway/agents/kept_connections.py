@@ -45,7 +45,7 @@ class _Kept:
 class KeptConnections:
     """One per replica. ``dial`` reaches a sandbox's agent; it and the agent's greeting may take ``timeout_s`` each.
 
-    If that fails, ``check`` is called with the owner and the id, and may raise a more specific error about the sandbox.
+    If that fails, ``check`` is called with the owner and the name, and may raise a more specific error about the sandbox.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KeptConnections:
             try:
                 await used.connection.connect()
             except HoldfastError:
-                await self._check(record.owner, record.sandbox_id)
+                await self._check(record.owner, record.name)
                 raise
             if own or key in self._kept or not self._make_room():
                 used.connection.retired = True

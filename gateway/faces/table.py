@@ -29,6 +29,8 @@ PRINCIPAL: Final = "holdfast.principal"
 """In the scope of a request, once its key was checked."""
 
 PROGRAM_HEADER: Final = "X-Holdfast-Program"
+OWNER_HEADER: Final = "X-Holdfast-Owner"
+"""Of a key with the scope ``admin``: the owner for whom the request is made."""
 _PROGRAM_CHARACTERS: Final = 64
 
 HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

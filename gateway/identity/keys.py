@@ -18,11 +18,11 @@ from typing import Final
 
 from holdfast_wire.errors import HoldfastError
 
-from .principal import DEFAULT_SCOPES, Principal, Scope
+from .principal import DEFAULT_SCOPES, OWNER, Principal, Scope
 
 log = logging.getLogger("gateway.identity")
 
-_LINE: Final = re.compile(r"([A-Za-z0-9._@-]{1,64})\s+([0-9a-f]{64})((?:\s+\S+)*)")
+_LINE: Final = re.compile(rf"({OWNER.pattern})\s+([0-9a-f]{{64}})((?:\s+\S+)*)")
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _KEY_BYTES: Final = 512
 """Longest accepted key; longer ones are not hashed in full."""

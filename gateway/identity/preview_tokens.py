@@ -1,7 +1,7 @@
 """Signed tokens that open one port of one sandbox until they expire.
 
-Owns the token's format and signature. A token names an incarnation, so it opens nothing of a later sandbox of the same id, and an owner, so
-that the lookup of the sandbox is the same as with a key. It is no key: it opens no other route. Called by ``use_cases.previews``.
+Owns the token's format and signature. A token names an incarnation, so it opens nothing of a later sandbox of the same name, and an owner,
+so that the lookup of the sandbox is the same as with a key. It is no key: it opens no other route. Called by ``use_cases.previews``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _TOKEN_BYTES: Final = 1024
 class PreviewToken:
     """``expires_at`` is seconds since the epoch."""
 
-    sandbox_id: str
+    name: str
+    """The sandbox's."""
     owner: str
     incarnation: str
     port: int
@@ -29,7 +30,7 @@ class PreviewToken:
 
 def sign(secret: str, token: PreviewToken) -> str:
     """The token as text: letters, digits, ``-``, ``_`` and one dot."""
-    body = orjson.dumps([token.sandbox_id, token.owner, token.incarnation, token.port, token.expires_at])
+    body = orjson.dumps([token.name, token.owner, token.incarnation, token.port, token.expires_at])
     text = base64.urlsafe_b64encode(body).decode().rstrip("=")
     return f"{text}.{_mac(secret, text)}"
 

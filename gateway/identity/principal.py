@@ -6,7 +6,8 @@ request; handlers pass it on to the use cases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -27,9 +28,11 @@ class Scope(StrEnum):
     IMAGES = "images"
     """Import, pull and remove images."""
     ADMIN = "admin"
-    """What concerns other owners."""
+    """Act for other owners (``Principal.acting_for``)."""
 
 
+OWNER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+"""The form of an owner."""
 DEFAULT_SCOPES: Final = frozenset(Scope) - {Scope.ADMIN}
 """Of a key whose line names none."""
 
@@ -51,6 +54,15 @@ class Principal:
         if scope not in self.scopes:
             message = f"the API key of the request does not have the scope {scope.value!r}"
             raise HoldfastError("scope_missing", message, detail={"scope": scope.value})
+
+    def acting_for(self, owner: str) -> Principal:
+        """The same key in the place of another owner. Raises ``scope_missing`` if it is no operator's, and ``invalid_argument``."""
+        if owner == self.owner:
+            return self
+        self.require(Scope.ADMIN)
+        if not OWNER.fullmatch(owner):
+            raise HoldfastError("invalid_argument", f"{owner[:100]!r} cannot be an owner", hint="1 to 64 letters, digits and . _ @ -")
+        return replace(self, owner=owner)
 
 
 class Identities(Protocol):

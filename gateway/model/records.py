@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from .names import name_of
 from .options import Egress, Options
 
-SANDBOX_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-"""The form of a sandbox's id."""
+SANDBOX_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""The form of a sandbox's name."""
 
 Status = Literal["pending", "ready", "failed"]
 Fault = Literal["workload", "infrastructure", "caller"]
@@ -39,6 +40,7 @@ class SandboxSpec:
     """What was requested; never changes during an incarnation."""
 
     sandbox_id: str
+    """Unique in the service; its owner knows the sandbox by its ``name``."""
     owner: str
     incarnation: str
     image: str
@@ -62,9 +64,13 @@ class SandboxSpec:
     request: str = ""
     """Identifies the keyed request that created it: a hash of its idempotency key, so that it can be cancelled after a wipe, too."""
     parent: str = ""
-    """The sandbox that this one is a branch of."""
+    """The name of the sandbox that this one is a branch of."""
     turn: int | None = None
     """The turn of the parent's episode that it branched from, if the caller stated it."""
+
+    @property
+    def name(self) -> str:
+        return name_of(self.owner, self.sandbox_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,10 @@ class Record:
         return self.spec.sandbox_id
 
     @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
     def owner(self) -> str:
         return self.spec.owner
 
@@ -127,6 +137,10 @@ class Tombstone:
     incarnation: str
     cause: Cause
     ended_at: float
+
+    @property
+    def name(self) -> str:
+        return name_of(self.owner, self.sandbox_id)
 
 
 Entry = Record | Tombstone | None

@@ -73,12 +73,12 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         A repeated request gets the sandbox that exists. It is recognised by owner, id and fingerprint; a record that was rebuilt after a
         wipe has no fingerprint, and any request of the owner with an idempotency key gets it. With ``exclusive`` only the same key gets an
         existing sandbox, and no request gets a rebuilt one. Raises ``idempotency_conflict`` (the key was
-        used for another request), ``sandbox_exists`` (the id belongs to another request or owner), or ``RebuildingError`` (it is not known
+        used for another request), ``sandbox_exists`` (the id belongs to another request), or ``RebuildingError`` (it is not known
         whether it was used).
         """
         id_ = spec.sandbox_id
         shard = keys.shard_of(id_)
-        derived = idempotency_key is not None and id_ == derived_id(spec.owner, idempotency_key)
+        derived = idempotency_key is not None and spec.name == derived_id(spec.owner, idempotency_key)
         if idempotency_key is not None and not derived:
             claim = keys.claimed_key(spec.owner, idempotency_key)
             _, prior = await self._redis.many([("SET", claim, fingerprint, "NX", "PX", self._idempotency_ms), ("GET", claim)])
@@ -97,14 +97,14 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         if outcome == "conflict":
             raise _idempotency_conflict()
         if outcome == "cancelled":
-            raise HoldfastError("sandbox_gone", f"the creation of sandbox {id_!r} was cancelled", fault="caller", reason="deleted")
+            raise HoldfastError("sandbox_gone", f"the creation of sandbox {spec.name!r} was cancelled", fault="caller", reason="deleted")
         if outcome == "forgotten":
             raise RebuildingError
         if outcome == "taken":
-            raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is taken")
+            raise HoldfastError("sandbox_exists", f"the sandbox id {spec.name!r} is taken")
         if outcome == "in use":
             hint = "exist_ok=True shares the sandbox that is there; else choose another sandbox_id, or leave it out"
-            raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is in use", hint=hint)
+            raise HoldfastError("sandbox_exists", f"the sandbox id {spec.name!r} is in use", hint=hint)
         entry = as_entry(id_, "record" if outcome == "fresh" else outcome, fields)
         assert entry is not None
         return Created(entry, outcome == "fresh")
@@ -385,7 +385,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
 
 
 def derived_id(owner: str, idempotency_key: str) -> str:
-    """The sandbox id of a keyed request that names none: the same for every replica and every retry."""
+    """The name of the sandbox of a keyed request that chooses none: the same for every replica and every retry."""
     return "sb-" + hashlib.sha256(f"{owner}\0{idempotency_key}".encode()).hexdigest()[:20]
 
 

@@ -69,6 +69,7 @@ class LocalRuntime:
             raise HoldfastError("unsupported", "the one-machine runtime supports only full network access or none", hint=hint)
         arguments: dict[str, Any] = {
             "sandbox_id": spec.sandbox_id,
+            "name": spec.name,
             "incarnation": spec.incarnation,
             "token": request.token,
             "image": spec.image,

@@ -17,6 +17,7 @@ from holdfast_wire.websocket_frames import accept_key
 
 from gateway.agents.dial import Dialled
 from gateway.metrics import Metrics
+from gateway.model.names import name_of
 from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.settings import RelaySettings
@@ -41,7 +42,7 @@ class Attach:
     """Attaches sessions.
 
     ``secrets`` returns the accepted ones, of which the first signs; ``dial`` reaches an agent; ``find`` is the record of a ready sandbox,
-    by owner and id.
+    by owner and name.
     """
 
     def __init__(
@@ -60,22 +61,22 @@ class Attach:
         self._find = find
         self._metrics = metrics
 
-    async def __call__(self, owner: str, sandbox_id: str, headers: Mapping[str, str], take_over: TakeOver) -> None:
+    async def __call__(self, owner: str, name: str, headers: Mapping[str, str], take_over: TakeOver) -> None:
         """Attach, and relay until the session's connection ends. Raises every refusal; afterwards the connection is the session's."""
         accepted = _accepted(headers)
         self._attached.enter(owner)
         try:
-            await self._attach(owner, sandbox_id, headers.get(tickets.HEADER), accepted, take_over)
+            await self._attach(owner, name, headers.get(tickets.HEADER), accepted, take_over)
         except HoldfastError as error:
             self._metrics.count("attach_refused_total", code=error.code)
             raise
         finally:
             self._attached.leave(owner)
 
-    async def _attach(self, owner: str, sandbox_id: str, ticket_text: str | None, accepted: bytes, take_over: TakeOver) -> None:
+    async def _attach(self, owner: str, name: str, ticket_text: str | None, accepted: bytes, take_over: TakeOver) -> None:
         settings, begun = self._settings, time.monotonic()
-        ticket, dialled = await self._reach(owner, sandbox_id, ticket_text)
-        relay = Relay(sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
+        ticket, dialled = await self._reach(owner, name, ticket_text)
+        relay = Relay(ticket.sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
         try:
             head = accepted + tickets.sign(self._secrets()[0], ticket).encode() + b"\r\n\r\n"
             protocol: asyncio.Protocol = take_over.__self__  # type: ignore[attr-defined]
@@ -93,20 +94,20 @@ class Attach:
             if not relay.done.done():
                 relay.abort()
 
-    async def _reach(self, owner: str, sandbox_id: str, ticket_text: str | None) -> tuple[Ticket, Dialled]:
+    async def _reach(self, owner: str, name: str, ticket_text: str | None) -> tuple[Ticket, Dialled]:
         """A connection to the sandbox's agent, by a valid ticket, else by placement."""
         if ticket_text:
             ticket = tickets.read(self._secrets(), ticket_text, time.time())
-            if ticket is not None and ticket.sandbox_id == sandbox_id and ticket.owner == owner:
+            if ticket is not None and ticket.owner == owner and name_of(owner, ticket.sandbox_id) == name:
                 try:
                     return ticket, await self._dial(ticket)
                 except HoldfastError as error:
                     # Placement has the reason of the sandbox's end; if placement is down too, the dial's own error is raised.
                     try:
-                        await self._find(owner, sandbox_id)
+                        await self._find(owner, name)
                     except PlacementUnavailableError:
                         raise error from None
-        record = await self._find(owner, sandbox_id)
+        record = await self._find(owner, name)
         expires_at = time.time() + self._settings.ticket_ttl_s
         ticket = Ticket(record.sandbox_id, record.owner, record.incarnation, record.endpoint, expires_at)
         return ticket, await self._dial(ticket)

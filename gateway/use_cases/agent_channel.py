@@ -67,12 +67,12 @@ async def confirmed(gateway: Gateway, record: Record, error: ReportedEndError) -
     end = clock() + REASON_S
     while True:
         try:
-            found = await gateway.ready(record.owner, record.sandbox_id)
+            found = await gateway.ready(record.owner, record.name)
         except HoldfastError as gone:
             return gone
         if found.leaving is not None:
             cause = found.leaving.cause
-            message = f"sandbox {record.sandbox_id!r} will end soon: {cause.message or cause.reason}"
+            message = f"sandbox {record.name!r} will end soon: {cause.message or cause.reason}"
             return HoldfastError("sandbox_gone", message, fault=cause.fault, reason=cause.reason, detail=error.detail)
         if clock() > end:
             return error

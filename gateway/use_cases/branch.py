@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from holdfast_wire.errors import HoldfastError
 
 from gateway.identity.principal import Principal
+from gateway.model.names import id_of
 from gateway.model.records import Cause, Record, SandboxSpec
 
 from . import shell_states
@@ -34,9 +35,9 @@ MOST: Final = 256
 class Branching:
     """A request for branches."""
 
-    ids: tuple[str, ...]
-    """The ids of the branches."""
-    chosen_ids: bool
+    names: tuple[str, ...]
+    """The names of the branches."""
+    chosen_names: bool
     """Whether the caller chose them."""
     fingerprint: str
     key: str | None
@@ -55,16 +56,16 @@ class Branched:
     lost: list[Lost]
 
 
-async def branch(gateway: Gateway, principal: Principal, sandbox_id: str, request: Branching) -> Branched:
+async def branch(gateway: Gateway, principal: Principal, name: str, request: Branching) -> Branched:
     """Create the branches.
 
     Raises what ``create`` raises, ``sandbox_paused``, ``unsupported``, ``no_space``, and ``wait_timeout`` if a shell is not idle in time.
     """
-    parent, began = await gateway.ready(principal.owner, sandbox_id), time.monotonic()
+    parent, began = await gateway.ready(principal.owner, name), time.monotonic()
     runtime = snapshots_of(gateway)
-    specs = [_spec(parent.spec, id_, request) for id_ in request.ids]
+    specs = [_spec(parent.spec, branch, request) for branch in request.names]
     async with shell_states.held(gateway, parent, request.wait_s) as dump:
-        point = await runtime.hold(sandbox_id, parent.incarnation)
+        point = await runtime.hold(parent.sandbox_id, parent.incarnation)
     try:
         made = await _all(gateway, [_one(gateway, principal, spec, request, point, dump) for spec in specs], specs)
     finally:
@@ -76,8 +77,9 @@ async def branch(gateway: Gateway, principal: Principal, sandbox_id: str, reques
     return Branched([record for record, _ in made], list(lost))
 
 
-def _spec(parent: SandboxSpec, id_: str, request: Branching) -> SandboxSpec:
-    return replace(parent, sandbox_id=id_, incarnation=secrets.token_hex(8), parent=parent.sandbox_id, turn=request.turn, request="")
+def _spec(parent: SandboxSpec, name: str, request: Branching) -> SandboxSpec:
+    sandbox_id, incarnation = id_of(parent.owner, name), secrets.token_hex(8)
+    return replace(parent, sandbox_id=sandbox_id, incarnation=incarnation, parent=parent.name, turn=request.turn, request="")
 
 
 async def _one(
@@ -87,7 +89,7 @@ async def _one(
         spec,
         fingerprint=request.fingerprint,
         key=request.key,
-        chosen_id=request.chosen_ids,
+        chosen_id=request.chosen_names,
         exclusive=True,
         wait=True,
         branch_point=point,

@@ -156,7 +156,7 @@ async def _carry_out(gateway: Gateway, record: Record, new: NewSandbox, place: Q
         if waited_s := round(place.waited_s, 3):
             error.detail.setdefault("queued_s", waited_s)
         if error.code == "sandbox_exists":  # another replica is creating it
-            return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
+            return await wait_until_settled(gateway, spec.owner, spec.name, spec.ready_timeout_s, spec.incarnation)
         nothing = isinstance(error, RuntimeUnavailableError) and error.made_nothing
         if nothing or error.code != "runtime_unavailable":  # otherwise the sandbox may exist: the controller checks that
             ready = await _fail(gateway, spec, error, forget=new.wait and error.retryable, created=not nothing)
@@ -177,7 +177,7 @@ async def _carry_out(gateway: Gateway, record: Record, new: NewSandbox, place: Q
         await gateway.removals.start(gateway.runtime, spec.sandbox_id, spec.incarnation)
         if entry is None:
             raise RebuildingError  # or another replica gave it up: either way the request can be repeated
-        raise failure(live(await gateway.owned(entry, spec.owner, spec.sandbox_id)))
+        raise failure(live(entry))
     gateway.metrics.count("creates_total")
     gateway.metrics.observe("create_seconds", time.monotonic() - begun)
     return entry

@@ -19,19 +19,19 @@ _PAGE_LOOKS: Final = 10
 """Most store pages that one filtered listing reads."""
 
 
-async def describe(gateway: Gateway, principal: Principal, sandbox_id: str) -> Record:
+async def describe(gateway: Gateway, principal: Principal, name: str) -> Record:
     """The record, also of a failed sandbox. Raises ``sandbox_not_found`` or ``sandbox_gone``."""
-    return await gateway.record(principal.owner, sandbox_id)
+    return await gateway.record(principal.owner, name)
 
 
-async def ready(gateway: Gateway, principal: Principal, sandbox_id: str) -> Record:
+async def ready(gateway: Gateway, principal: Principal, name: str) -> Record:
     """The record of a sandbox that can be used. Also raises ``sandbox_not_ready`` or ``sandbox_failed``."""
-    return await gateway.ready(principal.owner, sandbox_id)
+    return await gateway.ready(principal.owner, name)
 
 
-async def wait(gateway: Gateway, principal: Principal, sandbox_id: str, timeout_s: float | None) -> Record:
+async def wait(gateway: Gateway, principal: Principal, name: str, timeout_s: float | None) -> Record:
     """The record once it is ready or failed. Raises ``wait_timeout`` when it is neither in time."""
-    return await wait_until_settled(gateway, principal.owner, sandbox_id, timeout_s or gateway.settings.rest.ready_timeout_s)
+    return await wait_until_settled(gateway, principal.owner, name, timeout_s or gateway.settings.rest.ready_timeout_s)
 
 
 async def list_owned(gateway: Gateway, principal: Principal, labels: Sequence[tuple[str, str]], cursor: str | None, limit: int) -> Page:

@@ -39,6 +39,7 @@ class Filter:
     """All that is given has to match."""
 
     sandboxes: frozenset[str] = frozenset()
+    """Names."""
     group: str = ""
     labels: Sequence[tuple[str, str]] = ()
     kinds: frozenset[str] = frozenset()
@@ -46,7 +47,7 @@ class Filter:
 
     def passes(self, entry: Record | Tombstone) -> bool:
         """Whether an entry matches. The end of a sandbox passes every filter of labels and groups: its record has them no more."""
-        if self.sandboxes and entry.sandbox_id not in self.sandboxes:
+        if self.sandboxes and entry.name not in self.sandboxes:
             return False
         if isinstance(entry, Tombstone):
             return True
@@ -126,13 +127,13 @@ def _events(batch: Batch, wanted: Filter, followed: Followed | None) -> Events:
 
 def _event(entry: Record | Tombstone) -> tuple[str, dict[str, Any]]:
     if isinstance(entry, Tombstone):
-        facts: dict[str, Any] = {"sandbox_id": entry.sandbox_id, "time": entry.ended_at}
+        facts: dict[str, Any] = {"sandbox_id": entry.name, "time": entry.ended_at}
         cause = entry.cause
         return "deleted", {**facts, "reason": cause.reason, "fault": cause.fault, "message": cause.message}
     spec = entry.spec
     cause_ = entry.cause or (entry.leaving.cause if entry.leaving else None)
     facts = {
-        "sandbox_id": entry.sandbox_id,
+        "sandbox_id": entry.name,
         "time": entry.ended_at or entry.ready_at or entry.created_at,
         "image": spec.image,
         "labels": spec.labels,

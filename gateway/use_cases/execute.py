@@ -19,7 +19,7 @@ from holdfast_wire.frames import STDERR, STDOUT, Exited, Fact, Failed, Gap, Outp
 from gateway.agents.agent_socket import AgentCallError, ReportedEndError
 from gateway.identity.principal import Principal
 from gateway.memory_reservation import reserve_memory
-from gateway.model.records import SANDBOX_ID, Record
+from gateway.model.records import SANDBOX_NAME, Record
 from gateway.placement.errors import PlacementUnavailableError
 
 from .activity import in_use
@@ -88,7 +88,7 @@ class Job:
 
     @property
     def job_id(self) -> str:
-        return f"{self.record.sandbox_id}.{self.command_id}"
+        return f"{self.record.name}.{self.command_id}"
 
 
 async def execute(gateway: Gateway, record: Record, command: Command, posted: Posted) -> Job:
@@ -108,12 +108,12 @@ async def execute(gateway: Gateway, record: Record, command: Command, posted: Po
 
 async def look(gateway: Gateway, principal: Principal, job_id: str, wait_s: float | None) -> Job:
     """The state of a job; with ``wait_s`` wait for its end for that long. Raises ``command_not_found``."""
-    sandbox_id, dot, command_id = job_id.rpartition(".")
+    name, dot, command_id = job_id.rpartition(".")
     missing = HoldfastError("command_not_found", f"there is no job {job_id[:200]!r}")
-    if not dot or not SANDBOX_ID.fullmatch(sandbox_id) or not command_id.isalnum() or len(command_id) > 64:
+    if not dot or not SANDBOX_NAME.fullmatch(name) or not command_id.isalnum() or len(command_id) > 64:
         raise missing
     try:
-        record = await gateway.ready(principal.owner, sandbox_id)
+        record = await gateway.ready(principal.owner, name)
     except HoldfastError as error:
         if error.code == "sandbox_not_found":
             raise missing from None
@@ -168,7 +168,7 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
     end = clock() + REASON_S
     while True:
         try:
-            await gateway.ready(record.owner, record.sandbox_id)
+            await gateway.ready(record.owner, record.name)
         except PlacementUnavailableError:
             break  # unchanged, this error would mean that the command did not run
         except HoldfastError as gone:

@@ -119,10 +119,10 @@ class Followed:
             task.cancel()
 
     async def _follow(self, record: Record, age_s: float | None, begun: asyncio.Future[Any]) -> None:
-        gateway, sandbox_id = self._gateway, record.sandbox_id
+        gateway, name = self._gateway, record.name
         channel = ActivityChannel(
             gateway.agents,
-            lambda: gateway.ready(record.owner, sandbox_id),
+            lambda: gateway.ready(record.owner, name),
             incarnation=record.incarnation,
             usage_s=self._wanted.usage_s,
             age_s=age_s,
@@ -143,7 +143,7 @@ class Followed:
             begun.set_result(None)
 
     def _add(self, record: Record, facts: list[dict[str, Any]], journal: str) -> None:
-        about = {"sandbox_id": record.sandbox_id, "claimed": True}
+        about = {"sandbox_id": record.name, "claimed": True}
         self._follower.add_facts([{**about, "journal": journal, **_renamed(fact)} for fact in facts])
 
     async def _follow_files(self, record: Record) -> None:
@@ -151,7 +151,7 @@ class Followed:
         gateway = self._gateway
         while True:
             try:
-                found = await gateway.ready(record.owner, record.sandbox_id)
+                found = await gateway.ready(record.owner, record.name)
                 async with gateway.agents.call(found) as call:
                     call.open("watch", {"path": self._wanted.files, "recursive": True})
                     changes = msgpack.Unpacker(raw=False, max_buffer_size=_BUFFER_BYTES, unicode_errors="replace")
@@ -172,7 +172,7 @@ class Followed:
         changes = [change for one in reported if (change := _change(one)) is not None]
         for begin in range(0, len(changes), _MOST_CHANGES):
             facts = {"type": "files_changed", "time": time.time(), "changes": changes[begin : begin + _MOST_CHANGES]}
-            self._follower.add_facts([{"sandbox_id": record.sandbox_id, "claimed": True, **facts}])
+            self._follower.add_facts([{"sandbox_id": record.name, "claimed": True, **facts}])
 
     async def _follow_pulls(self, runtime: PullProgress) -> None:
         """The pulls of the owner that are under way, when they have got on."""

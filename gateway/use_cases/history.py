@@ -46,9 +46,9 @@ class PastCommand:
     held_bytes: int
 
 
-async def commands(gateway: Gateway, principal: Principal, sandbox_id: str) -> list[PastCommand]:
+async def commands(gateway: Gateway, principal: Principal, name: str) -> list[PastCommand]:
     """The commands of the owner's sandbox, the oldest first. Raises what ``Gateway.ready`` raises, and what the agent answers."""
-    record = await gateway.ready(principal.owner, sandbox_id)
+    record = await gateway.ready(principal.owner, name)
     content = bytearray()
 
     def take(data: bytes) -> None:

@@ -38,9 +38,9 @@ class Port:
     uid: int
 
 
-async def listening(gateway: Gateway, principal: Principal, sandbox_id: str) -> list[Port]:
+async def listening(gateway: Gateway, principal: Principal, name: str) -> list[Port]:
     """The owner's sandbox's ports in order. Raises what ``Gateway.ready`` raises."""
-    return await _listening(gateway, await gateway.ready(principal.owner, sandbox_id))
+    return await _listening(gateway, await gateway.ready(principal.owner, name))
 
 
 async def address_of(gateway: Gateway, record: Record, port: int) -> str:

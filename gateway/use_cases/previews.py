@@ -41,7 +41,7 @@ _LABEL_CHARACTERS: Final = 63
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """``host`` is the name below the preview domain; "" if the port has only the form with a path."""
+    """``host`` is the name below the preview domain, which has the sandbox's id; "" if the port has only the form with a path."""
 
     token: str
     expires_at: int
@@ -49,20 +49,19 @@ class Link:
     path: str
 
 
-async def link(gateway: Gateway, principal: Principal, sandbox_id: str, port: int, expires_s: float) -> Link:
+async def link(gateway: Gateway, principal: Principal, name: str, port: int, expires_s: float) -> Link:
     """A new link to a port of the owner's sandbox. Raises what ``Gateway.ready`` raises."""
-    record = await gateway.ready(principal.owner, sandbox_id)
-    token = PreviewToken(sandbox_id, record.owner, record.incarnation, port, int(time.time() + expires_s))
+    record = await gateway.ready(principal.owner, name)
+    token = PreviewToken(name, record.owner, record.incarnation, port, int(time.time() + expires_s))
     text = preview_tokens.sign(gateway.secrets[0], token)
-    label, domain = f"{port}-{sandbox_id}", gateway.settings.preview_domain
+    label, domain = f"{port}-{record.sandbox_id}", gateway.settings.preview_domain
     has_host = bool(domain) and len(label) <= _LABEL_CHARACTERS and _LABEL.fullmatch(label) is not None
-    return Link(text, token.expires_at, f"{label}.{domain}" if has_host else "", f"/sandboxes/{sandbox_id}/ports/{port}/")
+    return Link(text, token.expires_at, f"{label}.{domain}" if has_host else "", f"/sandboxes/{name}/ports/{port}/")
 
 
-def granted(gateway: Gateway, text: str, sandbox_id: str, port: int) -> PreviewToken | None:
-    """The valid token of a link to this port; else None."""
-    token = preview_tokens.read(gateway.secrets, text, time.time())
-    return token if token is not None and (token.sandbox_id, token.port) == (sandbox_id, port) else None
+def granted(gateway: Gateway, text: str) -> PreviewToken | None:
+    """The valid token of a link; else None. The caller checks that it is of the requested sandbox and port."""
+    return preview_tokens.read(gateway.secrets, text, time.time())
 
 
 async def connect(gateway: Gateway, record: Record, port: int, *, fresh: bool = False) -> PortConnection:
@@ -91,7 +90,7 @@ async def _connected(gateway: Gateway, record: Record, port: int, fresh: bool) -
     if error.code != "port_unreachable":
         raise error
     hint = f"start a program that listens on port {port} of the sandbox, then try again"
-    raise HoldfastError("port_unreachable", f"nothing listens on port {port} of sandbox {record.sandbox_id!r}", hint=hint)
+    raise HoldfastError("port_unreachable", f"nothing listens on port {port} of sandbox {record.name!r}", hint=hint)
 
 
 async def _connect(gateway: Gateway, record: Record, port: int, host: str, fresh: bool) -> tuple[PortConnection | None, Failed | None]:

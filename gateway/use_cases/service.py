@@ -1,7 +1,7 @@
-"""The parts of one gateway replica, and the lookup of a sandbox for its owner.
+"""The parts of one gateway replica, and the lookup of a sandbox by its owner and name.
 
-Owns no state that must survive the replica. Another owner's sandbox is indistinguishable from one that does not exist, here and therefore
-on every route.
+Owns no state that must survive the replica. Names belong to owners: ``owned`` is the one place where a name becomes the id of a sandbox, so
+no request reaches another owner's, on any route.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
@@ -22,6 +22,7 @@ from gateway.agents.port_connections import PortConnections
 from gateway.identity.principal import Identities
 from gateway.memory_reservation import MemoryReservations
 from gateway.metrics import Metrics
+from gateway.model.names import ids_of
 from gateway.model.records import Cause, Entry, Record, SandboxSpec, Tombstone
 from gateway.placement.change_feed import ChangeFeed
 from gateway.placement.errors import RebuildingError
@@ -102,21 +103,26 @@ class Gateway:
         async with self.dials.place(placed.owner):
             return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
 
-    async def owned(self, entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
-        """The entry, if it belongs to the owner. Raises ``sandbox_not_found``, or ``placement_unavailable`` while that is not known."""
-        if entry is None and not await self.store.knows(sandbox_id):
-            raise RebuildingError
-        if entry is None or entry.owner != owner:
-            raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
-        return entry
+    async def owned(self, owner: str, name: str, step: Callable[[str], Awaitable[Entry]]) -> Record | Tombstone:
+        """The answer of ``step``, a step of the store, for the id of the owner's sandbox of this name.
 
-    async def record(self, owner: str, sandbox_id: str) -> Record:
+        Raises ``sandbox_not_found``, or ``placement_unavailable`` while that is not known.
+        """
+        for sandbox_id in ids_of(owner, name):
+            entry = await step(sandbox_id)
+            if entry is None and not await self.store.knows(sandbox_id):
+                raise RebuildingError
+            if entry is not None and entry.owner == owner:
+                return entry
+        raise HoldfastError("sandbox_not_found", f"there is no sandbox {name!r}")
+
+    async def record(self, owner: str, name: str) -> Record:
         """The owner's sandbox. Raises ``sandbox_not_found`` or ``sandbox_gone``."""
-        return live(await self.owned(await self.store.get(sandbox_id), owner, sandbox_id))
+        return live(await self.owned(owner, name, self.store.get))
 
-    async def ready(self, owner: str, sandbox_id: str) -> Record:
+    async def ready(self, owner: str, name: str) -> Record:
         """The owner's sandbox, if it has an endpoint. Also raises ``sandbox_not_ready`` or ``sandbox_failed``."""
-        return reachable(await self.record(owner, sandbox_id))
+        return reachable(await self.record(owner, name))
 
     async def aclose(self) -> None:
         """End the work of this replica, then close its store and runtime."""
@@ -132,7 +138,7 @@ class Gateway:
 def live(entry: Record | Tombstone) -> Record:
     """The record of an entry. Raises ``sandbox_gone`` with the cause of a tombstone."""
     if isinstance(entry, Tombstone):
-        raise _ended("sandbox_gone", f"sandbox {entry.sandbox_id!r} has ended", entry.cause)
+        raise _ended("sandbox_gone", f"sandbox {entry.name!r} has ended", entry.cause)
     return entry
 
 
@@ -165,17 +171,17 @@ def for_reader(error: HoldfastError, reader: str) -> HoldfastError:
 def reachable(record: Record) -> Record:
     """The record of a ready sandbox. Raises ``sandbox_not_ready``, ``sandbox_paused``, or the cause of its failure."""
     if record.paused and record.status == "ready":
-        raise HoldfastError("sandbox_paused", f"sandbox {record.sandbox_id!r} is paused {_WHERE[record.paused]}", reason="paused")
+        raise HoldfastError("sandbox_paused", f"sandbox {record.name!r} is paused {_WHERE[record.paused]}", reason="paused")
     return settled(record)
 
 
 def settled(record: Record) -> Record:
     """The record of a ready sandbox, which may be paused. Raises ``sandbox_not_ready``, or the cause of its failure."""
     if record.status == "pending":
-        raise HoldfastError("sandbox_not_ready", f"sandbox {record.sandbox_id!r} is still being created")
+        raise HoldfastError("sandbox_not_ready", f"sandbox {record.name!r} is still being created")
     if record.status == "failed":
         cause = record.cause
         assert cause is not None
         code = "sandbox_failed" if record.ready_at is None else "sandbox_gone"
-        raise _ended(code, f"sandbox {record.sandbox_id!r} has failed", cause)
+        raise _ended(code, f"sandbox {record.name!r} has failed", cause)
     return record

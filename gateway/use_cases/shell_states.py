@@ -84,7 +84,7 @@ async def _read(call: AgentCall, record: Record, wait_s: float) -> Dump:
     except TimeoutError:
         if size >= 0 or not wait_s:
             raise HoldfastError("wait_timeout", "the sandbox did not send the states of its shells in time") from None
-        message = f"a shell of sandbox {record.sandbox_id!r} still runs a command after {wait_s:g} s"
+        message = f"a shell of sandbox {record.name!r} still runs a command after {wait_s:g} s"
         hint = "wait longer, or choose when=now, which takes the shells as they were before the commands that run"
         raise HoldfastError("wait_timeout", message, hint=hint) from None
 

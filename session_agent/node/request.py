@@ -14,9 +14,10 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.agent.process.ulimits import read_ulimits
 from session_agent.node.kernel import network
 from session_agent.node.kernel.cgroups import Limits
-from session_agent.node.settings import MAX_SANDBOX_ID
+from session_agent.node.settings import MAX_NAME, MAX_SANDBOX_ID
 
 _ID = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SANDBOX_ID - 1}}}")
+_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_NAME - 1}}}")
 _HEX = re.compile(r"[0-9a-f]{1,128}")
 _MAX_MAP_BYTES = 256 << 10
 MIN_MEMORY = 32 << 20
@@ -29,6 +30,7 @@ class CreateRequest:
     """The request for one sandbox. `disk` and `limits` are bytes and cores."""
 
     sandbox_id: str
+    """Unique on the machine."""
     incarnation: str
     token: str
     image: str
@@ -41,8 +43,14 @@ class CreateRequest:
     shm_bytes: int | None = None
     entrypoint: bool | list[str] = False
     ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    name: str = ""
+    """What its owner calls it; "" from a gateway of a version before, whose ids are names."""
     branch_point: str = ""
     """What ``Sandboxes.hold`` returned: the sandbox begins with those files and variables. It needs neither once it was created."""
+
+    @property
+    def host_name(self) -> str:
+        return (self.name or self.sandbox_id)[:MAX_NAME]
 
     def __repr__(self) -> str:
         return f"CreateRequest({self.sandbox_id}, {self.image})"
@@ -70,6 +78,7 @@ def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
         shm_bytes=None if body.get("shm") is None else int(_number(body, "shm", 0, 1 << 16, 1 << 50)),
         entrypoint=_entrypoint(body.get("entrypoint")),
         ulimits=read_ulimits(body.get("ulimits")),
+        name="" if body.get("name") is None else _text(body, "name", _NAME),
         branch_point="" if body.get("branch_point") is None else branch_point(body),
     )
 

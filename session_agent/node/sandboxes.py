@@ -134,7 +134,7 @@ class Sandboxes:
         if self._stopping:
             raise HoldfastError("draining", "the node is stopping")
         if request.sandbox_id in self._live or request.sandbox_id in self._failed:
-            raise HoldfastError("sandbox_exists", f"sandbox {request.sandbox_id} already exists")
+            raise HoldfastError("sandbox_exists", "the sandbox already exists")
         lasting = not request.branch_point
         if not lasting:
             image, env = self._branch_points.files(request.branch_point, request.owner)
@@ -274,7 +274,7 @@ class Sandboxes:
     def _found(self, sandbox_id: str, incarnation: str | None) -> Sandbox:
         box = self._live.get(sandbox_id)
         if box is None or box.state != "ready" or incarnation not in (None, box.request.incarnation):
-            raise HoldfastError("sandbox_not_found", f"there is no running sandbox {sandbox_id}")
+            raise HoldfastError("sandbox_not_found", "there is no such running sandbox")
         return box
 
     @contextlib.asynccontextmanager
@@ -287,7 +287,7 @@ class Sandboxes:
         async with box.lock:
             self._found(sandbox_id, incarnation)
             if box.container is None:
-                raise HoldfastError("sandbox_paused", f"sandbox {sandbox_id} is paused on disk")
+                raise HoldfastError("sandbox_paused", "the sandbox is paused on disk")
             yield box, box.container
 
     def _forget(self, sandbox_id: str, incarnation: str | None) -> bool:
@@ -366,9 +366,9 @@ class Sandboxes:
             fds = {"listen_fds": [os.dup(listener.fileno())]}
         finally:
             listener.close()
-        env = {"PATH": DEFAULT_PATH, "HOSTNAME": request.sandbox_id}
+        env = {"PATH": DEFAULT_PATH, "HOSTNAME": request.host_name}
         config = {
-            "sandbox_id": request.sandbox_id,
+            "sandbox_id": request.host_name,
             "incarnation": request.incarnation,
             "token": request.token,
             "env": env | box.image.env | request.env,

@@ -16,7 +16,10 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes
 
 MAX_SOCKET_PATH = 107
-MAX_SANDBOX_ID = 63
+MAX_NAME = 63
+"""Longest name of a sandbox; it is its host name too."""
+MAX_SANDBOX_ID = 74
+"""A name and the tag of its owner."""
 AGENT_ENTRY = "session_agent.agent.startup.server:serve_forked"
 ID_BASE = 1_879_048_192
 ID_SLOTS = 4000
@@ -78,13 +81,13 @@ class NodeSettings:
         otherwise ``sandboxes_dir``, or a folder with a short name if that path is too long for a socket."""
         parent = memory_dir() if os.geteuid() == 0 else None
         if parent is None:
-            if len(os.fsencode(f"{self.sandboxes_dir}/{'x' * MAX_SANDBOX_ID}.sock")) <= MAX_SOCKET_PATH:
+            if len(os.fsencode(f"{self.sandboxes_dir}/{'x' * MAX_SANDBOX_ID}.s")) <= MAX_SOCKET_PATH:
                 return self.sandboxes_dir
             parent = "/run" if os.access("/run", os.W_OK) else "/tmp"
         return f"{parent}/holdfast-{self.tag}"
 
     def agent_socket(self, sandbox_id: str) -> str:
-        return f"{self.run_dir}/{sandbox_id}.sock"
+        return f"{self.run_dir}/{sandbox_id}.s"
 
 
 def from_environment(environ: Mapping[str, str]) -> NodeSettings:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from holdfast import HoldfastError, Sandbox, SandboxClient, SandboxNotFoundError, Shell
+from holdfast import Sandbox, SandboxClient, SandboxNotFoundError, Shell
 
 from tests.support.requires import requires
 from tests.support.stack import Stack
@@ -183,18 +183,21 @@ def test_a_client_without_a_key_gets_the_same_answer_for_every_id(stack: Stack, 
                 assert (answer.status_code, answer.json()["code"]) == (401, "key_missing"), (method, path)
 
 
-def test_another_owner_can_neither_attach_to_nor_replace_a_sandbox(stack: Stack, sandbox: Sandbox, stranger_key: str) -> None:
-    with SandboxClient(stack.url, stranger_key) as stranger:
+def test_another_owner_can_neither_attach_to_nor_replace_nor_notice_a_sandbox(
+    stack: Stack, client: SandboxClient, sandbox: Sandbox, stranger_key: str
+) -> None:
+    with SandboxClient(stack.url, stranger_key) as stranger, client.create_sandbox("host", sandbox_id="noticed") as noticed:
         seen = []
         for name in (sandbox.id, "sb-missing-one"):
             with pytest.raises(SandboxNotFoundError) as refused:
                 stranger.get_sandbox(name).exec("true")
             seen.append((refused.value.code, refused.value.message.replace(name, "ID"), refused.value.hint))
         assert seen[0] == seen[1]
-        with pytest.raises(HoldfastError) as refused_name:
-            stranger.create_sandbox("host", sandbox_id=sandbox.id)
         assert sandbox.id not in {one.sandbox_id for one in stranger.list_sandboxes()}
-        assert (refused_name.value.code, refused_name.value.fault) == ("sandbox_exists", "caller")
+        with stranger.create_sandbox("host", sandbox_id="noticed") as own:
+            assert own.exec("hostname").stdout == "noticed\n"
+            assert own.info().incarnation != noticed.info().incarnation
+        assert noticed.exec("echo alive").stdout == "alive\n"
     assert sandbox.exec("echo alive").stdout == "alive\n"
 
 

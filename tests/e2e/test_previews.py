@@ -48,8 +48,8 @@ def prefix(app: Sandbox) -> str:
 
 
 @pytest.fixture
-def host(app: Sandbox, stack: Stack) -> str:
-    return f"{PORT}-{app.id}.{DOMAIN}:{urlsplit(stack.url).port}"
+def host(app: Sandbox) -> str:
+    return urlsplit(app.preview_url(PORT)).netloc
 
 
 @pytest.fixture
@@ -323,13 +323,14 @@ def test_how_long_a_link_may_live(app: Sandbox, expires_s: float) -> None:
 def test_a_page_of_another_sandbox_cannot_act_with_the_cookie(app: Sandbox, anonymous: httpx.Client, stack: Stack, host: str) -> None:
     port = urlsplit(stack.url).port
     cookie = {"Host": host, "Cookie": f"holdfast-preview={token_of(app)[0]}"}
-    own, sibling = {"Origin": f"http://{host}"}, {"Origin": f"http://3000-{app.id}.{DOMAIN}:{port}"}
+    own, sibling = {"Origin": f"http://{host}"}, {"Origin": f"http://3000{host.removeprefix(str(PORT))}"}
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
     for fine in ({}, own, sibling, link, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
         assert anonymous.get("/x", headers={**cookie, **fine}).status_code == 200, fine
     assert anonymous.post("/x", headers={**cookie, **own}).status_code == 200
     for evil in (
         {"Origin": f"http://{PORT}-sb-evil.{DOMAIN}:{port}"},
+        {"Origin": f"http://{PORT}-{app.id}.{DOMAIN}:{port}"},
         {"Origin": "null"},
         {"Origin": f"http://{app.id}.{DOMAIN}"},
         {"Origin": f"http://{PORT}-{app.id}.{DOMAIN}.evil.example"},

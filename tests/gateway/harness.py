@@ -30,6 +30,7 @@ from websockets.utils import apply_mask
 
 from gateway.__main__ import server_config
 from gateway.identity.keys import Keys
+from gateway.model.names import id_of
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
@@ -40,6 +41,11 @@ from gateway.use_cases.service import Gateway
 SECRET = "s" * 64
 ADA, BOB = "hf_" + "a" * 32, "hf_" + "b" * 32
 DEADLINE_S = 60.0
+
+
+def id_of_adas(name: str) -> str:
+    """The id of ada's sandbox of this name: what the store and the runtime call it."""
+    return id_of("ada", name)
 
 
 class MemoryRuntime:

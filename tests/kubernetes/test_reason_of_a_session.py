@@ -15,7 +15,7 @@ from gateway.controller.loop import Controller
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
 from tests.gateway.controllers import at_work
-from tests.gateway.harness import ADA, DEADLINE_S, Served, serve
+from tests.gateway.harness import ADA, DEADLINE_S, Served, id_of_adas, serve
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.probe_pods import ProbePods
@@ -45,7 +45,7 @@ async def test_a_command_reports_why_its_pod_was_ended(served: Served, api: Fake
     async with AsyncSandboxClient(served.url, ADA) as client, asyncio.timeout(DEADLINE_S):
         sandbox = await client.create_sandbox("host", block_network=False)
         process = await sandbox.start(["sleep", "1000"])
-        name = f"hf-{sandbox.id}"
+        name = f"hf-{id_of_adas(sandbox.id)}"
         if conditions:
             api.pods.update(name, lambda body: body["status"]["conditions"].extend(conditions))
         api.pods.delete(name, {"gracePeriodSeconds": 4})

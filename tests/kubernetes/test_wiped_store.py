@@ -14,7 +14,7 @@ from gateway.controller.loop import Controller
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
 from tests.gateway.controllers import at_work
-from tests.gateway.harness import DEADLINE_S, Served, serve
+from tests.gateway.harness import DEADLINE_S, Served, id_of_adas, serve
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.kubelet import Kubelet, ProcessAgent
 from tests.support.kube.probe_pods import ProbePods
@@ -92,6 +92,8 @@ async def test_sandboxes_in_creation_are_neither_forgotten_nor_left_behind(
         for id_ in kept:
             code, body = await asked("GET", f"/sandboxes/{id_}/wait?timeout=60")
             assert (code, body["status"]) == (200, "ready"), body
-        await until_async(lambda: set(api.pods.names()) == {f"hf-{id_}" for id_ in kept}, deadline_s=DEADLINE_S, what="the deletes")
+        await until_async(
+            lambda: set(api.pods.names()) == {f"hf-{id_of_adas(id_)}" for id_ in kept}, deadline_s=DEADLINE_S, what="the deletes"
+        )
         for id_ in early + late:
             assert (await asked("GET", f"/sandboxes/{id_}"))[0] == 410

@@ -29,7 +29,7 @@ _HOP: Final = {
     b"transfer-encoding",
     b"upgrade",
 }
-_REPLACED: Final = {b"host", b"expect", b"forwarded", b"x-real-ip", b"x-api-key", b"content-length"}
+_REPLACED: Final = {b"host", b"expect", b"forwarded", b"x-real-ip", b"x-api-key", b"x-holdfast-owner", b"content-length"}
 _FAR_REACHING: Final = {b"clear-site-data", b"strict-transport-security", b"alt-svc", b"public-key-pins", b"nel", b"report-to"}
 """Fields of an answer with effects on other hosts, ports or requests than its own."""
 

@@ -18,16 +18,16 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.agents.port_connections import PortConnection
-from gateway.faces.table import gateway_of, parts
+from gateway.faces.table import gateway_of
 from gateway.http.bounded_protocol import CONNECTION, TAKE_OVER
 from gateway.memory_reservation import reserve_memory
 from gateway.model.records import Record
-from gateway.use_cases import describe, previews
+from gateway.use_cases import previews
 from gateway.use_cases.activity import in_use
 
 from .answers import AnswerReader
 from .heads import Asked, answer_fields, asked_of, is_chunked, request_head, upgrade_head
-from .targets import COOKIES, Grant, Target, grant_of, target_of, without_token
+from .targets import COOKIES, Grant, Target, grant_of, record_of, target_of, without_token
 from .upgrades import Upgraded
 
 _REPEATED: Final = ("GET", "HEAD", "OPTIONS")
@@ -39,12 +39,11 @@ _EVENTS: Final = b"text/event-stream"
 
 async def serve(request: Request) -> ASGIApp:
     """Every row of a port. Raises what refuses a request; ``port_unreachable`` also for an answer that is not HTTP."""
-    gateway, principal = parts(request)
     target, grant = target_of(request), grant_of(request)
-    record = await describe.ready(gateway, principal, target.sandbox_id)
+    record = await record_of(request, target)
     if grant is not None and grant.token.incarnation != record.incarnation:
-        raise HoldfastError("key_invalid", "the preview's link is of an earlier sandbox of this id", hint="make a new link")
-    asked = asked_of(request, gateway.settings)
+        raise HoldfastError("key_invalid", "the preview's link is of an earlier sandbox of this name", hint="make a new link")
+    asked = asked_of(request, gateway_of(request).settings)
     if grant is not None and grant.source == "query" and not target.prefix and _is_page(request):
         return _signed_in(request, grant, asked)
     return _Exchange(request, record, target, asked)
@@ -52,9 +51,8 @@ async def serve(request: Request) -> ASGIApp:
 
 async def add_slash(request: Request) -> Response:
     """``…/ports/8000`` is ``…/ports/8000/``: addresses in the program's pages are relative to that."""
-    gateway, principal = parts(request)
     target, query = target_of(request), request.scope["query_string"].decode("latin-1")
-    await describe.ready(gateway, principal, target.sandbox_id)
+    await record_of(request, target)
     return RedirectResponse(f"{target.prefix}/" + (f"?{query}" if query else ""), 308)
 
 

@@ -14,10 +14,12 @@ from urllib.parse import unquote_to_bytes
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import HTTPConnection
 
-from gateway.faces.table import gateway_of
+from gateway.faces.table import gateway_of, parts
 from gateway.identity.preview_tokens import PreviewToken
 from gateway.identity.principal import Principal, Scope
-from gateway.use_cases import previews
+from gateway.model.names import name_of
+from gateway.model.records import Record
+from gateway.use_cases import describe, previews
 from gateway.use_cases.previews import HEADER, PARAMETER
 
 COOKIES: Final = ("__Host-holdfast-preview", "holdfast-preview")
@@ -28,11 +30,19 @@ _LABEL: Final = re.compile(r"([1-9][0-9]{0,4})-(.+)")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``prefix`` is the path before the program's own, "" on the host form."""
+    """``prefix`` is the path before the program's own, "" on the host form.
 
-    sandbox_id: str
+    ``sandbox`` is the sandbox's name, on the host form its id: one name of two owners must be two hosts, because browsers separate what
+    pages may do by hosts.
+    """
+
+    sandbox: str
     port: int
     prefix: str
+
+    def name(self, owner: str) -> str:
+        """What the owner calls the sandbox."""
+        return self.sandbox if self.prefix else name_of(owner, self.sandbox)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +59,23 @@ def target_of(connection: HTTPConnection) -> Target:
     label = connection.path_params.get("label")
     if label is not None:
         match = _LABEL.fullmatch(label)
-        port, sandbox_id, prefix = (match[1], match[2], "") if match else ("", "", "")
+        port, sandbox, prefix = (match[1], match[2], "") if match else ("", "", "")
     else:
-        port, sandbox_id = connection.path_params.get("port", ""), connection.path_params.get("sandbox_id", "")
-        prefix = f"/sandboxes/{sandbox_id}/ports/{port}"
+        port, sandbox = connection.path_params.get("port", ""), connection.path_params.get("sandbox_id", "")
+        prefix = f"/sandboxes/{sandbox}/ports/{port}"
     if not re.fullmatch("[1-9][0-9]{0,4}", port) or int(port) > 65535:
         hint = "a preview's host is PORT-SANDBOX below the preview domain, its path /sandboxes/SANDBOX/ports/PORT/"
         raise HoldfastError("not_found", "there is no such port", hint=hint)
-    return Target(sandbox_id, int(port), prefix)
+    return Target(sandbox, int(port), prefix)
+
+
+async def record_of(connection: HTTPConnection, target: Target) -> Record:
+    """The requested sandbox. Raises what ``Gateway.ready`` raises."""
+    gateway, principal = parts(connection)
+    record = await describe.ready(gateway, principal, target.name(principal.owner))
+    if not target.prefix and target.sandbox != record.sandbox_id:
+        raise HoldfastError("sandbox_not_found", f"there is no sandbox {target.sandbox!r}", hint="a preview's host has the sandbox's id")
+    return record
 
 
 def grant(connection: HTTPConnection) -> Principal | None:
@@ -64,8 +83,8 @@ def grant(connection: HTTPConnection) -> Principal | None:
     target = target_of(connection)
     sent = _tokens(connection, on_host=not target.prefix)
     for source, text in sent:
-        token = previews.granted(gateway_of(connection), text, target.sandbox_id, target.port)
-        if token is not None:
+        token = previews.granted(gateway_of(connection), text)
+        if token is not None and (token.name, token.port) == (target.name(token.owner), target.port):
             connection.scope[_GRANT] = Grant(token, text, source)
             if source == "cookie":
                 _check_page(connection, target)
@@ -122,4 +141,4 @@ def _is_own(origin: str, target: Target, domain: str) -> bool:
     """Whether an origin is a port of the same sandbox."""
     host = origin.partition("://")[2].lower().partition(":")[0]
     match = _LABEL.fullmatch(host.removesuffix(f".{domain}")) if host.endswith(f".{domain}") else None
-    return match is not None and match[2] == target.sandbox_id
+    return match is not None and match[2] == target.sandbox

@@ -91,7 +91,7 @@ def _job(job: Job, command: str, *, login: bool) -> dict[str, Any]:
     error = None if cause is None else cause["message"] or cause["reason"]
     return {
         "job_id": job.job_id,
-        "sandbox_id": job.record.sandbox_id,
+        "sandbox_id": job.record.name,
         "command": command,
         "status": status,
         "stdout": outcome.output[STDOUT].decode("utf-8", "replace"),

@@ -41,8 +41,8 @@ async def read(request: Request) -> Response:
     return json_response(
         {
             **_describe(found.group),
-            "sandboxes": [record.sandbox_id for record in found.records],
-            "leaving": [record.sandbox_id for record in found.records if record.leaving is not None],
+            "sandboxes": [record.name for record in found.records],
+            "leaving": [record.name for record in found.records if record.leaving is not None],
         }
     )
 

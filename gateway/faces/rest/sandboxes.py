@@ -18,8 +18,9 @@ from starlette.responses import Response
 from gateway.faces.table import parts, program_of
 from gateway.http.request_fields import Fields, canonical, check_label, read_json
 from gateway.http.responses import json_response
+from gateway.model.names import id_of
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_network, read_options
-from gateway.model.records import SANDBOX_ID, PlannedEnd, Record, SandboxSpec
+from gateway.model.records import SANDBOX_NAME, PlannedEnd, Record, SandboxSpec
 from gateway.placement.store import derived_id
 from gateway.use_cases import change, describe
 from gateway.use_cases.create import NewSandbox
@@ -49,7 +50,7 @@ async def create(request: Request) -> Response:
         wait=fields.boolean("wait", False),
     )
     record = await create_sandbox(gateway, principal, new)
-    return json_response(shown(gateway, record), headers={"Location": f"/sandboxes/{record.sandbox_id}"})
+    return json_response(shown(gateway, record), headers={"Location": f"/sandboxes/{record.name}"})
 
 
 def fingerprint(body: dict[str, Any]) -> str:
@@ -146,7 +147,7 @@ def shown(gateway: Gateway, record: Record) -> dict[str, Any]:
     elif record.paused:
         message = "paused, in memory" if record.paused == "memory" else "paused, on disk"
     return SandboxRecord(
-        sandbox_id=spec.sandbox_id,
+        sandbox_id=spec.name,
         namespace=gateway.settings.namespace,
         image=spec.image,
         block_network=spec.egress.mode == "none",
@@ -183,7 +184,7 @@ def _leaving(planned: PlannedEnd) -> dict[str, Any]:
 def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> SandboxSpec:
     rest = gateway.settings.rest
     chosen = fields.text("sandbox_id", most=200)
-    if chosen is not None and not SANDBOX_ID.fullmatch(chosen):
+    if chosen is not None and not SANDBOX_NAME.fullmatch(chosen):
         raise HoldfastError(
             "invalid_argument",
             f"sandbox_id {chosen!r} cannot be used",
@@ -198,7 +199,7 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> Sand
     group = fields.text("group", most=100)
     egress = egress_of(fields.get("network"), None if fields.get("block_network") is None else fields.boolean("block_network", True))
     return SandboxSpec(
-        sandbox_id=chosen or (derived_id(owner, key) if key else f"sb-{secrets.token_hex(10)}"),
+        sandbox_id=id_of(owner, chosen or (derived_id(owner, key) if key else f"sb-{secrets.token_hex(10)}")),
         owner=owner,
         incarnation=secrets.token_hex(8),
         image=image,

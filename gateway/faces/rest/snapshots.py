@@ -16,7 +16,7 @@ from starlette.responses import Response
 from gateway.faces.table import parts
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
-from gateway.model.records import SANDBOX_ID
+from gateway.model.records import SANDBOX_NAME
 from gateway.placement.store import derived_id
 from gateway.use_cases import branch as branching
 from gateway.use_cases import snapshots
@@ -45,15 +45,15 @@ async def branch(request: Request) -> Response:
     parent = request.path_params["sandbox_id"]
     body = await read_json(request, _BODY_BYTES)
     fields, key = Fields(body), idempotency_key(request, "Idempotency-Key")
-    ids = _ids(fields)
-    chosen = bool(ids)
-    count = fields.integer("count", len(ids) or 1, least=1, most=branching.MOST)
-    if chosen and len(ids) != count:
-        raise HoldfastError("invalid_argument", f"sandbox_ids has {len(ids)} ids for count={count} branches")
+    names = _names(fields)
+    chosen = bool(names)
+    count = fields.integer("count", len(names) or 1, least=1, most=branching.MOST)
+    if chosen and len(names) != count:
+        raise HoldfastError("invalid_argument", f"sandbox_ids has {len(names)} ids for count={count} branches")
     for number in range(0 if chosen else count):
-        ids.append(derived_id(principal.owner, f"{key}\0{number}") if key else f"sb-{secrets.token_hex(10)}")
+        names.append(derived_id(principal.owner, f"{key}\0{number}") if key else f"sb-{secrets.token_hex(10)}")
     turn = None if fields.get("turn") is None else fields.integer("turn", 0, least=0, most=_TURN_MOST)
-    wanted = branching.Branching(tuple(ids), chosen, fingerprint(body | {"parent": parent}), key, _wait_s(fields), turn)
+    wanted = branching.Branching(tuple(names), chosen, fingerprint(body | {"parent": parent}), key, _wait_s(fields), turn)
     made = await branching.branch(gateway, principal, parent, wanted)
     return json_response({"sandboxes": [shown(gateway, record) for record in made.records], "lost": _lost(made.lost)}, 201)
 
@@ -75,16 +75,16 @@ async def resume(request: Request) -> Response:
     return json_response({"sandbox": shown(gateway, record), "lost": _lost(lost)})
 
 
-def _ids(fields: Fields) -> list[str]:
+def _names(fields: Fields) -> list[str]:
     value = fields.get("sandbox_ids")
     if value is None:
         return []
     if not isinstance(value, list) or not 0 < len(value) <= branching.MOST or len(set(map(str, value))) != len(value):
         raise HoldfastError("invalid_argument", f"sandbox_ids must be a list of 1 to {branching.MOST} different ids")
-    for id_ in value:
-        if not isinstance(id_, str) or not SANDBOX_ID.fullmatch(id_):
+    for name in value:
+        if not isinstance(name, str) or not SANDBOX_NAME.fullmatch(name):
             hint = "begin with a small letter or digit; small letters, digits, '.', '_' and '-' may follow; at most 63"
-            raise HoldfastError("invalid_argument", f"sandbox_ids: {str(id_)[:100]!r} cannot be used", hint=hint)
+            raise HoldfastError("invalid_argument", f"sandbox_ids: {str(name)[:100]!r} cannot be used", hint=hint)
     return list(value)
 
 

@@ -12,6 +12,9 @@ import re
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 SANDBOX = "holdfast.dev/sandbox"
+"""Label: the sandbox's id; the next two are its name and owner, for people."""
+NAME = "holdfast.dev/name"
+OWNER = "holdfast.dev/owner"
 EGRESS = "holdfast.dev/egress"
 POOL = "holdfast.dev/pool"
 PROFILE = "holdfast.dev/profile"
@@ -42,12 +45,18 @@ NO_EGRESS = "none"
 """Value of the label ``EGRESS`` where nothing may be reached: no policy selects it."""
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?")
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def pod_name(sandbox_id: str) -> str:
     """``hf-<id>``, or ``hx-<hash>`` where the id is not a DNS label: the prefixes keep the two forms apart."""
     return f"hf-{sandbox_id}" if _DNS_LABEL.fullmatch(sandbox_id) else f"hx-{_hash(sandbox_id)}"
+
+
+def host_name(name: str) -> str:
+    """The host name of a pod whose sandbox has this name; "" where only the pod's own can be one."""
+    return name if _HOST_NAME.fullmatch(name) else ""
 
 
 def prepull_name(image: str) -> str:

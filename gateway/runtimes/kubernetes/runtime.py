@@ -111,7 +111,7 @@ class KubernetesRuntime:
         await self.policies.ensure(egress)
         found = [facts for facts in await self._find(sandbox_id, incarnation) if facts.deadline is None]
         if not found:
-            raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
+            raise HoldfastError("sandbox_not_found", "there is no such sandbox")
         for facts in found:
             metadata = {"uid": facts.uid, "labels": {EGRESS: key}, "annotations": {NETWORK: network_annotation(egress)}}
             try:
@@ -119,7 +119,7 @@ class KubernetesRuntime:
             except ApiError as error:
                 if error.status not in (404, 409):  # otherwise it has ended, or its name belongs to another pod now
                     raise
-                raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}") from None
+                raise HoldfastError("sandbox_not_found", "there is no such sandbox") from None
 
     async def get(self, sandbox_id: str) -> list[SandboxStatus]:
         found = await self._statuses(f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}")

@@ -65,7 +65,7 @@ def read_only(client: SandboxClient, cluster: Kubectl, options: dict[str, Any]) 
     No request can set this, so the pod of a sandbox is created again with it, outside of Holdfast.
     """
     with made(client, options) as sandbox:
-        found = cluster.get("pods", "--namespace", SANDBOXES, "--selector", f"holdfast.dev/sandbox={sandbox.id}") or {}
+        found = cluster.get("pods", "--namespace", SANDBOXES, "--selector", f"holdfast.dev/name={sandbox.id}") or {}
         if not found.get("items"):
             raise StepError(f"no pod of {SANDBOXES} has the label of {sandbox.id}")
         spec = found["items"][0]["spec"]

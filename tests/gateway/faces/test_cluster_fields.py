@@ -9,7 +9,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.option_fields import options_map, read_options
 from gateway.model.options import AllowedRange, Egress, Options, Port, Toleration, Volume
-from tests.gateway.harness import Served
+from tests.gateway.harness import Served, id_of_adas
 from tests.support.requires import requires
 
 pytestmark = requires("redis")
@@ -138,7 +138,7 @@ async def test_the_network_of_a_running_sandbox_can_be_changed(served: Served) -
         answer = await client.put("/sandboxes/sb-1/network", json={"mode": "internet"})
         assert answer.status_code == 200, answer.text
         assert (answer.json()["network"], answer.json()["block_network"]) == ({"mode": "internet"}, False)
-        assert served.runtime.allowed == {"sb-1": Egress("internet")}
+        assert served.runtime.allowed == {id_of_adas("sb-1"): Egress("internet")}
         record = await served.gateway.record("ada", "sb-1")
         assert record.spec.egress == Egress("internet")
         assert (await client.get("/sandboxes/sb-1")).json()["network"] == {"mode": "internet"}

@@ -50,7 +50,7 @@ OTHERS = {
 }
 """Codes of another owner's resource, where it is no sandbox."""
 UNOWNED = {
-    ("POST", "/sandboxes"): "an id that another owner has is refused as taken",
+    ("POST", "/sandboxes"): "names are per owner: it creates the caller's own sandbox",
     ("GET", "/sandboxes"): "lists the caller's own",
     ("POST", "/groups/{name}/heartbeat"): "names are per owner: it begins the caller's own group",
     ("GET", "/images"): "lists the caller's own and shared ones",
@@ -152,8 +152,11 @@ async def test_the_other_rows_of_the_owner_show_nothing_of_another(keyed: Served
     async with keyed.client(BOB) as bob, keyed.client(ADA) as ada:
         assert (await bob.get("/sandboxes")).json()["sandboxes"] == []
         assert [one["sandbox_id"] for one in (await ada.get("/sandboxes")).json()["sandboxes"]] == ["sb-1"]
-        taken = await bob.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1"})
-        assert (taken.status_code, taken.json()["code"]) == (409, "sandbox_exists")
+        before = (await ada.get("/sandboxes/sb-1")).json()
+        own = await bob.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})
+        assert (own.status_code, own.json()["sandbox_id"]) == (200, "sb-1")
+        assert own.json()["incarnation"] != before["incarnation"]
+        assert (await ada.get("/sandboxes/sb-1")).json() == before
         await bob.post("/groups/g1/heartbeat", json={"ttl_s": 60})
         assert (await bob.delete("/groups/g1")).status_code == 200
         assert (await ada.get("/groups/g1")).json()["status"] == "open"

@@ -13,7 +13,7 @@ from gateway.model.records import Tombstone
 from gateway.placement import keys
 from tests.gateway.controller.test_controller import FAST
 from tests.gateway.controllers import at_work
-from tests.gateway.harness import Served
+from tests.gateway.harness import Served, id_of_adas
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -72,8 +72,9 @@ async def test_a_corrupt_record_affects_no_other_and_is_rewritten(served: Served
         for name in ("good", "bad"):
             assert (await client.post("/sandboxes", json={"image": "host", "sandbox_id": name, "wait": True})).status_code == 200
         assert (await client.post("/sandboxes", json={"image": "host", "sandbox_id": "short", "lifetime_s": 0.1})).status_code == 200
-        _corrupt(direct, "bad", JUNK[kind])
-        direct.zadd(keys.due(keys.shard_of("bad")), {"bad": 0})
+        bad, short = id_of_adas("bad"), id_of_adas("short")
+        _corrupt(direct, bad, JUNK[kind])
+        direct.zadd(keys.due(keys.shard_of(bad)), {bad: 0})
         corrupt = await client.get("/sandboxes/bad")
         is_readable = kind == "no time"  # it has everything but the times
         assert (corrupt.status_code, corrupt.json().get("code")) == ((200, None) if is_readable else (503, "placement_unavailable"))
@@ -82,8 +83,8 @@ async def test_a_corrupt_record_affects_no_other_and_is_rewritten(served: Served
         async with at_work(Controller(served.store, served.runtime, "c1", FAST)):
 
             async def rewritten() -> bool:
-                return (await client.get("/sandboxes/bad")).status_code == 200 and isinstance(await served.store.get("short"), Tombstone)
+                return (await client.get("/sandboxes/bad")).status_code == 200 and isinstance(await served.store.get(short), Tombstone)
 
             await until_async(rewritten, deadline_s=60, what="the record to be back, and another to have expired")
-        assert "bad" in served.runtime.present
-        assert "bad" not in served.runtime.deleted
+        assert bad in served.runtime.present
+        assert bad not in served.runtime.deleted

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served
+from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served, id_of_adas
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -26,7 +26,7 @@ async def test_a_create_after_a_wipe_does_not_replace_a_living_sandbox(served: S
     redis_server.flush()
     answer = await _made(served, key, sandbox_id="keep")
     assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "placement_unavailable", "1")
-    assert served.runtime.present["keep"].incarnation == incarnation
+    assert served.runtime.present[id_of_adas("keep")].incarnation == incarnation
     assert served.runtime.deleted == []
 
 
@@ -69,7 +69,7 @@ async def test_an_idempotency_key_finds_its_sandbox_after_a_wipe(served: Served,
     first = (await _made(served, headers=headers)).json()
     redis_server.flush()
     assert (await _made(served, headers=headers)).status_code == 503
-    present = served.runtime.present[first["sandbox_id"]]
+    present = served.runtime.present[id_of_adas(first["sandbox_id"])]
     assert await served.store.rebuild(present.spec, present.endpoint, present.created_at, term=2)
     await served.store.set_marker("g2", term=2)
     again = await _made(served, headers=headers)
@@ -84,8 +84,8 @@ async def test_a_sandbox_in_creation_during_a_wipe_is_returned_once_it_is_record
         await until_async(lambda: served.runtime.orders, deadline_s=DEADLINE_S, what="the order")
         redis_server.flush()
         served.runtime.hold.set()
-        await until_async(lambda: "mid" in served.runtime.present, deadline_s=DEADLINE_S, what="the sandbox")
-        present = served.runtime.present["mid"]
+        await until_async(lambda: id_of_adas("mid") in served.runtime.present, deadline_s=DEADLINE_S, what="the sandbox")
+        present = served.runtime.present[id_of_adas("mid")]
         await served.store.rebuild(present.spec, present.endpoint, present.created_at, term=2)
         await served.store.set_marker("g2", term=2)
         answer = await making

@@ -11,7 +11,7 @@ from holdfast_wire.proof import agent_token
 from gateway.identity.secrets import read_secrets
 from gateway.sessions import tickets
 from gateway.use_cases.service import Gateway
-from tests.gateway.harness import SECRET, ScriptedAgent, Served, echo, serve
+from tests.gateway.harness import SECRET, ScriptedAgent, Served, echo, id_of_adas, serve
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 
@@ -69,8 +69,8 @@ async def test_new_sandboxes_are_made_with_the_new_secret(redis_url: str, tmp_pa
         set_other_secrets(served.gateway, OLD)
         await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})
         (order,) = served.runtime.orders
-        assert order.token == agent_token(SECRET, "sb-1", order.spec.incarnation)
-        assert order.other_tokens == (agent_token(OLD, "sb-1", order.spec.incarnation),)
+        assert order.token == agent_token(SECRET, id_of_adas("sb-1"), order.spec.incarnation)
+        assert order.other_tokens == (agent_token(OLD, id_of_adas("sb-1"), order.spec.incarnation),)
 
 
 def test_the_file_of_other_secrets(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from gateway.runtimes.base import CreateRequest
 from gateway.settings import AdmissionSettings
 from gateway.use_cases.admission import Admission, QueuePlace
 from tests.gateway.checked import check
-from tests.gateway.harness import BOB, MemoryRuntime, Served, serve
+from tests.gateway.harness import BOB, MemoryRuntime, Served, id_of_adas, serve
 from tests.support.requires import requires
 from tests.support.until import until_async
 
@@ -294,7 +294,7 @@ async def test_a_turn_that_comes_while_the_record_is_written_is_recorded(
         async with served.client() as client:
             made = (await client.post("/sandboxes", json={"image": "host", "sandbox_id": "second", "wait": True})).json()
         assert made["status"] == "ready"
-        record = await served.store.get("second")
+        record = await served.store.get(id_of_adas("second"))
         assert isinstance(record, Record)
         assert record.begun_at is not None
         assert record.begun_at <= (record.ready_at or 0.0)

@@ -22,7 +22,7 @@ from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError, Sandbo
 from gateway.settings import AdmissionSettings, ControllerSettings
 from gateway.use_cases import background
 from tests.gateway.controllers import at_work
-from tests.gateway.harness import Served, serve
+from tests.gateway.harness import Served, id_of_adas, serve
 from tests.support.requires import requires
 from tests.support.until import until_async
 
@@ -48,7 +48,7 @@ async def test_an_id_is_reused_while_its_deleted_sandbox_is_being_created(served
         assert answer.status_code == 200, answer.text
         assert answer.json()["incarnation"] != first["incarnation"]
         await until_async(lambda: not served.gateway.creations, deadline_s=60, what="both creations to end")
-        assert served.runtime.present["sb-1"].incarnation == answer.json()["incarnation"]
+        assert served.runtime.present[id_of_adas("sb-1")].incarnation == answer.json()["incarnation"]
         assert (await client.get("/sandboxes/sb-1")).json() == answer.json()
 
 
@@ -63,7 +63,7 @@ async def test_a_sandbox_deleted_before_its_turn_is_not_created(redis_url: str, 
             await client.delete("/sandboxes/sb-1")
             hold.set()
             assert (await waiting).json()["code"] == "sandbox_gone"
-        assert [order.spec.sandbox_id for order in served.runtime.orders] == ["before"]
+        assert [order.spec.name for order in served.runtime.orders] == ["before"]
 
 
 async def test_a_sandbox_deleted_during_its_creation_is_removed_once_the_runtime_is_back(
@@ -109,7 +109,7 @@ async def test_a_queued_create_gets_the_outcome_of_its_own_sandbox_only(redis_ur
             hold.set()
             assert (await waiting).json()["code"] == "sandbox_gone"
             assert (await again).json()["labels"] == {"n": "2"}
-        assert [order.spec.sandbox_id for order in served.runtime.orders] == ["before", "sb-1"]
+        assert [order.spec.name for order in served.runtime.orders] == ["before", "sb-1"]
 
 
 @pytest.mark.parametrize("wait", [True, False])

@@ -22,7 +22,7 @@ from gateway.runtimes import base
 from tests.gateway.checked import check
 from tests.gateway.controller.test_controller import FAST, add, becomes, running
 from tests.gateway.controllers import at_work
-from tests.gateway.harness import BOB, MemoryRuntime, Served, serve
+from tests.gateway.harness import BOB, MemoryRuntime, Served, id_of_adas, serve
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -216,7 +216,8 @@ async def test_a_group_over_rest(served: Served) -> None:
         assert (await ask(ada, "POST", "/sandboxes", json={**body, "group_lease": "other"}))[1]["code"] == "group_lapsed"
 
         leaving = made[0]
-        served.runtime._publish(base.EndAnnounced(leaving["sandbox_id"], leaving["incarnation"], EVICTED, time.time() + 9))
+        id_ = id_of_adas(leaving["sandbox_id"])
+        served.runtime._publish(base.EndAnnounced(id_, leaving["incarnation"], EVICTED, time.time() + 9))
 
         async def announced() -> bool:
             return bool((await ask(ada, "GET", "/groups/run-7"))[1]["leaving"] == [leaving["sandbox_id"]])

@@ -16,7 +16,7 @@ from gateway.model.records import Record, SandboxSpec
 from gateway.pools import PoolsFile
 from gateway.runtimes.base import CreateRequest
 from gateway.use_cases import provision
-from tests.gateway.harness import ADA, Served, serve
+from tests.gateway.harness import ADA, Served, id_of_adas, serve
 from tests.gateway.pool_kit import KEY, TEXT
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -52,9 +52,9 @@ async def test_a_create_that_fits_gets_a_spare(served: Served) -> None:
         cold = (await client.post("/sandboxes", json={**BODY, "cpu": 2})).json()
         last = [(await client.post("/sandboxes", json=BODY)).json() for _ in range(2)]
         metrics = (await client.get("/metrics")).text
-    assert sorted(served.runtime.present) == sorted([made["sandbox_id"], cold["sandbox_id"], *(one["sandbox_id"] for one in last)])
+    assert set(served.runtime.present) == {id_of_adas(one["sandbox_id"]) for one in (made, cold, *last)}
     first = served.runtime.orders[0]
-    assert (first.spec.sandbox_id, first.env, first.spec.labels["a"], KEY_LABEL in first.spec.labels) == (
+    assert (first.spec.name, first.env, first.spec.labels["a"], KEY_LABEL in first.spec.labels) == (
         made["sandbox_id"],
         {"A": "1"},
         "b",
@@ -88,7 +88,7 @@ async def test_a_spare_that_fails_during_adoption_is_removed_under_both_ids(serv
         made = (await client.post("/sandboxes", json=BODY)).json()
     assert made["status"] == "ready"
     assert [one.state for one in served.runtime.present.values()] == ["ready"]
-    assert served.runtime.deleted == ["pool-0", made["sandbox_id"]]
+    assert served.runtime.deleted == ["pool-0", id_of_adas(made["sandbox_id"])]
 
 
 async def test_two_replicas_turn_one_spare_into_one_sandbox(served: Served, redis_url: str, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_two_replicas_turn_one_spare_into_one_sandbox(served: Served, redi
                 assert {answer.status_code for answer in answers} == {200}, [answer.text for answer in answers]
                 (made,) = {answer.json()["sandbox_id"] for answer in answers}
                 present = set(served.runtime.present)
-                assert {id_ for id_ in present if not id_.startswith("pool-")} == {made}
+                assert {id_ for id_ in present if not id_.startswith("pool-")} == {id_of_adas(made)}
                 await here.delete(f"/sandboxes/{made}")
                 waiting = {id_ for id_ in present if id_.startswith("pool-")}
                 assert len(waiting) == 3
@@ -142,14 +142,14 @@ async def test_a_replica_without_a_spare_leaves_the_create_to_one_that_has_one(s
     adopt = served.runtime.adopt
 
     async def adopted(incarnation: str, spare_id: str) -> None:
-        await adopt(spare_id, CreateRequest(SandboxSpec("sb-1", "ada", incarnation, "host"), "t"), 1.0)
-        await served.store.mark_ready("sb-1", incarnation, "unix:///adopted")
+        await adopt(spare_id, CreateRequest(SandboxSpec(id_of_adas("sb-1"), "ada", incarnation, "host"), "t"), 1.0)
+        await served.store.mark_ready(id_of_adas("sb-1"), incarnation, "unix:///adopted")
 
     monkeypatch.setattr(served.runtime, "adopt", slow)
     async with served.client() as client:
         made = (await client.post("/sandboxes", json={**BODY, "sandbox_id": "sb-1"})).json()
     assert made["status"] == "ready"
-    record = await served.store.get("sb-1")
+    record = await served.store.get(id_of_adas("sb-1"))
     assert isinstance(record, Record)
     assert record.endpoint == "unix:///adopted"
     assert len(served.runtime.orders) == 1, "only the adoption was ordered"

@@ -69,7 +69,7 @@ async def test_a_create_adopts_a_spare_pod(served: Served, runtime: KubernetesRu
         assert (await sandbox.exec("echo $WHO")).stdout == "adopted\n"
         shell = await sandbox.shell()
         assert (await shell.run("cd /tmp && pwd")).stdout == "/tmp\n"
-        (present,) = [one for one in await runtime.list_all() if one.sandbox_id == sandbox.id]
+        (present,) = [one for one in await runtime.list_all() if one.spec.name == sandbox.id]
         assert (present.spec.owner, present.spec.labels["run"], is_spare(present)) == ("ada", "7", False)
         assert 'holdfast_pool_claims_total{outcome="warm"} 1' in served.gateway.metrics.render()
         now = await until_filled(served, runtime)
@@ -78,7 +78,7 @@ async def test_a_create_adopts_a_spare_pod(served: Served, runtime: KubernetesRu
         await sandbox.delete()
 
         async def gone(*deleted: AsyncSandbox) -> bool:  # the answer to the delete does not wait for the cluster
-            return not {one.id for one in deleted} & {one.sandbox_id for one in await runtime.list_all()}
+            return not {one.id for one in deleted} & {one.spec.name for one in await runtime.list_all()}
 
         await until_async(partial(gone, sandbox), deadline_s=60, what="the deleted sandbox's pod to go")
         sandboxes = await asyncio.gather(*(client.create_sandbox("host", cpu=1, memory="256Mi") for _ in range(6)))

@@ -29,7 +29,7 @@ from gateway.settings import ControllerSettings
 from tests.conformance.runtimes import order
 from tests.gateway.controller.test_controller_plan import GRACE, NOW, present, twice
 from tests.gateway.controller.test_controller_plan import record as a_record
-from tests.gateway.harness import SECRET, Served, serve
+from tests.gateway.harness import SECRET, Served, id_of_adas, serve
 from tests.support.kube.kubelet import Kubelet
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -67,7 +67,7 @@ async def reconcile_twice(served: Served) -> Reconciler:
 
 
 async def record(served: Served) -> Record:
-    entry = await served.store.get("sb-1")
+    entry = await served.store.get(id_of_adas("sb-1"))
     assert isinstance(entry, Record)
     return entry
 
@@ -79,7 +79,7 @@ def create(client: httpx.AsyncClient) -> asyncio.Task[httpx.Response]:
 async def assert_agent_answers(served: Served) -> None:
     """The agent listens at the endpoint of the record and has the record's identity."""
     found = await record(served)
-    (await dial(found.endpoint, (SECRET,), "sb-1", found.incarnation, 60.0)).transport.abort()
+    (await dial(found.endpoint, (SECRET,), found.sandbox_id, found.incarnation, 60.0)).transport.abort()
 
 
 async def test_a_spare_is_not_ready_before_its_agent_was_adopted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ async def test_an_adoption_that_a_killed_replica_began_is_finished_by_the_next(
         await asyncio.gather(first, return_exceptions=True)
         monkeypatch.undo()
         assert (await client.post("/sandboxes", json=BODY)).json()["status"] == "ready"
-        assert [(one.sandbox_id, one.adopted) for one in await runtime.list_all()] == [("sb-1", True)]
+        assert [(one.spec.name, one.adopted) for one in await runtime.list_all()] == [("sb-1", True)]
     await assert_agent_answers(served)
 
 
@@ -206,7 +206,7 @@ async def test_a_pod_in_creation_outlives_the_gateway_that_creates_it(
     reconciler = Reconciler(served.store, served.gateway.runtime, GRACE_S)
     async with served.client() as client:
         await client.post("/sandboxes", json={**BODY, "cpu": 2, "wait": False})  # no pool has this size
-        await until_async(lambda: "hf-sb-1" in kubelet.api.pods.names(), deadline_s=60, what="the pod")
+        await until_async(lambda: f"hf-{id_of_adas('sb-1')}" in kubelet.api.pods.names(), deadline_s=60, what="the pod")
         for creating in served.gateway.creations.values():
             creating.cancel()
         end = asyncio.get_running_loop().time() + 20 * GRACE_S

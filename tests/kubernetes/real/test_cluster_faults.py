@@ -20,6 +20,7 @@ import yaml
 from holdfast import AsyncSandbox, AsyncSandboxClient, HoldfastError, SandboxLostError
 
 from gateway.runtimes.kubernetes.api.client import Api
+from gateway.runtimes.kubernetes.names import NAME
 from tests.kubernetes.real.cluster import IMAGE, kubeconfig, namespace
 from tests.kubernetes.stack import ClusterStack, cluster_stack
 from tests.support.requires import requires
@@ -143,7 +144,7 @@ async def test_sessions_and_pods_survive_faults_of_the_service(stack: ClusterSta
         await until_async(lambda: _known(stack, sandbox.id), deadline_s=60, what="the record to be rebuilt after Redis lost its data")
         api = Api(kubeconfig(), 20.0)
         pods = f"/api/v1/namespaces/{stack.settings.namespace}/pods"
-        (pod,) = [one for one in (await api.get(pods))["items"] if one["metadata"]["name"] == f"hf-{sandbox.id}"]
+        (pod,) = [one for one in (await api.get(pods))["items"] if one["metadata"]["labels"].get(NAME) == sandbox.id]
         await api.delete(f"{pods}/{pod['metadata']['name']}", {"gracePeriodSeconds": 7})
         began = time.monotonic()
         with pytest.raises(SandboxLostError) as lost:

@@ -22,7 +22,7 @@ from gateway.agents.dial import DialError, adopt_agent, dial_any
 from gateway.model.records import SandboxSpec
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.api.client import JSON_PATCH, Api, ApiError, ApiUnreachableError, refused
-from gateway.runtimes.kubernetes.names import EGRESS, POOL, PROFILE, SANDBOX, label_value, pod_name
+from gateway.runtimes.kubernetes.names import EGRESS, NAME, OWNER, POOL, PROFILE, SANDBOX, label_value, pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from . import pod_events
@@ -107,7 +107,7 @@ class PodCreation:
         """
         facts, token = await self._claim(spare_id, request.spec)
         spec = request.spec
-        identity = {"sandbox_id": spec.sandbox_id, "incarnation": spec.incarnation, "env": request.env, "labels": spec.labels}
+        identity = {"sandbox_id": spec.name, "incarnation": spec.incarnation, "env": request.env, "labels": spec.labels}
         endpoint = endpoint_of(facts)
         try:
             async with asyncio.timeout(timeout_s):
@@ -136,6 +136,7 @@ class PodCreation:
             {"op": "test", "path": _label(PROFILE), "value": self._settings.sandbox_profile},
             {"op": "replace", "path": _label(SANDBOX), "value": marks[SANDBOX]},
             {"op": "replace", "path": _label(EGRESS), "value": marks[EGRESS]},
+            *({"op": "add", "path": _label(name), "value": marks[name]} for name in (NAME, OWNER) if name in marks),
             {"op": "remove", "path": _label(POOL)},
             *(
                 {"op": "add", "path": f"/metadata/annotations/{_escaped(name)}", "value": text}

@@ -23,10 +23,13 @@ from gateway.runtimes.kubernetes.names import (
     EGRESS,
     MADE_BY,
     MANAGED_BY,
+    NAME,
+    OWNER,
     PIDS,
     POOL,
     PROFILE,
     SANDBOX,
+    host_name,
     label_value,
     pod_name,
 )
@@ -64,6 +67,7 @@ def pod(request: CreateRequest, settings: KubernetesSettings, injection: Injecti
     if options.architecture:
         selector[ARCHITECTURE] = options.architecture
     spec: dict[str, Any] = {
+        "hostname": host_name(request.spec.name),
         "restartPolicy": "Never",
         "automountServiceAccountToken": bool(options.service_account),
         "enableServiceLinks": False,
@@ -105,8 +109,15 @@ def pod(request: CreateRequest, settings: KubernetesSettings, injection: Injecti
 
 def labels(spec: SandboxSpec, settings: KubernetesSettings) -> dict[str, str]:
     """The labels that show which sandbox a pod is and what it may reach. Those of a spare change when it is adopted."""
-    found = {SANDBOX: label_value(spec.sandbox_id), EGRESS: egress_key(spec.egress, settings), PROFILE: settings.sandbox_profile}
+    found = {
+        SANDBOX: label_value(spec.sandbox_id),
+        NAME: label_value(spec.name),
+        EGRESS: egress_key(spec.egress, settings),
+        PROFILE: settings.sandbox_profile,
+    }
     pool = spec.labels.get(POOL_LABEL)
+    if spec.owner:
+        found[OWNER] = label_value(spec.owner)
     return {**found, POOL: label_value(pool)} if pool else found
 
 
@@ -163,7 +174,7 @@ def _env(request: CreateRequest, settings: KubernetesSettings) -> list[dict[str,
     agent = {
         "LISTEN": f"tcp://0.0.0.0:{AGENT_PORT}",
         "TOKEN": request.token,
-        "SANDBOX_ID": request.spec.sandbox_id,
+        "SANDBOX_ID": request.spec.name,
         "INCARNATION": request.spec.incarnation,
         "GRACE_S": str(max(settings.grace_s - _KILL_MARGIN_S, 1)),
     }
