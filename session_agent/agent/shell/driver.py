@@ -139,6 +139,10 @@ def _parse(record: bytes) -> Report | None:
 class _Dialect(ABC):
     """What the dialects share: runs, reports and dumps."""
 
+    lowest_descriptor: int
+    """The lowest number that the shell gives to copies of the descriptors that a run's redirections replace."""
+    least_descriptors: int
+    """How many free numbers from there on it needs for a run (tried with bash 5.2, dash 0.5.12 and busybox 1.35)."""
     _word = b"\\"
     """Before the name of a builtin, so that neither an alias nor, where that is possible, a function replaces it."""
     _source = b"\\."
@@ -240,6 +244,7 @@ class BashDialect(_Dialect):
     """Bash, started as interactive so that it reads control lines again after an interrupt, but set up like a non-interactive one."""
 
     kind = "bash"
+    lowest_descriptor, least_descriptors = 3, 4
     _word = b"\\builtin "
     _source = b"\\builtin source"
     _printf = b"\\builtin printf"
@@ -371,6 +376,7 @@ class ShDialect(_Dialect):
     """A POSIX shell (dash, busybox). It cannot print its functions, so they are lost in a rebuild."""
 
     kind = "sh"
+    lowest_descriptor, least_descriptors = 10, 10
     _no_errors = b" 2>/dev/null"
 
     def __init__(self, path: str, *, tty: bool = False) -> None:

@@ -27,6 +27,8 @@ from .output import remove_fifo
 from .state.saved import SavedState
 from .terminal import ShellTerminal
 
+_MANY = 256
+"""With so many descriptors a shell has enough for a run, unless a command opens hundreds in the shell itself."""
 _STATUS_BYTES = 4096
 _STATUS_READS = 16
 """Most reads of reports at a time: a command may write to the pipe too, faster than it is read."""
@@ -88,12 +90,16 @@ class ShellProcess:
         """Whether the awaited report is one of a run."""
         self._unsent = False
         """Whether control lines could not be written because the process had closed their pipe."""
+        self._interrupted = False
+        """Whether a client has interrupted the run, possibly before it began."""
         self._broken_off: Report | None = None
         """The report that an error or interrupt has made it begin again to read control lines, since the run began."""
         self.status: int | None = None
         self.dialect: Dialect
+        nofile = context.settings.ulimits.get("nofile", resource.getrlimit(resource.RLIMIT_NOFILE))[0]
+        self._nofile = _few(nofile)
+        """How many descriptors it may open at first."""
         if kind == "bash":
-            nofile = context.settings.ulimits.get("nofile", resource.getrlimit(resource.RLIMIT_NOFILE))[0]
             self.dialect = BashDialect(path, nofile=nofile, tty=size is not None)
         else:
             self.dialect = ShDialect(path, tty=size is not None)
@@ -116,7 +122,7 @@ class ShellProcess:
     def begin(self, script: bytes, record: Record, *, stdin: bytes | None, last_status: int, tag: int | None) -> int:
         """Start a run whose output goes to the spool of ``record``. Returns the number of its report."""
         number = self._next_number()
-        self._runs, self._broken_off, self._unsent = True, None, False
+        self._runs, self._broken_off, self._unsent, self._interrupted = True, None, False, False
         self._reports.begin()
         self.descriptors.output.direct(record.spool, record.notify)
         files = self.descriptors.files
@@ -163,8 +169,8 @@ class ShellProcess:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the shell has taken the control lines of the run."""
-        return not self._unsent and not self.descriptors.control.is_unread
+        """Whether the shell has taken the control lines of the run and read its text."""
+        return not self._unsent and not self.descriptors.control.is_unread and self.descriptors.files.is_read
 
     def withdraw(self) -> None:
         """Empty the control lines of a run that the shell has not taken, so that it will never begin, if it can be done."""
@@ -216,6 +222,11 @@ class ShellProcess:
 
     def _snapshot(self, number: int) -> bytes:
         return self.dialect.snapshot(number, self.descriptors.files.expect_dump(number))
+
+    def interrupt(self) -> None:
+        """Send it a SIGINT that a client wants. A run that has not begun is over, too."""
+        self._interrupted = True
+        self.signal(signal.SIGINT)
 
     def signal(self, number: int) -> None:
         """Signal the shell itself."""
@@ -329,6 +340,9 @@ class ShellProcess:
                 self._events.input_opened(self)
             elif self._awaited and report.number in (self._awaited, self._awaited + FENCE):
                 if report.number != self._awaited:  # the run was broken off before it could report
+                    if not self.descriptors.files.is_read and not self._interrupted:
+                        self.kill()  # it could not read the text of the run, which has not begun and begins in the next process
+                        return
                     report = (self._broken_off or report)._replace(number=self._awaited)
                 self._awaited = 0
                 self._events.reported(self, report)
@@ -387,8 +401,22 @@ class ShellProcess:
 
     @property
     def is_useless(self) -> bool:
-        """Whether it must not get another run: it may crash, or another process keeps its terminal."""
-        return self.may_crash or (self.terminal is not None and self.terminal.is_taken(self.pid))
+        """Whether it must not get another run: it may crash or cannot open a run's files, or another process keeps its terminal."""
+        return self.may_crash or self._lacks_descriptors() or (self.terminal is not None and self.terminal.is_taken(self.pid))
+
+    def _lacks_descriptors(self) -> bool:
+        """Whether a command has left it too few descriptors for the next run, as after ``ulimit -n 20``: a shell reports that as 1 or 2."""
+        if not self.changes:
+            return False
+        try:
+            limit = _few(_open_limit(self.pid))
+            if limit >= self._nofile:
+                return False
+            lowest = self.dialect.lowest_descriptor
+            taken = sum(lowest <= int(number) < limit for number in os.listdir(f"/proc/{self.pid}/fd"))
+        except (OSError, ValueError):  # it has ended
+            return False
+        return limit - lowest - taken < self.dialect.least_descriptors
 
     def close(self) -> None:
         """Close all descriptors. Call when the process has ended or is being killed."""
@@ -397,6 +425,21 @@ class ShellProcess:
             _unlink(paths)
         self._loop.remove_reader(self.descriptors.status)
         self.descriptors.close()
+
+
+def _few(limit: int) -> int:
+    """A limit of descriptors as far as it matters: all limits of many are the same, none (-1) too."""
+    return limit if 0 <= limit < _MANY else _MANY
+
+
+def _open_limit(pid: int) -> int:
+    """How many descriptors a process may open. Raises ``OSError``."""
+    try:
+        return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    except PermissionError:  # it is another user's, and the agent has no CAP_SYS_RESOURCE
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            row = next((line for line in file if line.startswith(b"Max open files")), b"0 0 0 -1")
+        return int(row.split()[3]) if row.split()[3].isdigit() else -1
 
 
 def _unlink(paths: list[str]) -> None:

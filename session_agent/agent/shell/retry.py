@@ -78,7 +78,7 @@ def interrupt(process: ShellProcess, children: Callable[[], list[int]]) -> None:
     stopped = children()
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
         signal_all(stopped, number)
-    process.signal(signal.SIGINT)
+    process.interrupt()
     process.signal(signal.SIGCONT)
 
 

@@ -50,6 +50,8 @@ class Run:
     """Processes of the shell that existed before the run, if runs cannot be marked."""
     rescues = 0
     """How often the monitor found the shell idle during the run."""
+    failed_begins = 0
+    """How many processes of the shell ended before they began the run."""
     late = False
     """Whether a process that writes the rest of its output was still there at its end."""
     exit_code = 0

@@ -40,6 +40,8 @@ from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, ch
 log = logging.getLogger("session_agent.agent.shell.shell")
 
 _SNAPSHOT_CHECKS = 3
+_MOST_BEGINS = 4
+"""Processes that may end before they begin a run, until it is given up."""
 
 
 class Shell:
@@ -463,10 +465,7 @@ class Shell:
         self._disconnect_keys()
         self._enter(State.LOST)
         if run is not None and state is State.RUNNING and not process.has_begun:
-            # Its control lines are still unread: it has not begun, and begins in the next process.
-            self._run = None
-            run.withdraw_input()
-            self._queue.appendleft(run)
+            self._begin_again(run)
             run = None
         if state is State.FINISHING and self._run is not None:  # its result is known, only its output was not complete
             self._end_rest()
@@ -481,6 +480,19 @@ class Shell:
             self._kill_processes(run)
         elif state is not State.KILLING:  # then they are being killed already
             self._rebuild(self._rebuilding.fallback() if state is State.LOADING else process.state())
+
+    def _begin_again(self, run: Run) -> None:
+        """The process has ended without beginning the run, which begins in the next process."""
+        self._run = None
+        run.withdraw_input()
+        run.failed_begins += 1
+        if run.failed_begins < _MOST_BEGINS:
+            self._queue.appendleft(run)
+            return
+        run.close()
+        message = f"the command has not run: {_MOST_BEGINS} processes of the shell ended before they could begin it"
+        hint = "run it in a new shell, or undo what keeps this one from reading commands, such as a limit of open files"
+        self._context.records.fail(run.record, HoldfastError("shell_lost", message, hint=hint))
 
     def _written_without_shell(self, late: bool) -> None:
         """The process has ended with its run, and all output of the run was written, or the rest is late."""

@@ -22,6 +22,9 @@ class RecordingShell:
     def signal(self, number: int) -> None:
         self.signals.append(number)
 
+    def interrupt(self) -> None:
+        self.signal(signal.SIGINT)
+
 
 def test_children_are_listed_while_the_shell_is_stopped() -> None:
     shell = RecordingShell()

@@ -6,6 +6,7 @@ that does not hold the newest dump, so a complete dump always exists. ``driver``
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Protocol
 
@@ -66,7 +67,13 @@ class StateFiles:
         at = 0
         while at < len(text):
             at += os.pwrite(file, text[at:] if at else text, at)
+        os.utime(file, ns=(0, 0))  # for ``is_read``
         return slot
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a process has begun to read the file that was filled last. True where the kernel keeps no times of access."""
+        return os.fstat(self.descriptors[self.slot]).st_atime_ns != 0 or not _has_times_of_access()
 
     def expect_dump(self, number: int) -> int:
         """The shell is about to write dump ``number`` to the file of the last run; returns the file's index."""
@@ -117,6 +124,18 @@ class StateFiles:
         """Close both."""
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+@functools.cache
+def _has_times_of_access() -> bool:
+    file = os.memfd_create("holdfast", os.MFD_CLOEXEC)
+    try:
+        os.write(file, b"x")
+        os.utime(file, ns=(0, 0))
+        os.pread(file, 1, 0)
+        return os.fstat(file).st_atime_ns != 0
+    finally:
+        os.close(file)
 
 
 def _exit_dump(file: Section, token: bytes) -> Section | None:
