@@ -61,6 +61,8 @@ class Application:
         gateway = self.gateway
         gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
         gateway.background.start(gateway.feed.run(), "changes for streams of events")
+        gateway.background.start(gateway.recorder.run(), "leases of recordings")
+        gateway.background.start(gateway.recorder.write(), "writing of recordings")
         gateway.background.start(create.renew(gateway), "activity of the sandboxes in creation")
         yield
         await gateway.aclose()

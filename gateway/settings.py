@@ -111,6 +111,22 @@ class RestSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingSettings:
+    """Recordings of sandboxes."""
+
+    place: str = "off"
+    """HOLDFAST_RECORDINGS: a folder, or the URL of an object store that fsspec knows; ``off`` for none."""
+    limit_bytes: int = 64 * 1024 * 1024
+    """HOLDFAST_RECORDING_BYTES: beyond it a recording has no output any more, and beyond twice as much nothing."""
+    kept_s: float = 30 * 86400.0
+    """HOLDFAST_RECORDING_DAYS: how long one is kept after its end."""
+    flush_s: float = 0.5
+    """How long lines are collected before they are written: 5 s for an object store."""
+    begin_s: float = 5.0
+    """How long a create waits until its recording has begun."""
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """Numbers of the controller."""
 
@@ -185,6 +201,7 @@ class Settings:
     rest: RestSettings = field(default_factory=RestSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    recordings: RecordingSettings = field(default_factory=RecordingSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
 
     @property
@@ -230,6 +247,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),
         placement=_placement(env, data_dir),
         rest=RestSettings(default_lifetime_s=_lifetime(env)),
+        recordings=_recordings(env, str(data_dir / "recordings") if runtime == "local" else "off"),
     )
 
 
@@ -253,6 +271,16 @@ def _lifetime(env: Mapping[str, str]) -> float | None:
     if not 0 <= lifetime_s <= 366 * 86400:
         raise ValueError(f"HOLDFAST_DEFAULT_LIFETIME_S must be a number of seconds from 0 to {366 * 86400}, not {lifetime_s}")
     return float(lifetime_s) or None
+
+
+def _recordings(env: Mapping[str, str], default: str) -> RecordingSettings:
+    place = env.get("HOLDFAST_RECORDINGS") or default
+    return RecordingSettings(
+        place=place,
+        limit_bytes=max(_integer(env, "HOLDFAST_RECORDING_BYTES", 64 * 1024 * 1024), 1),
+        kept_s=max(_integer(env, "HOLDFAST_RECORDING_DAYS", 30), 1) * 86400.0,
+        flush_s=5.0 if "://" in place else 0.5,
+    )
 
 
 def _placement(env: Mapping[str, str], data_dir: Path) -> PlacementSettings:

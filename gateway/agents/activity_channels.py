@@ -8,6 +8,7 @@ sandbox, and no client's session passes through it. ``activity_reports`` reads w
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -107,5 +108,5 @@ class ActivityChannel:
         self.epoch = epoch[:_EPOCH_CHARACTERS] if isinstance(epoch, str) else ""
         self.position = following - 1 if type(following) is int and 0 < following < 2**53 else 0
         if info.get("missing") is True and not continued:
-            return [{"type": "gap", "message": "the sandbox's agent no longer has all that happened before"}]
+            return [{"type": "gap", "time": time.time(), "message": "the sandbox's agent no longer has all that happened before"}]
         return []

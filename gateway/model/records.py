@@ -65,6 +65,8 @@ class SandboxSpec:
     """Identifies the keyed request that created it: a hash of its idempotency key, so that it can be cancelled after a wipe, too."""
     parent: str = ""
     """The name of the sandbox that this one is a branch of."""
+    record: bool = False
+    """Whether what happens in it is recorded."""
     turn: int | None = None
     """The turn of the parent's episode that it branched from, if the caller stated it."""
 

@@ -129,6 +129,16 @@ def _digest(owner: str) -> str:
     return hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
+def recordings() -> str:
+    """Sorted set by ms of the end of a replica's lease: the recordings in progress."""
+    return "hf:{recordings}:due"
+
+
+def recording_holders() -> str:
+    """Hash: which replica makes which recording."""
+    return "hf:{recordings}:holders"
+
+
 def probe() -> str:
     """Written to find out whether writes work."""
     return "hf:probe"

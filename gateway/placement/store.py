@@ -28,6 +28,7 @@ from .keys import SHARDS
 from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_leadership import RedisLeadership
+from .redis_recordings import RedisRecordings
 from .redis_spares import RedisSpares
 from .redis_steps import Arguments, as_entry, as_record, as_tombstone, maybe_ms, ms, script
 
@@ -48,7 +49,7 @@ _LOOK_AT = 1000
 """Most records that one listing request reads, whatever its filter leaves of them."""
 
 
-class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
+class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings):
     """One per process. ``tests/conformance/placement.py`` is its contract."""
 
     def __init__(self, settings: PlacementSettings) -> None:

@@ -23,6 +23,7 @@ from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.errors import PlacementUnavailableError, RebuildingError
 from gateway.runtimes.base import RuntimeUnavailableError
 
+from . import recordings
 from .admission import QueuePlace
 from .groups import raise_if_refused
 from .outcome import failure, wait_until_settled
@@ -151,6 +152,7 @@ async def _carry_out(gateway: Gateway, record: Record, new: NewSandbox, place: Q
             await begin(gateway, spec)
         begun = time.monotonic()
         endpoint = await provision(gateway, spec, new.env, deadline, new.branch_point)
+        await recordings.begin(gateway, record, endpoint)
     except HoldfastError as error:
         gateway.metrics.count("create_failed_total", code=error.code)
         if waited_s := round(place.waited_s, 3):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from gateway.identity.principal import Principal
 from gateway.model.records import Cause, Record, Tombstone
 
+from . import recordings
 from .service import Gateway
 
 
@@ -22,6 +23,7 @@ async def delete(gateway: Gateway, principal: Principal, name: str, *, program: 
     entry = await gateway.owned(owner, name, lambda id_: gateway.store.delete(id_, cause, owner=owner, cancelled_key=cancelled_key))
     if isinstance(entry, Record):
         await gateway.quotas.ended(entry.spec)
+        await recordings.settle(gateway, entry)
     if not isinstance(entry, Tombstone) or entry.cause.reason == "deleted":
         await gateway.removals.start(gateway.runtime, entry.sandbox_id, entry.incarnation)
     gateway.metrics.count("deletes_total")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets as secrets_
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -28,6 +29,8 @@ from gateway.placement.change_feed import ChangeFeed
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
+from gateway.recordings.files import files_of
+from gateway.recordings.recorder import Recorder
 from gateway.runtimes.base import Runtime
 from gateway.sessions.attach import Attach
 from gateway.sessions.registry import AttachedSessions
@@ -86,6 +89,15 @@ class Gateway:
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
         self.command_ids: CommandIds = new_command_ids
+        self.recorder = Recorder(
+            settings.recordings,
+            files_of(settings.recordings.place),
+            store,
+            self.agents,
+            self.ready,
+            self.background,
+            f"{settings.replica}-{secrets_.token_hex(8)}",
+        )
         self.followed = 0
         """How many sandboxes the streams of events follow, each stream counted."""
         self.started_at = time.monotonic()
@@ -128,6 +140,7 @@ class Gateway:
         """End the work of this replica, then close its store and runtime."""
         self.attached.draining = True
         await self.background.aclose()
+        await self.recorder.aclose()
         self.agents.close()
         self.ports.close()
         self.preview_agents.close()

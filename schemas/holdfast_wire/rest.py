@@ -124,6 +124,8 @@ class SandboxRecord:
     """Whether it is paused: ``memory`` with its processes, ``disk`` with its files alone; None: it runs."""
     parent: str | None = None
     """The sandbox that it is a branch of."""
+    recording: str | None = None
+    """The id of its recording, if it is recorded."""
     turn: int | None = None
     """The turn at which it branched, if that was stated."""
 

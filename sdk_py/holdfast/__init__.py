@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast._async.images import AsyncImages
     from holdfast._async.listener import AsyncConnection, AsyncListener
     from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
+    from holdfast._async.recordings import AsyncRecordings
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
     from holdfast._async.snapshots import AsyncBranches
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast._event_results import ActivityEvent, EventGap, PullEvent, SandboxEvent
     from holdfast._file_results import FileEntry, FileEvent, FileMatch, PatchResult, TransferResult
     from holdfast._history_results import PastCommand
+    from holdfast._recording_results import RecordedCommand, RecordingInfo, commands_of
     from holdfast._requests import ClusterOptions
     from holdfast._results import (  # isort: skip
         STDERR, STDOUT, Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, ListeningPort, Lost, PauseResult, PreviewUrl,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast._sync.images import Images
     from holdfast._sync.listener import Connection, Listener
     from holdfast._sync.process import CommandStream, Process, Terminal
+    from holdfast._sync.recordings import Recordings
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
     from holdfast._sync.snapshots import Branches
@@ -56,21 +59,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "STDERR", "STDOUT", "ActivityEvent", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches", "AsyncCommandStream",
-    "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncListener", "AsyncProcess", "AsyncSandbox",
-    "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches",
-    "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError",
-    "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "Connection", "EventGap", "Events", "FileEntry",
-    "FileEvent", "FileMatch",
-    "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images",
-    "InputClosedError", "InvalidArgumentError", "InvalidPathError", "Listener", "ListeningPort", "Lost", "NoSpaceError",
-    "NotFoundError", "OutcomeUnknownError", "PastCommand", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
-    "ProtocolError", "PullEvent", "QuotaError", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
-    "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox",
-    "SandboxClient", "SandboxEvent", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
-    "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount",
-    "Terminal", "TransferResult", "Tunnel", "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch",
-    "WorkingDirectoryError",
+    "STDERR", "STDOUT", "ActivityEvent", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches",
+    "AsyncCommandStream", "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncListener",
+    "AsyncProcess", "AsyncRecordings", "AsyncSandbox", "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel",
+    "AsyncWatch", "AuthenticationError", "Branches", "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk",
+    "ClientClosedError", "ClusterOptions", "CommandFailedError", "CommandResult", "CommandStream", "ConfigurationError",
+    "ConflictError", "Connection", "EventGap", "Events", "FileEntry", "FileEvent", "FileMatch", "Files", "Group", "GroupInfo",
+    "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images", "InputClosedError", "InvalidArgumentError",
+    "InvalidPathError", "Listener", "ListeningPort", "Lost", "NoSpaceError", "NotFoundError", "OutcomeUnknownError",
+    "PastCommand", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process", "ProtocolError", "PullEvent",
+    "QuotaError", "RecordedCommand", "RecordingInfo", "Recordings", "RemoteFileError", "RemoteFileExistsError",
+    "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError",
+    "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxEvent", "SandboxInfo", "SandboxLostError",
+    "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError",
+    "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel",
+    "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch", "WorkingDirectoryError", "commands_of",
 ]  # fmt: skip
 
 _ASYNC = {
@@ -86,6 +89,7 @@ _ASYNC = {
     "AsyncLifecycle": "lifecycle",
     "AsyncListener": "listener",
     "AsyncProcess": "process",
+    "AsyncRecordings": "recordings",
     "AsyncRunning": "running",
     "AsyncSandbox": "sandbox",
     "AsyncSandboxClient": "client",
@@ -101,6 +105,7 @@ _HOMES = {
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
     **dict.fromkeys(("FileEntry", "FileEvent", "FileMatch", "PatchResult", "TransferResult"), "holdfast._file_results"),
     **dict.fromkeys(("ActivityEvent", "EventGap", "PullEvent", "SandboxEvent"), "holdfast._event_results"),
+    **dict.fromkeys(("RecordedCommand", "RecordingInfo", "commands_of"), "holdfast._recording_results"),
     "ClusterOptions": "holdfast._requests",
     "PastCommand": "holdfast._history_results",
 }

@@ -265,6 +265,12 @@ def _quantity(value: Any, parse: Callable[..., object], *name: str) -> Any:
     return value
 
 
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise bad(f"{name} must be True or False, not {value!r:.40}")
+    return value
+
+
 def _entrypoint(value: object) -> bool | list[str] | None:
     if isinstance(value, bool):
         return value or None
@@ -292,6 +298,7 @@ _CREATE: Mapping[str, Callable[[Any], Any]] = {
     "entrypoint": _entrypoint,
     "ulimits": _ulimits,
     "shm_size": lambda value: _quantity(value, parse_bytes, "shm_size"),
+    "record": lambda value: _flag(value, "record") or None,
 }
 """The options of a create that have the same name in REST, and how each is converted; None is not sent."""
 

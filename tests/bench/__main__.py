@@ -56,6 +56,7 @@ _ALL = (
     "P13",
     "P14",
     "P15",
+    "P16",
     "P18",
     "PC",
 )
@@ -128,6 +129,8 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                 for figure in (throughput.p2(fifty), throughput.p3(fifty), throughput.p3c(fifty)):
                     if _asked(figure) in wanted:
                         take(figure)
+            if "P16" in wanted:
+                take(await throughput.p16(environment))
             if "P12" in wanted:
                 async with _idle_sandboxes(client) as idle_sandboxes:
                     half = _IDLE_SESSIONS // 2

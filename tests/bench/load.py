@@ -1,6 +1,6 @@
 """One load process: a share of the sessions, each busy or attached and idle.
 
-Owns a client process of P2, P3, P9 and P12. Started as `python -m tests.bench.load busy|idle|proto COUNT BEFORE WHERE`,
+Owns a client process of P2, P3, P9, P12 and P16. Started as `python -m tests.bench.load busy|recorded|idle|proto COUNT BEFORE WHERE`,
 with BEFORE as the number of sessions in earlier processes; prints `ready` once every session has run a command. After a line
 `go SECONDS PERIOD` it works for SECONDS (each session begins a command every PERIOD seconds, or with 0 as soon as the last
 one ended), and answers with one JSON line. Ends when its standard input ends.
@@ -56,13 +56,13 @@ async def _work(work: list[Callable[[], Awaitable[object]]]) -> None:
         print(json.dumps(await _loops(work, float(seconds), float(period_s))), flush=True)
 
 
-async def _busy(count: int) -> None:
-    """`count` sandboxes with one session and one shell each."""
+async def _busy(count: int, *, record: bool) -> None:
+    """`count` sandboxes with one session and one shell each. `record`: they are recorded."""
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(AsyncSandboxClient())
         work: list[Callable[[], Awaitable[object]]] = []
         for _ in range(count):
-            sandbox = await stack.enter_async_context(await client.create_sandbox("host", cpu="2", memory="256Mi"))
+            sandbox = await stack.enter_async_context(await client.create_sandbox("host", cpu="2", memory="256Mi", record=record))
             shell = await sandbox.shell()
             await shell.run("true")
             work.append(partial(_true, shell))
@@ -101,8 +101,8 @@ async def _proto(count: int, folder: Path, first: int) -> None:
 
 if __name__ == "__main__":
     kind, number, before, *where = sys.argv[1:]
-    if kind == "busy":
-        asyncio.run(_busy(int(number)))
+    if kind in ("busy", "recorded"):
+        asyncio.run(_busy(int(number), record=kind == "recorded"))
     elif kind == "idle":
         asyncio.run(_idle(int(number), where))
     else:

@@ -79,6 +79,24 @@ async def _round(load: Workers, pids: cpu.Pids) -> tuple[Load, cpu.Spent]:
     return done, account.for_each(done.commands)
 
 
+async def p16(environment: Mapping[str, str]) -> Figure:
+    """Commands a second while everything is recorded, as a share of those while nothing is: rounds of both in turn."""
+    async with workers("busy", _SHARES, [], environment) as plain, workers("recorded", _SHARES, [], environment) as recorded:
+        ours: list[float] = []
+        floor: list[float] = []
+        for number in range(2 * _ROUNDS):
+            for load, kept in ((plain, floor), (recorded, ours)) if number % 2 else ((recorded, ours), (plain, floor)):
+                kept.append((await load.work(_ROUND_S)).per_second)
+    ratios = sorted(one / other for one, other in zip(ours, floor, strict=True))
+    middle = len(ratios) // 2
+    how = (
+        f"median of the ratios of {len(ratios)} pairs of rounds of {_ROUND_S:g} s, 50 recorded sandboxes and 50 others, each with one "
+        f"session and one shell in a closed loop of `true`; ratios {ratios[0]:.3f} to {ratios[-1]:.3f}; floor: the others"
+    )
+    name = "commands per second, 50 sessions, recorded"
+    return at_least("P16", name, sorted(floor)[middle] * ratios[middle], "/s", sorted(floor)[middle], 0.95, 0.99, how)
+
+
 def p3(fifty: Fifty) -> Figure:
     """Commands a second, as a share of the prototype's."""
     how = (

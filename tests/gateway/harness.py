@@ -35,7 +35,15 @@ from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import CreateRequest, Event, SandboxEnded, SandboxStatus, Synced
-from gateway.settings import AdmissionSettings, ConnectionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
+from gateway.settings import (
+    AdmissionSettings,
+    ConnectionSettings,
+    PlacementSettings,
+    RecordingSettings,
+    RelaySettings,
+    RestSettings,
+    Settings,
+)
 from gateway.use_cases.service import Gateway
 
 SECRET = "s" * 64
@@ -243,7 +251,7 @@ async def serve(
         relay=relay or RelaySettings(),
         rest=rest or RestSettings(),
         admission=admission or AdmissionSettings(),
-        **more or {},
+        **{"recordings": RecordingSettings(place=str(folder / "recordings"), flush_s=0.05), **(more or {})},
     )
     store, runtime = PlacementStore(settings.placement), MemoryRuntime()
     await store.set_marker("g", term=1)  # as a controller does after its first pass

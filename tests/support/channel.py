@@ -91,6 +91,10 @@ class FakeChannel:
     def is_memory_full(self) -> bool:
         return False
 
+    @property
+    def settled(self) -> bool:
+        return True
+
     def consume(self, size_bytes: int) -> None:
         self.consumed += size_bytes
         self._input_waits.set()

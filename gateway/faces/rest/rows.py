@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.faces.table import PUBLIC, Face, Row
 from gateway.identity.principal import Scope
 
-from . import commands, events, files, groups, history, images, ports, sandboxes, service, session, snapshots
+from . import commands, events, files, groups, history, images, ports, recordings, sandboxes, service, session, snapshots
 
 READ, CREATE, EXEC, FILES, IMAGES = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES
 
@@ -48,6 +48,10 @@ FACE = Face(
         Row("GET", "/images/archive", IMAGES, images.save_image),
         Row("DELETE", "/images/{name:path}", IMAGES, images.remove_image),
         Row("GET", "/events", READ, events.follow),
+        Row("GET", "/recordings", EXEC, recordings.list_owned),
+        Row("GET", "/recordings/{recording_id}", EXEC, recordings.read),
+        Row("GET", "/recordings/{recording_id}/lines", EXEC, recordings.content),
+        Row("DELETE", "/recordings/{recording_id}", EXEC, recordings.remove),
         Row("GET", "/resources", READ, service.resources),
         Row("GET", "/doctor", READ, service.doctor),
         Row("GET", "/", PUBLIC, service.root),

@@ -22,7 +22,8 @@ from gateway.model.names import id_of
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_network, read_options
 from gateway.model.records import SANDBOX_NAME, PlannedEnd, Record, SandboxSpec
 from gateway.placement.store import derived_id
-from gateway.use_cases import change, describe
+from gateway.recordings.files import recording_id
+from gateway.use_cases import change, describe, recordings
 from gateway.use_cases.create import NewSandbox
 from gateway.use_cases.create import create as create_sandbox
 from gateway.use_cases.delete import delete as delete_sandbox
@@ -49,6 +50,8 @@ async def create(request: Request) -> Response:
         sizes=frozenset(fields.given(("cpu", "memory"))),
         wait=fields.boolean("wait", False),
     )
+    if new.spec.record:
+        recordings.check(gateway)
     record = await create_sandbox(gateway, principal, new)
     return json_response(shown(gateway, record), headers={"Location": f"/sandboxes/{record.name}"})
 
@@ -173,6 +176,7 @@ def shown(gateway: Gateway, record: Record) -> dict[str, Any]:
         paused=record.paused or None,
         parent=spec.parent or None,
         turn=spec.turn,
+        recording=recording_id(spec.name, spec.incarnation) if spec.record else None,
     ).to_map()
 
 
@@ -216,4 +220,5 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> Sand
         group=group_name(group) if group else "",
         egress=egress,
         options=read_options(fields.given(OPTION_FIELDS)),
+        record=fields.boolean("record", False),
     )

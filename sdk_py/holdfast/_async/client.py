@@ -16,6 +16,7 @@ from weakref import WeakSet
 from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
+from holdfast._async.recordings import AsyncRecordings
 from holdfast._async.rest import AsyncRest, Checks, Records
 from holdfast._errors import (
     ClientClosedError,
@@ -93,6 +94,8 @@ class AsyncSandboxClient:
         self._events: WeakSet[AsyncEvents] = WeakSet()
         self.images = AsyncImages(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
+        self.recordings = AsyncRecordings(self._rest)
+        """The recordings of your sandboxes: ``list``, ``get``, ``read``, ``delete``."""
 
     @property
     def _closed(self) -> bool:
@@ -125,6 +128,7 @@ class AsyncSandboxClient:
         entrypoint: bool | Sequence[str] = False,
         ulimits: Mapping[str, int | tuple[int, int]] | None = None,
         shm_size: int | str | None = None,
+        record: bool = False,
         **cluster: Unpack[ClusterOptions],
     ) -> AsyncSandbox:
         """Create a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
@@ -144,6 +148,9 @@ class AsyncSandboxClient:
 
         ``entrypoint``: start the image's own entrypoint (``True``, on one machine) or this list of words;
         ``sandbox.follow("entrypoint")`` attaches to it, and the sandbox continues when it ends.
+
+        ``record``: the service records every command with its output and times, what is typed at terminals, and files that clients write,
+        and keeps that after the sandbox is gone (``client.recordings``). Variables in ``env`` are not in it; what commands show is.
 
         ``sandbox_id`` is the id of the new sandbox. If you already have a sandbox of that id, ``ConflictError`` is raised; with
         ``exist_ok`` that sandbox is returned instead, if it was created with the same arguments, and the first client to leave its
@@ -176,6 +183,7 @@ class AsyncSandboxClient:
             entrypoint=entrypoint,
             ulimits=ulimits,
             shm_size=shm_size,
+            record=record,
             cluster=cluster,
         )
         self._rest.check_open()

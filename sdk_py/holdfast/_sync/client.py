@@ -17,6 +17,7 @@ from weakref import WeakSet
 from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
+from holdfast._sync.recordings import Recordings
 from holdfast._sync.rest import Rest, Checks, Records
 from holdfast._errors import (
     ClientClosedError,
@@ -94,6 +95,8 @@ class SandboxClient:
         self._events: WeakSet[Events] = WeakSet()
         self.images = Images(self._rest)
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
+        self.recordings = Recordings(self._rest)
+        """The recordings of your sandboxes: ``list``, ``get``, ``read``, ``delete``."""
 
     @property
     def _closed(self) -> bool:
@@ -126,6 +129,7 @@ class SandboxClient:
         entrypoint: bool | Sequence[str] = False,
         ulimits: Mapping[str, int | tuple[int, int]] | None = None,
         shm_size: int | str | None = None,
+        record: bool = False,
         **cluster: Unpack[ClusterOptions],
     ) -> Sandbox:
         """Create a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
@@ -145,6 +149,9 @@ class SandboxClient:
 
         ``entrypoint``: start the image's own entrypoint (``True``, on one machine) or this list of words;
         ``sandbox.follow("entrypoint")`` attaches to it, and the sandbox continues when it ends.
+
+        ``record``: the service records every command with its output and times, what is typed at terminals, and files that clients write,
+        and keeps that after the sandbox is gone (``client.recordings``). Variables in ``env`` are not in it; what commands show is.
 
         ``sandbox_id`` is the id of the new sandbox. If you already have a sandbox of that id, ``ConflictError`` is raised; with
         ``exist_ok`` that sandbox is returned instead, if it was created with the same arguments, and the first client to leave its
@@ -177,6 +184,7 @@ class SandboxClient:
             entrypoint=entrypoint,
             ulimits=ulimits,
             shm_size=shm_size,
+            record=record,
             cluster=cluster,
         )
         self._rest.check_open()

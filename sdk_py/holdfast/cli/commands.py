@@ -60,6 +60,7 @@ _MAKING = (
     Option("--ulimit", "set a limit of every process in the sandbox", "NAME=SOFT:HARD", many=True),
     Option("--shm-size", "how large /dev/shm may grow: 1g", "SIZE"),
     Option("-l --label", "set a label", "NAME=VALUE", many=True),
+    Option("--record", "record what happens in it, for `replay`"),
     Option("--ready-timeout", "how long to wait until the sandbox is ready", "SECONDS", number),
     Option("--lifetime", "delete the sandbox after this time", "SECONDS", number),
     Option("--idle-timeout", "delete the sandbox when it was idle for this time", "SECONDS", number),
@@ -173,6 +174,22 @@ The commands of all clients, the oldest first, as the sandbox reports them: at m
 Each line has the time, what the sandbox is now (created, ready, paused, leaving, failed, deleted) and its id, labels and cause. `gap`
 states that events may be missing: list the sandboxes. The end of a sandbox passes every filter of labels and groups. --json
 prints one object per line.
+""",
+    ),
+    Command(
+        "recordings", "list recordings, also of sandboxes that are gone, or delete some", "recordings:recordings", "",
+        Option("--sandbox", "only those of the sandbox of this id", "ID"), Option("--rm", "delete this recording", "RECORDING", many=True),
+    ),
+    Command(
+        "replay", "show a recording as it happened, or write it in another form", "recordings:replay", "RECORDING",
+        Option("--speed", "this many times as fast (default 1)", "NUMBER", number),
+        Option("--pause", "shorten pauses to this many seconds (default 2)", "SECONDS", number),
+        Option("--from", "begin with this command: its id, or its number from 1", "COMMAND"),
+        Option("--export", "write it in this form in place of showing it: asciicast, lines, messages", "FORM"),
+        more="""
+RECORDING may also be the id of a sandbox: its latest recording. On a terminal the space bar pauses and continues, + and - change the
+speed, n goes to the next command, q ends. What could change the terminal beyond its screen is shown as text. `asciicast` is asciinema's
+format (version 2), `lines` are JSON lines as they are stored, `messages` are chat messages with tool calls, one JSON object.
 """,
     ),
     Command("inspect", "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),

@@ -86,6 +86,9 @@ def add_sandboxes(parser: argparse.ArgumentParser, option: str = "--harness", mo
     parser.add_argument(
         "--lease", type=float, default=GROUP_TTL_S, metavar="SECONDS", help="sandboxes end so long after this process (%(default)s)"
     )
+    parser.add_argument(
+        "--record", action="store_true", help="let the service record the sandboxes: holdfast recordings, label holdfast-run"
+    )
     parser.add_argument("--archives", type=Path, metavar="FOLDER", help="of tasks that are made from archives (archives beside the tasks)")
 
 
@@ -147,7 +150,7 @@ async def service(arguments: argparse.Namespace, run: str, tasks_file: Path, pai
         talk = await _talk(arguments, stack) if own else lambda task: _no_task()
         client = await stack.enter_async_context(AsyncSandboxClient())
         group = await stack.enter_async_context(client.group(f"{run}-{secrets.token_hex(4)}", ttl_s=arguments.lease))
-        make = maker(client, group=group, labels={"holdfast-run": run})
+        make = maker(client, group=group, labels={"holdfast-run": run}, record=arguments.record)
 
         def job(task: SweTask) -> SweJob:
             return SweJob(task, make, archives=archives, style=style, resources=resources)

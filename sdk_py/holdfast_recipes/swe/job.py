@@ -40,8 +40,10 @@ SMALL = Resources(1, 0.5)
 """Enough for the tests of a small library."""
 
 
-def maker(client: AsyncSandboxClient, *, group: AsyncGroup | None = None, labels: Mapping[str, str] | None = None) -> Maker:
-    """Sandboxes of a Holdfast service, without network, in a group that ends with the run."""
+def maker(
+    client: AsyncSandboxClient, *, group: AsyncGroup | None = None, labels: Mapping[str, str] | None = None, record: bool = False
+) -> Maker:
+    """Sandboxes of a Holdfast service, without network, in a group that ends with the run. ``record``: the service records them."""
 
     async def make(task: SweTask, resources: Resources) -> Machine:
         sandbox: Machine = await client.create_sandbox(
@@ -50,6 +52,7 @@ def maker(client: AsyncSandboxClient, *, group: AsyncGroup | None = None, labels
             memory=round(resources.memory_gib * 1024**3),
             group=group,
             labels=dict(labels or {}),
+            record=record,
         )
         return sandbox
 

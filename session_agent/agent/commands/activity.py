@@ -70,13 +70,15 @@ class _Activity(Handler):
         self._channel = channel
         self._content = read.boolean(params, "content", False)
         existed = context.records.journal
+        recorded = existed is not None and existed.content
         self._journal = journal = _journal(context, content=self._content)
         after, age_s = read.integer(params, "after", None), read.number(params, "age_s", None)
         missing = False
         if after is not None and read.text(params, "epoch", "") == journal.epoch and after < journal.next:
             self._position = after
-        elif after is not None:
-            self._position, missing = journal.first - 1, True
+        elif after is not None:  # with 0 from the beginning of what is recorded, else of another journal
+            self._position = journal.first - 1
+            missing = after != 0 or not recorded or journal.first > 1
         elif age_s is not None and existed is not None:
             since = time.time() - age_s - _MARGIN_S
             self._position = next((entry["n"] - 1 for _, entry in journal.entries if entry["t"] >= since), journal.next - 1)
@@ -200,9 +202,9 @@ class _Activity(Handler):
             self._context.loop.call_later(JOURNAL_LINGER_S, _end, self._context, self._journal)
 
     def settled(self) -> bool:
-        """Whether all entries have been sent."""
+        """Whether all entries have arrived at the gateway."""
         self.flush()
-        return self._gone or (not self._unsent and self._position >= self._journal.next - 1)
+        return self._gone or (not self._unsent and self._position >= self._journal.next - 1 and self._channel.settled)
 
 
 def _end(context: AgentContext, journal: Journal) -> None:

@@ -55,6 +55,11 @@ class Channel(Protocol):
         """Whether there is credit but no memory: the limit of unacknowledged bytes is reached."""
         ...
 
+    @property
+    def settled(self) -> bool:
+        """Whether the client has acknowledged everything that was sent to it."""
+        ...
+
     def consume(self, size_bytes: int) -> None:
         """``size_bytes`` of Write data were used: return the credit to the client."""
         ...

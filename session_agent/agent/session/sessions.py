@@ -94,6 +94,10 @@ class _Channel:
     def is_memory_full(self) -> bool:
         return self._held.session.room(self.number) > 0 and self._held.room(self.number) <= 0
 
+    @property
+    def settled(self) -> bool:
+        return self._held.session.settled
+
     def consume(self, size_bytes: int) -> None:
         self._held.session.consume(self.number, size_bytes)
         self._held.wake()

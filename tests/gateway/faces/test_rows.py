@@ -33,7 +33,7 @@ CLOSED = [pair for pair in ROWS if pair[1].scope != PUBLIC]
 STRANGER = "hf_" + "0" * 32
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "A" * 22 + "=="}
 
-PARAMETERS = {"sandbox_id": "sb-1", "job_id": "sb-1.j1", "name": "g1", "port": "8000", "path": "x"}
+PARAMETERS = {"sandbox_id": "sb-1", "job_id": "sb-1.j1", "name": "g1", "port": "8000", "path": "x", "recording_id": f"sb-1.{'1' * 16}"}
 """What stands for each parameter of a path or host: ada's resources, so that bob's request is refused for its owner."""
 BODIES: dict[str, Any] = {
     "/sandboxes/{sandbox_id}/lifetime": {"lifetime_s": 60},
@@ -45,6 +45,8 @@ BODIES: dict[str, Any] = {
 }
 OTHERS = {
     "/groups/{name}": "group_not_found",
+    "/recordings/{recording_id}": "not_found",
+    "/recordings/{recording_id}/lines": "not_found",
     "/jobs/{job_id}": "command_not_found",
     "/jobs/{job_id}/wait": "command_not_found",
 }
@@ -60,6 +62,7 @@ UNOWNED = {
     ("GET", "/images/archive"): "the runtime decides: tests of images",
     ("DELETE", "/images/{name:path}"): "the runtime decides: tests of images",
     ("GET", "/events"): "streams the caller's own",
+    ("GET", "/recordings"): "lists the caller's own",
     ("GET", "/resources"): "is about the service",
     ("GET", "/doctor"): "is about the service",
 }

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
-from holdfast import SandboxClient
+from holdfast import SandboxClient, commands_of
 from holdfast_recipes.cli import main
 from holdfast_recipes.core.diffs import reverse
 from holdfast_recipes.pipeline import files, runs
@@ -103,6 +104,25 @@ def failing(body: dict[str, Any]) -> dict[str, Any] | str:
     command = ["cat calc.py", "true", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"][min(turn, 2)]
     function = {"name": "bash", "arguments": json.dumps({"command": command})}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
+
+
+def _is_complete(client: SandboxClient, recording_id: str) -> bool:
+    return client.recordings.get(recording_id).ended_at is not None
+
+
+def test_the_commands_of_a_trajectory_are_those_of_its_recording(tasks: Path, tmp_path: Path, run_json: RunJson, stack: Stack) -> None:
+    with endpoint(failing) as served:
+        policy = ("--policy", served.url, "--model", "m", "--record")
+        run_json("collect", tasks, "--out", tmp_path / "run", "--rollouts", 1, *policy, *SMALL)
+    with SandboxClient(stack.url, stack.key) as client:
+        for _, record in files.lines(tmp_path / "run" / files.TRAJECTORIES):
+            calls = [call for message in record["messages"] for call in message.get("tool_calls") or ()]
+            played = [json.loads(call["function"]["arguments"])["command"] for call in calls]
+            (listed,) = client.recordings.list(record["sandbox"]["id"])
+            until(partial(_is_complete, client, listed.recording_id), deadline_s=60.0, what="the end of the recording")
+            recorded = [one.command.decode() for one in commands_of(client.recordings.read(listed.recording_id))]
+            assert [command for command in recorded if command in played] == played
+            assert len(played) == 3
 
 
 def test_annotated_by_the_model_that_made_the_runs(tasks: Path, tmp_path: Path, run_json: RunJson) -> None:

@@ -38,6 +38,7 @@ OBJECTS = [
     "Connection",
     "Branches",
     "Events",
+    "Recordings",
 ]
 ERRORS = frozenset(
     """
@@ -52,7 +53,7 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
-    ActivityEvent PullEvent
+    ActivityEvent PullEvent RecordedCommand RecordingInfo commands_of
     STDERR STDOUT Address Cause Chunk CommandResult EventGap FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost
     PastCommand PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult
     """.split()  # noqa: SIM905  a text is easier to read

@@ -37,6 +37,7 @@ class ChannelWithoutCredit:
         return max(0, self.half.limit - self.half.next)
 
     is_memory_full = False
+    settled = True
 
     def consume(self, size_bytes: int) -> None: ...
 

@@ -63,6 +63,7 @@ def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = Fals
             entrypoint=entrypoint,
             ulimits=_ulimits(arguments.ulimit),
             shm_size=_size("--shm-size", arguments.shm_size),
+            record=arguments.record,
         )
     except InvalidArgumentError as why:
         argument, _, rest = why.message.partition(" ")
