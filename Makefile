@@ -16,14 +16,14 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker check format generate wheels bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-programs recipes-learn clean
+.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.stamp ## Make .venv, by the newest Python here or PYTHON (every other target does this by itself)
 
-.venv/.stamp: pyproject.toml infra/scripts/setup
+.venv/.stamp: pyproject.toml infra/scripts/setup infra/page/package-lock.json
 	@infra/scripts/setup .venv
 
 up: .venv/.stamp ## Run Redis, node, controller and gateway in the foreground (PORT, HOLDFAST_DATA)
@@ -54,6 +54,9 @@ soak: .venv/.stamp ## The longest: a thousand sandboxes, a thousand pods, reader
 test-cluster: .venv/.stamp ## What needs a cluster, on the one KUBECONFIG names (HOLDFAST_BUNDLE_IMAGE, HOLDFAST_TEST_IMAGE)
 	@CI=true exec $(PY) -m pytest tests/kubernetes -m cluster -s $(ARGS)
 
+test-page: .venv/.stamp ## The page in headless Chromium; pictures in build/page (ARGS="-k terminal")
+	@exec $(PY) -m pytest tests/page -p no:xdist $(ARGS)
+
 test-docker: .venv/.stamp ## The same commands in docker's default container and in a sandbox (ARGS="-k sudo --docker-json FILE")
 	@exec $(PY) -m pytest tests/docker -m docker -q -r fE --tb=line -p no:xdist $(ARGS)
 
@@ -67,6 +70,7 @@ generate: .venv/.stamp ## Write the synchronous SDK again from the asynchronous 
 	@exec $(PY) infra/scripts/generate_sync.py
 
 wheels: .venv/.stamp ## Build the wheels of holdfast and of its recipes (dist)
+	@infra/scripts/page || echo "wheels: the page of this wheel has no terminal" >&2
 	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./sdk_py/holdfast_recipes && ls dist
 
 bundle: .venv/.stamp ## Build the folder that is injected into images, and an image of it (build/bundle, build/bundle.tar)

@@ -15,6 +15,7 @@ from holdfast_wire.logs import configure_logging
 
 from gateway.app import Application
 from gateway.faces.orchard import FACE as ORCHARD
+from gateway.faces.page import page_face
 from gateway.faces.previews import FACE as PREVIEWS
 from gateway.faces.previews import host_face
 from gateway.faces.rest import FACE as REST
@@ -39,8 +40,9 @@ FACES: tuple[Face, ...] = (
 
 
 def faces_of(settings: Settings) -> tuple[Face, ...]:
-    """All faces, with the hosts of previews where the deployment has a domain for them."""
-    return (*FACES, host_face(settings.preview_domain)) if settings.preview_domain else FACES
+    """All faces: those above, the page, and the hosts of previews where the deployment has a domain for them."""
+    faces = (*FACES, page_face(REST.rows))
+    return (*faces, host_face(settings.preview_domain)) if settings.preview_domain else faces
 
 
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:

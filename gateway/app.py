@@ -36,6 +36,8 @@ class Application:
     def __init__(self, gateway: Gateway, faces: Sequence[Face]) -> None:
         self.gateway = gateway
         self.faces = tuple(faces)
+        self.home = next((face.home for face in self.faces if face.home), "")
+        """Where a browser that opens ``/`` is sent."""
         self._rows = _router(gateway, self.faces)
         self._lifespan = Router(lifespan=self._run)
         self._app: ASGIApp = Observed(Problems(self._route, self._answer), gateway.metrics)
@@ -120,7 +122,7 @@ class _Resource:
             check_origin(connection, self._gateway.settings.allowed_origins)
         if row.scope == PUBLIC:
             return
-        principal = row.grant(connection) or await self._gateway.identities.principal_of(row.key(connection))
+        principal = await row.grant(connection) or await self._gateway.identities.principal_of(row.key(connection))
         if (authenticated := connection.scope.get(AUTHENTICATED)) is not None:
             authenticated()
         principal.require(row.scope)

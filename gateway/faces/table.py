@@ -36,6 +36,11 @@ _PROGRAM_CHARACTERS: Final = 64
 HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
+async def no_grant(connection: HTTPConnection) -> Principal | None:
+    """Of a row that only a key permits."""
+    return None
+
+
 def header_key(connection: HTTPConnection) -> str | None:
     """The key in a request's headers."""
     return key_of(connection.headers)
@@ -56,7 +61,7 @@ class Row:
     """Whether the handler accepts an upgrade, so that the page that requests it must be of an allowed origin."""
     key: Callable[[HTTPConnection], str | None] = header_key
     """Where the request carries its key."""
-    grant: Callable[[HTTPConnection], Principal | None] = lambda connection: None
+    grant: Callable[[HTTPConnection], Awaitable[Principal | None]] = no_grant
     """The principal of a request that carries something else in place of a key, such as a signed link; None if it needs its key."""
 
     def __post_init__(self) -> None:
@@ -87,6 +92,8 @@ class Face:
     """A refusal that is a page, for a person with a browser; None for other requests, which get ``refuse``."""
     prepare: Callable[[Gateway], None] = lambda gateway: None
     """Called once, before the first request."""
+    home: str = ""
+    """The path of the face's page for people, where a browser that opens ``/`` is sent; "" if it has none."""
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:

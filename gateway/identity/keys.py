@@ -41,11 +41,16 @@ class Keys:
         """See ``principal.Identities``."""
         if not key:
             raise HoldfastError("key_missing", "the request has no API key")
+        if len(key) > _KEY_BYTES:
+            raise _unknown()
+        return await self.principal_of_digest(digest_of(key))
+
+    async def principal_of_digest(self, digest: str) -> Principal:
+        """See ``principal.Identities``."""
         self._refresh()
-        digest = hashlib.sha256(key.encode("utf-8", "replace")[: _KEY_BYTES + 1]).hexdigest()
         principal = self._principals.get(digest)
-        if principal is None or len(key) > _KEY_BYTES:
-            raise HoldfastError("key_invalid", "the API key of the request is not known")
+        if principal is None:
+            raise _unknown()
         return principal
 
     def _refresh(self) -> None:
@@ -59,6 +64,15 @@ class Keys:
             if self._stamp is not None or not self._principals:
                 log.warning("the keys file cannot be read: %s", error.strerror)
             self._stamp = None  # the known keys stay valid until the file is back
+
+
+def digest_of(key: str) -> str:
+    """The SHA-256 by which a key is known."""
+    return hashlib.sha256(key.encode("utf-8", "replace")[: _KEY_BYTES + 1]).hexdigest()
+
+
+def _unknown() -> HoldfastError:
+    return HoldfastError("key_invalid", "the API key of the request is not known")
 
 
 def _parse(text: str) -> dict[str, Principal]:

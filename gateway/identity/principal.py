@@ -71,3 +71,7 @@ class Identities(Protocol):
     async def principal_of(self, key: str | None) -> Principal:
         """The principal of a key. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
         ...
+
+    async def principal_of_digest(self, digest: str) -> Principal:
+        """The principal of the key with this SHA-256. Raises HoldfastError ``key_invalid``."""
+        ...

@@ -152,3 +152,8 @@ def lease() -> str:
 def last_term() -> str:
     """Number: the last term given out."""
     return "hf:{controller}:term"
+
+
+def sign_in(digest: str) -> str:
+    """String with an expiry: the digest of the key that a link to the page signs in; ``digest`` is that of the link's token."""
+    return f"{_TAGS[shard_of(digest)]}:sign-in:{digest}"

@@ -29,6 +29,7 @@ from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_leadership import RedisLeadership
 from .redis_recordings import RedisRecordings
+from .redis_sign_ins import RedisSignIns
 from .redis_spares import RedisSpares
 from .redis_steps import Arguments, as_entry, as_record, as_tombstone, maybe_ms, ms, script
 
@@ -49,7 +50,7 @@ _LOOK_AT = 1000
 """Most records that one listing request reads, whatever its filter leaves of them."""
 
 
-class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings):
+class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings, RedisSignIns):
     """One per process. ``tests/conformance/placement.py`` is its contract."""
 
     def __init__(self, settings: PlacementSettings) -> None:

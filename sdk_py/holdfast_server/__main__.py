@@ -134,6 +134,7 @@ def run(settings: argparse.Namespace) -> int:
         pids=data.pids,
         ready_url=url if settings.wait_ready else None,
         stop_grace_s=settings.stop_grace_s,
+        key=key,
     )
     try:
         status = subreaper.run_supervised(lambda: _supervise(plan), parent)

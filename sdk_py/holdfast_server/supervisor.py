@@ -53,6 +53,8 @@ class Plan:
     pids: Path
     ready_url: str | None
     stop_grace_s: float = 10.0
+    key: str = ""
+    """An API key of the stack: with it a link to the page is printed that signs in once."""
 
 
 class _Member:
@@ -209,11 +211,27 @@ class Supervisor:
                 return
         self._ready.set()
         self._screen.note(f"up: ready after {time.monotonic() - since:.1f} s: {url}")
+        link = page_link(url, self._plan.key) if self._plan.key else ""
+        if link:
+            self._screen.note(f"up: the page, by a link that signs in once within an hour:\n    {link}")
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
+
+
+def page_link(url: str, key: str) -> str:
+    """A link that signs a browser in to the page; "" if the gateway makes none."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_ANSWER_S)
+    try:
+        connection.request("POST", "/ui/links", headers={"X-API-Key": key})
+        answer = connection.getresponse()
+        return str(json.loads(answer.read())["url"]) if answer.status == 201 else ""
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return ""
+    finally:
+        connection.close()
 
 
 def missing_parts(url: str) -> list[str] | None:

@@ -42,6 +42,7 @@ SLOW = (
     "loadtest/test_runs",
     "node/",
     "package/",
+    "page/",
     "recipes/harness/test_program",
     "recipes/miniature/test_repair",
     "recipes/pipeline/test_commands",

@@ -12,6 +12,7 @@ from typing import Final
 
 from starlette.requests import HTTPConnection
 
+from gateway.http.access import scheme_of
 from gateway.settings import Settings
 
 from .targets import COOKIES, Target, grant_of, without_cookies, without_token
@@ -47,12 +48,8 @@ class Asked:
 
 
 def asked_of(connection: HTTPConnection, settings: Settings) -> Asked:
-    """The scheme is that of the service's public URL, else of the connection; a trusted proxy's ``X-Forwarded-Proto`` takes precedence."""
-    scheme = settings.public_url.partition("://")[0] or ("https" if connection.url.scheme in ("https", "wss") else "http")
-    forwarded = connection.headers.get("x-forwarded-proto", "")
-    if forwarded in ("http", "https") and _is_trusted(connection, settings):
-        scheme = forwarded
-    return Asked(scheme, connection.headers.get("host", ""))
+    """See ``scheme_of`` for the scheme."""
+    return Asked(scheme_of(connection, settings), connection.headers.get("host", ""))
 
 
 def request_head(connection: HTTPConnection, target: Target, asked: Asked, settings: Settings, *, upgrade: bool) -> bytes:

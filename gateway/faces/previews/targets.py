@@ -78,7 +78,7 @@ async def record_of(connection: HTTPConnection, target: Target) -> Record:
     return record
 
 
-def grant(connection: HTTPConnection) -> Principal | None:
+async def grant(connection: HTTPConnection) -> Principal | None:
     """The principal of a request with a valid token; None without any. Raises ``key_invalid`` for a token that opens nothing here."""
     target = target_of(connection)
     sent = _tokens(connection, on_host=not target.prefix)

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import yaml
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from gateway.faces.table import gateway_of, parts
 from gateway.http.responses import json_response
@@ -31,6 +31,10 @@ def version() -> str:
 
 
 async def root(request: Request) -> Response:
+    """``GET /``: a browser is sent to the page for people, if the service has one."""
+    home: str = request.scope["app"].home
+    if home and "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(home, 303, {"Vary": "Accept"})
     return json_response({"service": "holdfast", "version": version(), "status": "running"})
 
 

@@ -1,0 +1,100 @@
+"""A browser on the page: Debian's headless Chromium, driven by Playwright, on a stack of its own.
+
+Owns the browser, signing in, pictures (``build/page/*.png``) and the check that the page never logs an error or breaks its policy.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from holdfast import SandboxClient
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+
+from tests.support.requires import missing, unmet
+from tests.support.stack import Stack, running_stack
+
+TOP = Path(__file__).resolve().parents[2]
+PICTURES = TOP / "build" / "page"
+DEADLINE_MS = 60_000
+EXPECTED = ("the server responded with a status of", "net::ERR_", "WebSocket connection to", "status of 401")
+"""Of messages in the console: the browser logs each refused request and lost connection by itself."""
+
+expect.set_options(timeout=DEADLINE_MS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Playwright runs an event loop in this thread, whose blocking by the SDK is no fault of these tests."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.filterwarnings("ignore:SandboxClient blocks the event loop:RuntimeWarning"))
+
+
+@pytest.fixture(scope="session")
+def page_stack() -> Iterator[Stack]:
+    """A stack for the tests of the page alone: they count sandboxes, and kill its gateway."""
+    for need in ("namespaces", "redis", "chromium"):
+        if (reason := missing(need)) is not None:
+            unmet(need, reason)
+    with running_stack({"HOLDFAST_PREVIEW_DOMAIN": "preview.localhost"}) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        unmet("chromium", "not installed: apt-get install chromium")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def client(page_stack: Stack) -> Iterator[SandboxClient]:
+    """An SDK client; at its end none of the owner's sandboxes is left."""
+    with SandboxClient(page_stack.url, page_stack.key) as client:
+        yield client
+        for one in client.list_sandboxes():
+            client.get_sandbox(one.sandbox_id).delete()
+
+
+@pytest.fixture
+def open_page(chromium: Browser, page_stack: Stack) -> Iterator[Callable[..., Page]]:
+    """Opens the page in a fresh profile, signed in unless ``key`` is ""; options are those of a browser context."""
+    contexts: list[BrowserContext] = []
+    wrong: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not any(text in message.text for text in EXPECTED):
+            wrong.append(message.text)
+
+    def open_(place: str = "", *, key: str | None = None, width: int = 1440, height: int = 900, **options: object) -> Page:
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
+        contexts.append(context)
+        context.set_default_timeout(DEADLINE_MS)
+        page = context.new_page()
+        page.on("console", note)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(f"{page_stack.url}/ui")
+        if key != "":
+            page.get_by_label("API key").fill(page_stack.key if key is None else key)
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+            if place:
+                page.goto(f"{page_stack.url}/ui#/{place}")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
+
+
+def picture(page: Page, name: str) -> None:
+    """Write what the page shows to ``build/page/NAME.png``."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=PICTURES / f"{name}.png")
