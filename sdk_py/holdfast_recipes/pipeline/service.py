@@ -75,7 +75,8 @@ def add_sandboxes(parser: argparse.ArgumentParser, option: str = "--harness", mo
     parser.add_argument(
         "--program",
         metavar="PATH",
-        help=f"where the program is in the image (found by its name); of {MINI_SWE_AGENT}, the Python on this machine that has the package",
+        help="where the program is in the image (found by its name); of openhands the Python in the image, "
+        f"of {MINI_SWE_AGENT} that on this machine, that has the package",
     )
     parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="sandboxes at the same time (%(default)s)")
     parser.add_argument("--cpu", type=float, default=2, help="of a sandbox (%(default)s)")

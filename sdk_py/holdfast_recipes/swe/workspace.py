@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from holdfast import CommandResult
 
@@ -162,7 +163,7 @@ async def run_tests(
             break
     text = "".join(log)
     signed = await signing.read(machine) if signs else None
-    name = parser_name(task)
+    name = await parser_of(task)
     if signed is not None and (reported or name in SIGNABLE or signed.runner == "unittest"):
         outcomes = worst(signed.named()) if reported or name in PARSERS else await _parsed(signed.log(), name, task)
         return TestRun(outcomes, text, cause is None, seconds, cause, signed)
@@ -189,10 +190,23 @@ async def test_commands_of(task: SweTask) -> tuple[str, ...]:
     """The commands that run a task's tests: its own; those of its repository in the published sets; else pytest on its tests' files."""
     if (spec := specs.spec_of(task)) is not None:
         return (specs.command(task, spec),)
-    if not task.test_commands and task.source in specs.SETS and (found := await swebench_package.specification(task.repo, task.version)):
+    if (found := await _specification(task)) is not None:
         listed = found["test_cmd"]
         return tuple(found.get("build") or ()) + ((listed,) if isinstance(listed, str) else tuple(listed))
     return test_commands(task)
+
+
+async def _specification(task: SweTask) -> Mapping[str, Any] | None:
+    """What the package swebench knows of the repository of a row that names no command, where our table does not have it."""
+    if task.test_commands or task.source not in specs.SETS or specs.spec_of(task) is not None:
+        return None
+    return await swebench_package.specification(task.repo, task.version)
+
+
+async def parser_of(task: SweTask) -> str:
+    """As ``parser_name``, with the parser that belongs to the commands where those are the package's."""
+    found = None if task.log_parser else await _specification(task)
+    return str(found["parser"]) if found and found["parser"] else parser_name(task)
 
 
 def test_commands(task: SweTask) -> tuple[str, ...]:

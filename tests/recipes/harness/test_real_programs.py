@@ -1,6 +1,8 @@
-"""codex, opencode, claude-code and mini-swe-agent as they are published, in sandboxes without a network, on a scripted policy.
+"""codex, opencode, claude-code, pi, hermes, Kimi CLI, OpenHands and mini-swe-agent as they are published, in sandboxes without a network,
+on a scripted policy.
 
-Each does one small task, alone and with a sub-agent where it has any, and comes to the limit of its steps. Their packages take minutes to
+Each does one small task, some also with a sub-agent, and comes to the limit of its steps. Those that are no single file
+are in an image: a snapshot of a sandbox that their files were unpacked in. Their packages take minutes to
 fetch: ``make recipes-programs`` runs them, continuous integration does not.
 """
 
@@ -28,20 +30,43 @@ pytestmark = [pytest.mark.recipes_packages, pytest.mark.timeout(900)]
 
 TOKENIZER = ByteTokenizer()
 NAMES = sorted(PROGRAMS)
+LAYERED = ("hermes", "kimi-cli", "openhands", "pi")
+DELEGATING = ("claude-code", "codex", "opencode")
 HELP = "HELPER: say hello"
 REPOSITORY = (
     "git init -q && git config user.email a@b && git config user.name a && echo broken > a.txt && git add . && git commit -qm start"
 )
-DIALECTS = {"codex": "responses", "opencode": "chat", "claude-code": "messages"}
+DIALECTS = dict.fromkeys(PROGRAMS, "chat") | {"codex": "responses", "claude-code": "messages"}
+
+
+async def layered(client: AsyncSandboxClient, name: str) -> str:
+    """The image that has a program, made of the machine's own files and a layer where it is not there yet."""
+    image = f"harness-{name}"
+    if image not in {each.name.removesuffix(":latest") for each in await client.images.list()}:
+        archive, _ = packages.layer(name, PROGRAMS[name].version)
+        async with await client.create_sandbox("host", memory="2Gi", disk="8Gi") as made:
+            await made.files.upload(archive, "/tmp/layer.tar")
+            (await made.exec("tar -xf /tmp/layer.tar -C / && rm /tmp/layer.tar", timeout=300)).check()
+            await made.snapshot(image)
+    return image
 
 
 @pytest.fixture
-async def sandbox(stack: Stack) -> AsyncIterator[AsyncSandbox]:
-    async with AsyncSandboxClient(stack.url, stack.key) as client, await client.create_sandbox("host") as sandbox:
-        await sandbox.files.mkdir("/testbed")
-        (await sandbox.exec(REPOSITORY, cwd="/testbed")).check()
-        assert not (await sandbox.exec("python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 2)'")).ok
-        yield sandbox
+async def sandbox(stack: Stack, request: pytest.FixtureRequest) -> AsyncIterator[AsyncSandbox]:
+    name = request.node.callspec.params.get("name") if hasattr(request.node, "callspec") else None
+    async with AsyncSandboxClient(stack.url, stack.key) as client:
+        image = await layered(client, name) if name in LAYERED else "host"
+        created = await client.create_sandbox(image, memory="2Gi", disk="8Gi" if name in LAYERED else None)
+        async with created as sandbox:
+            yield await prepared(sandbox)
+
+
+async def prepared(sandbox: AsyncSandbox) -> AsyncSandbox:
+    """A repository in a sandbox that reaches no network."""
+    await sandbox.files.mkdir("/testbed")
+    (await sandbox.exec(REPOSITORY, cwd="/testbed")).check()
+    assert not (await sandbox.exec("python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 2)'")).ok
+    return sandbox
 
 
 def shell(name: str, command: str) -> str:
@@ -49,6 +74,9 @@ def shell(name: str, command: str) -> str:
         return written("exec_command", thought="I act.", cmd=command)
     if name == "opencode":
         return written("bash", thought="I act.", command=command, description="act")
+    if name in LAYERED:
+        tool = {"pi": "bash", "kimi-cli": "Shell"}.get(name, "terminal")
+        return written(tool, thought="I act.", command=command)
     return written("Bash", thought="I act.", command=command, description="act")
 
 
@@ -100,9 +128,12 @@ async def run_real(
 
     program = PROGRAMS[name]
     program = replace(program, files={path: config + text for path, text in program.files.items()})
-    place = f"/opt/{name}"
-    await sandbox.files.upload(packages.npm_program(name, program.version), place)
-    await sandbox.files.chmod(place, 0o755)
+    if name in LAYERED:
+        place = packages.layer(name, program.version)[1]
+    else:
+        place = f"/opt/{name}"
+        await sandbox.files.upload(packages.npm_program(name, program.version), place)
+        await sandbox.files.chmod(place, 0o755)
     limits = Limits(MINI.layers, RolloutLimits(steps=steps, wall_s=150, tokens=None))
     policy = ScriptedTokens(script, TOKENIZER, TOKENIZER.special("<|im_end|>"))
     async with Proxy(TOKENIZER) as proxy:
@@ -137,7 +168,7 @@ async def test_a_small_task(sandbox: AsyncSandbox, name: str, capsys: pytest.Cap
     assert len(main.calls) == 2  # the second prompt extends the first and its answer, id by id
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DELEGATING)
 async def test_a_sub_agent_is_a_branch(sandbox: AsyncSandbox, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = await run_real(sandbox, name, delegating, capsys)
     assert (run.end, run.exit_code) == (End(Status.COMPLETED), 0), run
@@ -200,6 +231,10 @@ async def test_mini_swe_agent(sandbox: AsyncSandbox, capsys: pytest.CaptureFixtu
     assert "<output>\n/tmp\n</output>" in last  # a subshell for each call,
     assert "<output>\n/testbed\n</output>" in last  # so the next one is back
     assert "timed out after 5 seconds" in last
+    # after the format error: in the form of a tool's answer, so that the template keeps the thoughts of earlier turns
+    retried = TOKENIZER.decode(run.calls[3].prompt_ids)
+    assert "<tool_response>\nTool call error" in retried
+    assert "hm\n</think>" in retried
     # the package drops a turn without a call from its history: what follows is a branch
     assert [sample.calls for sample in run.samples] == [(0, 1, 2), (3, 4, 5)]
 

@@ -35,8 +35,12 @@ if "log" in order:
     if parse is not None:
         answer = parse(order["log"], SimpleNamespace(repo=order["repo"], version=order["version"]))
 else:
-    from swebench.harness.constants import MAP_REPO_VERSION_TO_SPECS as specs
-    from swebench.harness.log_parsers import MAP_REPO_TO_PARSER as parsers
+    try:
+        from swebench.harness.constants import MAP_REPO_VERSION_TO_SPECS as specs
+        from swebench.harness.log_parsers import MAP_REPO_TO_PARSER as parsers
+    except ImportError:
+        import swebench.harness  # 5.x, whose rows bring their own commands and parsers
+        specs = parsers = {}
     spec = specs.get(order["repo"], {}).get(order["version"])
     if spec is not None:
         parse = parsers.get(order["repo"])
@@ -58,8 +62,15 @@ async def parsed(log: str, parser: str, *, repo: str = "", version: str = "") ->
 
 
 async def specification(repo: str, version: str) -> Mapping[str, Any] | None:
-    """``test_cmd``, ``build`` and the name of the ``parser`` of a repository's version; None where there is none."""
-    return await _ask({"repo": repo, "version": version})
+    """``test_cmd``, ``build`` and the name of the ``parser`` of a repository's version; None where there is none. Asked once for each."""
+    key = python(), repo, version
+    if key not in _specifications:
+        _specifications[key] = await _ask({"repo": repo, "version": version})
+    return _specifications[key]
+
+
+_specifications: dict[tuple[str, str, str], Mapping[str, Any] | None] = {}
+"""By Python, repository and version: as many as a set has."""
 
 
 async def _ask(order: Mapping[str, Any]) -> dict[str, Any] | None:
