@@ -23,6 +23,15 @@ from .verdicts import verdicts
 
 Lines = Sequence[Mapping[str, Any]]
 RESAMPLES = 2_000
+SWEEPS = ("eps_exact", "eps_rules", "noise", "sparsity", "steps_more")
+"""At the steps of `steps` and with its seeds, so that its "resolved only" is the control of these too: the same tasks and resolved runs."""
+REFERENCES = {
+    "eps_exact": ("eps_exact", "eps 0.05"),
+    "eps_rules": ("eps_rules", "eps 0.05"),
+    "noise": ("steps", "+ unresolved, rise segments"),
+    "sparsity": ("steps", "+ unresolved, rise segments"),
+}
+"""What the arms of a sweep vary: its experiment and arm."""
 
 
 def summary(lines: Lines) -> dict[str, Any]:
@@ -37,7 +46,13 @@ def summary(lines: Lines) -> dict[str, Any]:
     experiments: dict[str, Any] = {}
     for name, found in by_experiment.items():
         kind = (plan.load() | plan.load(plan.EQUAL))[name]["kind"]
-        experiments[name] = {"credit": _credit, "estimators": _estimators, "balance": _balance}[kind](found)
+        if kind == "credit":
+            experiments[name] = _credit(found, by_experiment["steps"] if name in SWEEPS else found)
+            if name in REFERENCES:
+                other, arm = REFERENCES[name]
+                _beside_reference(experiments[name], _by_arm(found), _by_arm(by_experiment[other]).get(arm, []), arm)
+        else:
+            experiments[name] = {"estimators": _estimators, "balance": _balance}[kind](found)
     repaired = repair_report.summary(
         [line for line in latest.values() if line["experiment"] == "e1" and "error" not in line], plan.load(plan.REPAIR)["fault_rates"]
     )
@@ -81,9 +96,10 @@ def _tasks(lines: Lines, how: str, what: str, seeds: Sequence[int]) -> list[floa
     return [float(value) for line in lines if line["seed"] in seeds for value in line["result"][how][what]]
 
 
-def _credit(lines: Lines) -> dict[str, Any]:
+def _credit(lines: Lines, controls: Lines) -> dict[str, Any]:
+    """The arms of an experiment. The control of each is "resolved only" of ``controls``, on the seeds that both have."""
     arms = _by_arm(lines)
-    control = arms.get("resolved only", [])
+    control = _by_arm(controls).get("resolved only", [])
     made: dict[str, Any] = {}
     for name, each in arms.items():
         seeds = [line["seed"] for line in each]
@@ -122,6 +138,15 @@ def _credit(lines: Lines) -> dict[str, Any]:
             )
         made[name] = row
     return made
+
+
+def _beside_reference(made: dict[str, Any], arms: Mapping[str, Lines], reference: Lines, name: str) -> None:
+    """Add the difference of each arm of a sweep to what the sweep varies, over the seeds that both have."""
+    for arm, each in arms.items():
+        both = sorted({line["seed"] for line in reference} & {line["seed"] for line in each})
+        if both and arm != name:
+            found = nested_bootstrap(_differences(each, reference, "solved", both), resamples=RESAMPLES)
+            made[arm] |= {"reference": name, "solved_over_reference_nested": _interval(found)}
 
 
 def _differences(lines: Lines, control: Lines, what: str, seeds: Sequence[int]) -> list[list[float]]:

@@ -127,6 +127,7 @@ def _number(value: Any) -> str:
 
 def _credit(arms: Mapping[str, Any]) -> str:
     rows = []
+    reference = next((row["reference"] for row in arms.values() if "reference" in row), None)
     for name, row in arms.items():
         over = row.get("solved_over_control_nested") or row.get("solved_over_control")
         spread = "" if row["spread"] is None else f" ± {row['spread']:.3f}"
@@ -136,6 +137,7 @@ def _credit(arms: Mapping[str, Any]) -> str:
                 _number(row.get("over_seeds") or row["solved"]),
                 f"{len(row['seeds'])}{spread}",
                 _number(over) if over else "",
+                *([_number(row["solved_over_reference_nested"]) if "reference" in row else ""] if reference else []),
                 f"{row['localised']:.3f}",
                 f"{row['solved_greedy']:.3f}",
                 f"{row['localised_greedy']:.3f}",
@@ -151,6 +153,7 @@ def _credit(arms: Mapping[str, Any]) -> str:
         "solved",
         "seeds",
         "over resolved only",
+        *([f"over {reference}"] if reference else []),
         "localised",
         "solved, greedy",
         "localised, greedy",
