@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from holdfast_recipes.swe import workspace
 from holdfast_recipes.swe.bare import BareMachine
+from holdfast_recipes.swe.job import SweJob
 from holdfast_recipes.swe.outcomes import parsers, specs, swebench_package
 from holdfast_recipes.swe.reports import TestOutcome
 from holdfast_recipes.swe.sources import READERS, SweTask
 
+from infra.recipes import corpus
 from tests.recipes import packages
+from tests.recipes.swe.test_job import GOLD, WRONG, edited
+from tests.recipes.swe.test_signed import bare, runs
 
 pytestmark = [pytest.mark.recipes_packages, pytest.mark.timeout(900)]
 
@@ -107,6 +112,31 @@ async def test_a_log_of_a_runner_that_only_the_package_reads(older: str) -> None
     await machine.exec(["mkdir", "-p", "testbed"])
     run = await workspace.run_tests(machine, row("babel/babel", "16130"), commands=(f"printf '{log}'",), sign=False)
     assert run.outcomes == {"adds": PASSED, "subtracts": FAILED}
+
+
+TESTS_EMPTIED = edited("tests/test_calc.py", None, "def test_add(): pass\n")
+APPLY_FAILED = ">>>>> Patch Apply Failed"
+"""What the package's harness writes into the log of a patch that does not apply; it then runs no test."""
+
+
+@pytest.mark.parametrize(
+    ("patch", "runs_as"),
+    [(GOLD, GOLD), ("", ""), (edited("calc.py", WRONG, WRONG + "\n# seen\n"), None), (TESTS_EMPTIED, ""), ("no patch", APPLY_FAILED)],
+    ids=["gold", "empty", "of no effect", "edits the tests", "malformed"],
+)
+async def test_each_kind_of_patch_has_the_verdict_of_the_packages_grader(
+    newer: str, tmp_path: Path, patch: str, runs_as: str | None
+) -> None:
+    """Beside ours, the grader's on the log of the same run: what is left of a patch that edits the tests is nothing, and one that does not
+    apply has the line that the package's harness writes."""
+    small = runs("pytest", tmp_path)
+    job = SweJob(small.task, bare, archives=small.archives)
+    graded = await job.grade(patch)
+    applied = patch if runs_as is None else runs_as
+    log = applied if applied == APPLY_FAILED else (await job.tested(applied, job.resources)).log
+    theirs = corpus._swebench(newer, log, "parse_log_pytest", small.task)
+    assert ("resolved" if graded.reward == 1 else "not resolved") == theirs
+    assert theirs == ("resolved" if patch == GOLD else "not resolved")
 
 
 async def test_the_newer_package_has_no_specifications_and_that_is_no_fault(newer: str) -> None:
