@@ -37,7 +37,8 @@ the end.
 ```
 
 **What a reader may conclude.** {verdict} Where the agent
-repairs a bug it replaces the first line that reads like the mutated one, which is not always that one. An agent that measures time, asks for its host name or reads `/proc` sees a difference; this
+repairs a bug it replaces the first line that reads like the mutated one, which is not always that one. An agent that
+measures time, asks for its host name or reads `/proc` sees a difference; this
 one does not. The tests are those of pure Python libraries: nothing here is about networks, services or devices.
 """
 
