@@ -6,8 +6,6 @@ shows it decides what of it a terminal may get (``cli.replaying``).
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -72,6 +70,8 @@ def read_recording(body: Any) -> RecordingInfo:
 
 def read_lines(content: bytes) -> Lines:
     """The lines of a recording; one that was cut off is left out, and of an entry that was written twice the second."""
+    import json
+
     found: Lines = []
     seen: dict[str, int] = {}
     for text in content.split(b"\n"):
@@ -97,6 +97,8 @@ def read_lines(content: bytes) -> Lines:
 def _with_bytes(line: Line, name: str) -> Line:
     packed = line.pop(f"{name}_b64", None)
     if isinstance(packed, str):
+        import base64
+
         try:
             line[name] = base64.b64decode(packed, validate=True)
         except ValueError:
@@ -160,6 +162,8 @@ def commands_of(lines: Iterable[Line]) -> Recorded:
 
 def to_asciicast(lines: Lines, title: str = "") -> str:
     """The recording as an asciicast (version 2): every command after a prompt, what it writes, and typed input."""
+    import json
+
     start = lines[0]["time"] if lines else 0.0
     size = next((line for line in lines if line["type"] == "command_started" and "rows" in line), {})
     head = {"version": 2, "width": size.get("cols") or 80, "height": size.get("rows") or 24, "timestamp": int(start), "title": title}
@@ -193,6 +197,8 @@ def _crlf(data: bytes) -> str:
 
 def to_messages(lines: Iterable[Line]) -> list[dict[str, Any]]:
     """The recording as chat messages: for each command a tool call of ``bash`` by the assistant and its result."""
+    import json
+
     messages: list[dict[str, Any]] = []
     for one in commands_of(lines):
         arguments = json.dumps({"command": one.command.decode("utf-8", "replace")})
