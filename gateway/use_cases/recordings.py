@@ -39,7 +39,11 @@ def _files(gateway: Gateway) -> RecordingFiles:
 
 async def begin(gateway: Gateway, record: Record, endpoint: str) -> None:
     """Begin the recording of a sandbox that is about to be ready, if its creator wants one."""
-    if record.spec.record:
+    spec = record.spec
+    if spec.record:
+        if spec.parent:
+            with contextlib.suppress(HoldfastError):  # the parent has ended meanwhile
+                await settle(gateway, await gateway.ready(spec.owner, spec.parent))
         await gateway.recorder.begin(replace(record, endpoint=endpoint, status="ready"))
 
 

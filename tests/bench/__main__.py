@@ -76,7 +76,9 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
         client = await scope.enter_async_context(AsyncSandboxClient(stack.url, stack.key))
         if "P9" in wanted:  # first: after figures that enlarge the gateway's heap, new sessions would use free memory in it
             async with _idle_sandboxes(client) as idle_sandboxes:
-                take(await memory.p9(_gateway_pid(stack), [each.id for each in idle_sandboxes], environment))
+                session = await memory.p9(_gateway_pid(stack), [each.id for each in idle_sandboxes], environment)
+                take(session)
+                take(await memory.p9e(_gateway_pid(stack), stack.url, stack.key, session.value))
         if "P7" in wanted:
             for run, ids, name in (
                 (many.rollouts, ("P7", "P7c"), "sandboxes at once, created, used, deleted"),
@@ -146,7 +148,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
 
 
 def _asked(figure: figures.Figure) -> str:
-    """The name that selects a figure: P1, P3, P7, P11, P13 and P18 are several figures."""
+    """The name that selects a figure: P1, P3, P7, P9, P11, P13 and P18 are several figures."""
     name = figure.id.upper()
     return name if name in _ALL else name[:-1]
 

@@ -6,18 +6,21 @@ processes are those in its pid namespace. `Growth` is the peak growth of one pro
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from holdfast import AsyncSandboxClient
 
-from tests.bench.figures import Figure, percentile
+from tests.bench.figures import Figure, at_most, percentile
 from tests.bench.workers import workers
 
 _MIB = 1024 * 1024
 _KIB = 1024
+_ATTACH_AT_ONCE = 16
 
 
 def pss_bytes(pid: int) -> int:
@@ -83,3 +86,33 @@ async def p9(gateway_pid: int, sandbox_ids: list[str], environment: Mapping[str,
         grown = (pss_bytes(gateway_pid) - before) / count / _KIB
     how = f"growth of the gateway's proportional set size with {count} idle sessions, after 50 that came and went"
     return Figure("P9", "gateway memory per idle session", grown, "KiB", None, None, "≤ 80 KiB", "40 KiB", grown <= 80, how)
+
+
+async def p9e(gateway_pid: int, url: str, key: str, session_kib: float, count: int = 1000) -> Figure:
+    """The growth of the gateway while `count` streams of events are open and idle, beside that of a session (``p9``, in the same run)."""
+    async with _streams(url, key, 50):
+        pass  # as in ``p9``
+    before = pss_bytes(gateway_pid)
+    async with _streams(url, key, count):
+        grown = (pss_bytes(gateway_pid) - before) / count / _KIB
+    how = f"growth of the gateway's proportional set size with {count} idle streams of events; floor: that of an idle session"
+    return at_most("P9e", "gateway memory per idle stream of events", grown, "KiB", session_kib, 2, None, how)
+
+
+@contextlib.asynccontextmanager
+async def _streams(url: str, key: str, count: int) -> AsyncIterator[None]:
+    """So many streams of events, each of which has begun."""
+    where = urlsplit(url)
+    head = f"GET /events HTTP/1.1\r\nHost: {where.netloc}\r\nX-API-Key: {key}\r\nAccept: text/event-stream\r\n\r\n".encode()
+    async with contextlib.AsyncExitStack() as stack:
+        gate = asyncio.Semaphore(_ATTACH_AT_ONCE)
+
+        async def open_one() -> None:
+            async with gate:
+                reader, writer = await asyncio.open_connection(where.hostname, where.port)
+                stack.callback(writer.close)
+                writer.write(head)
+                await reader.readuntil(b"event: position")
+
+        await asyncio.gather(*(open_one() for _ in range(count)))
+        yield

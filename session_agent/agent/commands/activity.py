@@ -26,6 +26,8 @@ from .usage import ports, usage
 
 _FLUSH_S: Final = 0.05
 """How long entries are collected before they are sent."""
+_FLUSH_CONTENT_S: Final = 0.25
+"""The same for a recording, which needs fewer messages rather than early ones."""
 _MARGIN_S: Final = 2.0
 """How much more than ``age_s`` is sent: clocks differ, and facts take a moment to arrive. So some come twice."""
 _BATCH_BYTES: Final = 32 * KIB
@@ -102,7 +104,7 @@ class _Activity(Handler):
     def wake(self) -> None:
         """There are new entries."""
         if self._timer is None and not self._gone:
-            self._timer = self._context.loop.call_later(_FLUSH_S, self.flush)
+            self._timer = self._context.loop.call_later(_FLUSH_CONTENT_S if self._content else _FLUSH_S, self.flush)
 
     def flush(self) -> None:
         """Send what there is room for."""

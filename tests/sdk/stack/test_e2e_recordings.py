@@ -14,7 +14,7 @@ from holdfast import AsyncBranches, InvalidArgumentError, NotFoundError, Sandbox
 from tests.sdk.support.faces import adapt
 from tests.support.requires import requires
 from tests.support.stack import Stack
-from tests.support.until import until_async
+from tests.support.until import until, until_async
 
 pytestmark = requires("namespaces", "redis", "bash")
 DEADLINE_S = 60.0
@@ -125,6 +125,7 @@ def test_replay_and_exports(stack: Stack) -> None:
             sandbox.exec("printf 'one\\n\\033]0;title\\007\\033[31mred\\033[0m\\n'; sleep 0.3; exit 3")
             result = sandbox.exec("echo two")
             sandbox_id = sandbox.id
+        until(lambda: client.recordings.list(sandbox_id)[0].ended_at is not None, deadline_s=DEADLINE_S, what="the end of the recording")
 
         def printed(*words: str) -> str:
             command = [sys.executable, "-m", "holdfast.cli", *words]
