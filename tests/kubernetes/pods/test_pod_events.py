@@ -154,6 +154,7 @@ NOT_FOUND = (
             "image_not_found",
             "caller",
         ),
+        ("ErrImageNeverPull", 'Container image "python:3.12" is not present with pull policy of Never', "image_not_found", "caller"),
     ],
 )
 async def test_a_missing_image_is_reported_from_the_kubelets_event(

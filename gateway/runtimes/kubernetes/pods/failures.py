@@ -37,7 +37,9 @@ _NOT_THERE = re.compile(
     r"|no matching manifest|invalid reference|name unknown|name_unknown|unsupported media type|authentication required",
     re.IGNORECASE,
 )
-_PULLING = re.compile(r'(?:pull image|image name) "([^"]*)"')
+_PULLING = re.compile(r'(?:pull image|image name|Container image) "([^"]*)"')
+_WAITS = {"Failed": "ErrImagePull", "InspectFailed": "InvalidImageName", "ErrImageNeverPull": "ErrImageNeverPull"}
+"""The reason of a kubelet's event, and the one that a container's status shows for the same later."""
 _OBJECTS = {"persistentvolumeclaim": "claim", "secret": "secret", "configmap": "config map"}
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap) "([a-z0-9.-]{1,253})" not found', re.IGNORECASE)
 _USERS = re.compile(
@@ -211,9 +213,9 @@ def event_failure(reason: str, message: str, image: str, created_at: float) -> F
     """
     if reason == "FailedMount":
         return missing_object(message)
-    if reason not in ("Failed", "InspectFailed") or not (found := _PULLING.search(message)):
+    if reason not in _WAITS or not (found := _PULLING.search(message)):
         return None
-    failure = _of_wait("InvalidImageName" if reason == "InspectFailed" else "ErrImagePull", printable(message), image, created_at)
+    failure = _of_wait(_WAITS[reason], printable(message), image, created_at)
     if failure is None or found[1] == image:
         return failure
     cause = Cause("image-pull", "infrastructure", f"the agent's bundle cannot be pulled: {failure.cause.message}")

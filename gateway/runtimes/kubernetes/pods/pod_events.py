@@ -26,7 +26,7 @@ _MOST = 50
 _MOST_OF_ALL = 1000
 _MESSAGE = 2000
 _NO_SANDBOX = "FailedCreatePodSandBox"
-_REASONS = ("Failed", "InspectFailed", "FailedMount", _NO_SANDBOX)
+_REASONS = ("Failed", "InspectFailed", "ErrImageNeverPull", "FailedMount", _NO_SANDBOX)
 _SHOWN = 300
 
 
