@@ -12,7 +12,7 @@ from holdfast import HoldfastError
 from holdfast._transport.session import failures
 from holdfast_wire.codec import encode
 from holdfast_wire.errors import TABLE
-from holdfast_wire.frames import Exited, Failed, GoAway, Open, Opened, Started
+from holdfast_wire.frames import Closed, Exited, Failed, GoAway, Open, Opened, Run, Started
 
 from tests.sdk.support.fake_agent import FakeAgent, HeldSession
 
@@ -90,6 +90,64 @@ async def test_the_record_confirms_a_reported_end(
         why = await failed(work)
         assert (why.code, why.reason, why.fault, why.detail["started"]) == ("sandbox_gone", reason, fault, False)
     assert agent.looks == 3
+
+
+def refuse_runs(monkeypatch: pytest.MonkeyPatch, code: str, then: str = "") -> None:
+    """Answer each command, of a shell or alone, with an Exited whose result is an error, and ``then`` with another message of a shell."""
+
+    def handle(held: HeldSession, event: Any, plain: Any = HeldSession.handle) -> None:
+        result = {"error": {**FORGED, "code": code, "detail": {"started": False}}}
+        if isinstance(event, Run):
+            number = event.channel
+            held.session.send(Exited(number, event.command_id, result))
+            if then == "closed":
+                held.session.send(Closed(number, {}))
+            elif then == "failed":
+                held.session.send(Failed(number, result["error"]))
+            elif then:
+                held.session.send(Exited(number, event.command_id, result if then == "again" else {"exit_code": 0}))
+        elif isinstance(event, Open) and event.kind == "command":
+            held.session.send(Started(event.channel, event.params["id"], {}))
+            held.session.send(Exited(event.channel, event.params["id"], result))
+        else:
+            plain(held, event)
+
+    monkeypatch.setattr(HeldSession, "handle", handle)
+
+
+@pytest.mark.parametrize("then", ["", "again", "failed"])
+@pytest.mark.parametrize(
+    ("record", "reason", "fault"),
+    [((200, LEAVING), "evicted", "infrastructure"), ((410, GONE), "oom", "workload")],
+)
+async def test_the_record_confirms_an_end_that_a_refused_command_reports(
+    agent: FakeAgent, sandbox: Any, monkeypatch: pytest.MonkeyPatch, record: Any, reason: str, fault: str, then: str
+) -> None:
+    """As the agent answers commands of a shell while its pod is terminated: the shell itself stays open."""
+    refuse_runs(monkeypatch, "sandbox_gone", then)
+    agent.record = record
+    shell = await sandbox.shell()
+    commands = [asyncio.ensure_future(shell.run("true")) for _ in range(2)]
+    for command in commands:
+        why = await failed(command)
+        assert (why.code, why.reason, why.fault) == ("sandbox_gone", reason, fault), why
+    why = await failed(sandbox.exec("true"))
+    assert (why.code, why.reason, why.fault) == ("sandbox_gone", reason, fault), why
+    assert "bug in Holdfast" not in str(why)
+
+
+@pytest.mark.parametrize("then", ["", "again", "failed", "closed", "zero"])
+async def test_an_end_that_only_a_refused_command_reports_excuses_nothing(
+    agent: FakeAgent, sandbox: Any, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    refuse_runs(monkeypatch, "sandbox_gone", then)
+    shell = await sandbox.shell()
+    commands = [asyncio.ensure_future(shell.run("true")) for _ in range(2)]
+    for command in commands:
+        why = await failed(command)
+        assert not why.is_infrastructure
+        assert why.code not in ENDS
+    assert not (await failed(sandbox.exec("true"))).is_infrastructure
 
 
 @pytest.mark.parametrize("record", [(200, {}), (410, GONE)])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Exited, Gap, Item, Output, Resize, Signal, Started
 
-from holdfast._errors import error, from_agent
+from holdfast._errors import error
 from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, decoded_chunk, read_cause, read_streams, take_all
 from holdfast._transport.session.failures import lost_command
 
@@ -62,6 +62,8 @@ class Call:
         self.done = False
         self.exit: dict[str, Any] | None = None
         self.error: HoldfastError | None = None
+        self.refused: HoldfastError | None = None
+        """The error that its Exited carries instead of a result."""
         self.chunks: deque[Chunk] = deque()
         self._unfinished: dict[int, bytes] = {}
         """By stream: the first bytes of a character whose others have not been taken yet."""
@@ -138,6 +140,8 @@ class Call:
         if item.command_id != self.command_id:
             raise ProtocolError("the agent ended a command that was not asked for")
         self.exit = item.result
+        if "error" in item.result:  # refused before it ran, or its outcome is not known (PROTOCOL §7.4)
+            self.refused = self.sink.refusal(item.result["error"], **self.facts())
         self.finish(None)
 
     def finish(self, why: HoldfastError | None) -> None:
@@ -268,8 +272,8 @@ class Call:
             raise self.error
         if self.exit is None:
             raise RuntimeError("the command has not ended yet")
-        if "error" in self.exit:  # refused before it ran, or its outcome is not known (PROTOCOL §7.4)
-            raise from_agent(self.exit["error"], **self.facts())
+        if self.refused is not None:
+            raise self.refused
         exit_, received, dropped = self.exit, self.received, self.dropped
         stdout, stderr = self._output(STDOUT), self._output(STDERR)
         streams = read_streams(exit_.get("streams"), dropped)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from holdfast_wire.agent_errors import reported_end
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
-from holdfast_wire.frames import Accepted, Failed, GoAway, Item
+from holdfast_wire.frames import Accepted, Closed, Exited, Failed, GoAway, Item
 from holdfast_wire.session.client_session import ClientSession
 from holdfast_wire.session.events import Attached, Lost, Silent, Writable
 
@@ -77,8 +77,8 @@ class Engine:
         """When the agent must have answered the Hello of this connection."""
         self.query: Callable[[], None] | None = None
         """Called when an agent reports the end of its sandbox: queries the service's record, then calls ``answered``."""
-        self._reported: list[tuple[Sink, Failed]] = []
-        """Channels that ended with such a report."""
+        self._reported: list[tuple[Sink, Failed | Exited]] = []
+        """Channels that ended with such a report, and shells whose command did; at most one for each channel."""
         self._sinks: dict[int, Sink] = {}
         self._fresh: list[Sink] = []
         self._ticket = ""
@@ -135,9 +135,14 @@ class Engine:
     def answered(self, end: HoldfastError | None) -> None:
         """The answer to ``query``: the recorded or announced end of the sandbox, None if the service knows of none."""
         reported, self._reported = self._reported, []
-        for sink, item in reported:
-            sink.verdict = end
-            sink.fact(item)
+        try:
+            for sink, item in reported:
+                if not sink.ended:  # a shell may have been closed meanwhile
+                    sink.verdict = end
+                    sink.fact(item)
+                    sink.verdict = None
+        except HoldfastError as failure:
+            self.fail(typed(failure))
 
     def tick(self, now: float) -> None:
         """Handle the deadlines that have passed."""
@@ -295,9 +300,9 @@ class Engine:
                 self._log("warning", "session over: %s", why)
             self.error = why
             self.session.disconnected()
-            sinks = [*self._sinks.values(), *[sink for sink, _ in self._reported]]
-            self._sinks.clear()
-            self._reported.clear()
+            sinks = {id(sink): sink for sink in (*self._sinks.values(), *(sink for sink, _ in self._reported))}.values()
+            self._sinks = {}
+            self._reported = []
             self.query = None
             for sink in sinks:
                 sink.fail(why, gave_up=gave_up)
@@ -329,8 +334,10 @@ class Engine:
             if isinstance(event, Item):
                 sink = sinks.get(event.channel)
                 self._progressed = True
-                if sink is not None and type(event) is Failed and reported_end(event.error):
-                    self._reports_end(sinks.pop(event.channel), event)
+                if sink is not None and _reports_end(event):
+                    self._hold(sink, event)
+                elif sink is not None and self._reported and type(event) is not Closed and self._holds(sink):
+                    pass  # after the end of the sandbox an agent has nothing more to say about a command
                 elif sink is not None:
                     sink.fact(event)
                     if sink.ended:
@@ -355,11 +362,20 @@ class Engine:
             elif type(event) is Silent:
                 self.leave = True
 
-    def _reports_end(self, sink: Sink, item: Failed) -> None:
-        """A channel ended because, by the agent's account, the sandbox ends: the record decides."""
+    def _hold(self, sink: Sink, item: Failed | Exited) -> None:
+        """A channel, or a command of a shell, ended because, by the agent's account, the sandbox ends: the record decides."""
+        first = not self._reported
+        if type(item) is Failed or not sink.has_commands:
+            self._sinks.pop(item.channel)
+            self._reported = [(held, report) for held, report in self._reported if held is not sink]  # the end of a shell ends its command
+        elif self._holds(sink):
+            return
         self._reported.append((sink, item))
-        if len(self._reported) == 1 and self.query is not None:
+        if first and self.query is not None:
             self.query()
+
+    def _holds(self, sink: Sink) -> bool:
+        return any(held is sink for held, _ in self._reported)
 
     def _attached(self, event: Attached, now: float) -> None:
         if self.attached_once:
@@ -378,6 +394,13 @@ class Engine:
         self.options.peers.through()
         self._fresh = list(self._sinks.values())  # the messages that waited for a connection are sent on this one
         self.ready.set()
+
+
+def _reports_end(item: Item) -> TypeGuard[Failed | Exited]:
+    """Whether an agent reports that a channel or a command ended with its sandbox."""
+    if type(item) is Exited:
+        return "error" in item.result and reported_end(item.result["error"])
+    return type(item) is Failed and reported_end(item.error)
 
 
 def wrong_process_error() -> HoldfastError:

@@ -85,7 +85,7 @@ class ListenSink(TransferSink):
             self.closed = item.result
             self.end(None)
         elif isinstance(item, Failed):
-            self.end(self.refusal(item))
+            self.end(self.refusal(item.error))
         else:
             raise ProtocolError(f"the agent sent {type(item).__name__} on a listener")
 

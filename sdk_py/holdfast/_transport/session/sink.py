@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Accepted, Close, Failed, Item, Write
+from holdfast_wire.frames import Accepted, Close, Item, Write
 from holdfast_wire.limits import DATA_BYTES
 from holdfast_wire.session.client_session import ClientSession
 
@@ -31,6 +31,9 @@ EventFactory = Callable[[], AnyEvent]
 class Sink:
     """The client's end of one channel. ``changed`` is set when its state has changed, ``space`` when bytes may be written again."""
 
+    has_commands = False
+    """Whether the channel stays open after a command of it has ended."""
+
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         self.session = session
         self.number = 0
@@ -40,7 +43,7 @@ class Sink:
         self.ended = False
         self.error: HoldfastError | None = None
         self.verdict: HoldfastError | None = None
-        """What the service's record says about the end that the agent's Failed reports."""
+        """What the service's record says about the end that the agent reports, while that report is handled."""
         self._queued: deque[tuple[memoryview, bool]] = deque()
         """At most parameters that did not fit the Open, and all of a command's input behind them."""
 
@@ -64,11 +67,12 @@ class Sink:
         """Handle a fact. Raises ``ProtocolError`` if it is illegal in this state."""
         raise NotImplementedError
 
-    def refusal(self, item: Failed, **facts: Any) -> HoldfastError:
-        """The error of a Failed: the record's where it confirms the end that the agent reports, else what an agent may claim."""
+    def refusal(self, body: Any, **facts: Any) -> HoldfastError:
+        """The exception for an agent's error map: the record's where it confirms the end that the agent reports, else what an agent may
+        claim."""
         if self.verdict is None:
-            return from_agent(item.error, **facts)
-        return typed(self.verdict, **{**from_agent(item.error).detail, **facts})
+            return from_agent(body, **facts)
+        return typed(self.verdict, **{**from_agent(body).detail, **facts})
 
     def accepted(self, item: Accepted) -> Sink:
         """The sink of a connection to this channel, a listener."""

@@ -31,7 +31,7 @@ class CommandSink(Sink):
     def fact(self, item: Item) -> None:
         call = self.call
         if isinstance(item, Failed):
-            call.finish(self.refusal(item, command_id=call.command_id))
+            call.finish(self.refusal(item.error, command_id=call.command_id))
         else:
             call.fact(item)
         if call.done:
@@ -82,6 +82,8 @@ def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], 
 
 class ShellSink(Sink):
     """A living shell. Its commands run one after the other. They are queued on the client, so that a signal reaches the right command."""
+
+    has_commands = True
 
     def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         super().__init__(session, new_event)
@@ -136,7 +138,7 @@ class ShellSink(Sink):
             self.info = item.info
             self.changed.set()
         elif isinstance(item, (Closed, Failed)):
-            why = self.refusal(item) if isinstance(item, Failed) else None
+            why = self.refusal(item.error) if isinstance(item, Failed) else None
             self.end(why)
             self._drop(why or error("shell_lost", "the shell was closed while the command was under way"))
         elif call is None:
@@ -202,7 +204,7 @@ class TransferSink(Sink):
             self.closed = item.result
             self.end(None)
         elif isinstance(item, Failed):
-            self.end(self.refusal(item))
+            self.end(self.refusal(item.error))
         else:
             raise ProtocolError(f"the agent sent {type(item).__name__} on a transfer")
 
