@@ -25,6 +25,7 @@ from holdfast_server.embed import free_port
 from holdfast_server.layout import TOP
 from holdfast_wire.proof import agent_token
 
+from gateway.model.names import id_of
 from gateway.model.records import SandboxSpec
 from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
@@ -36,6 +37,7 @@ NAMES = ("P4T", "P4F", "P5T", "P5F")
 BUDGET_MS = 3.0
 _INCARNATION = "1" * 16
 _SANDBOX = "sb-bench"
+_ID = id_of("bench", _SANDBOX)
 _PATH = "/tmp/holdfast-bench"
 _CONTENT = b"x" * 4096
 _READY_S = 30.0
@@ -58,7 +60,7 @@ async def pod_path(folder: Path) -> AsyncIterator[tuple[str, str]]:
     agent_port, gateway_port = free_port(), free_port()
     agent = {
         "HOLDFAST_AGENT_LISTEN": f"tcp://127.0.0.1:{agent_port}",
-        "HOLDFAST_AGENT_TOKEN": agent_token(secret, _SANDBOX, _INCARNATION),
+        "HOLDFAST_AGENT_TOKEN": agent_token(secret, _ID, _INCARNATION),
         "HOLDFAST_AGENT_SANDBOX_ID": _SANDBOX,
         "HOLDFAST_AGENT_INCARNATION": _INCARNATION,
     }
@@ -69,9 +71,9 @@ async def pod_path(folder: Path) -> AsyncIterator[tuple[str, str]]:
             for port in (agent_port, gateway_port):
                 _wait_healthy(port)
             with _proxy(agent_port) as behind, _proxy(gateway_port) as before:
-                spec = SandboxSpec(sandbox_id=_SANDBOX, owner="bench", incarnation=_INCARNATION, image="host")
+                spec = SandboxSpec(sandbox_id=_ID, owner="bench", incarnation=_INCARNATION, image="host")
                 await store.create(spec, fingerprint=_SANDBOX)
-                await store.mark_ready(_SANDBOX, _INCARNATION, f"tcp://127.0.0.1:{behind}")
+                await store.mark_ready(_ID, _INCARNATION, f"tcp://127.0.0.1:{behind}")
                 yield f"http://127.0.0.1:{before}", key
     finally:
         await store.aclose()

@@ -21,7 +21,7 @@ from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from gateway.settings import ControllerSettings
 from tests.conformance.runtimes import all_ready
-from tests.gateway.harness import ADA, Served, serve
+from tests.gateway.harness import ADA, Served, id_of_adas, serve
 from tests.kubernetes.conftest import settings_for
 from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.server import FakeApi
@@ -103,8 +103,8 @@ async def test_a_thousand_are_created_found_expired_and_collected(redis_url: str
                 del found
                 # Their lifetime ends: the controller alone ends every record and removes every pod.
                 for number in range(PODS):
-                    await served.store._redis.command("HSET", record_key(f"sb-{number}"), "life", "1")
-                    await served.store.touch([f"sb-{number}"])
+                    await served.store._redis.command("HSET", record_key(id_of_adas(f"sb-{number}")), "life", "1")
+                    await served.store.touch([id_of_adas(f"sb-{number}")])
                 await until_async(lambda: _left(runtime, 0), deadline_s=200, what="all pods to be collected")
                 assert sum([1 async for _ in served.store.scan()]) == 0
             growth = peak - before

@@ -18,7 +18,7 @@ from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
 from tests.conformance.runtimes import CREATE_S, next_of, order
-from tests.gateway.harness import serve
+from tests.gateway.harness import id_of_adas, serve
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.objects import RefusedError
 from tests.support.kube.probe_pods import ProbePods
@@ -231,7 +231,7 @@ async def test_over_rest_an_unknown_verdict_is_a_503_that_leaves_nothing(redis_u
         request = {"json": {"image": "host", "wait": True, "sandbox_id": "sb-1"}, "headers": {"Idempotency-Key": "k"}}
         answer = await client.post("/sandboxes", **request)  # type: ignore[arg-type]
         assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "runtime_unavailable", "5")
-        assert await served.store.get("sb-1") is None
+        assert await served.store.get(id_of_adas("sb-1")) is None
         assert served.runtime.deleted == []
         answer = await client.post("/sandboxes", **request)  # type: ignore[arg-type]
         assert (answer.status_code, answer.json()["status"]) == (200, "ready")

@@ -14,7 +14,7 @@ from holdfast import AsyncSandboxClient, InvalidArgumentError, NotFoundError, Qu
 
 from gateway.model.records import Cause, PlannedEnd, Quota
 from gateway.settings import AdmissionSettings
-from tests.gateway.harness import ADA, serve
+from tests.gateway.harness import ADA, id_of_adas, serve
 from tests.support.requires import requires
 from tests.support.stack import Stack
 from tests.support.until import until, until_async
@@ -127,10 +127,10 @@ async def test_the_record_of_a_sandbox_about_to_be_evicted_says_so(redis_url: st
         info = await sandbox.info()
         assert info.leaving is None
         evicted = Cause("evicted", "infrastructure", "the node is drained")
-        await served.store.mark_leaving(sandbox.id, info.incarnation, PlannedEnd(evicted, 1234.5), term=1)
+        await served.store.mark_leaving(id_of_adas(sandbox.id), info.incarnation, PlannedEnd(evicted, 1234.5), term=1)
         leaving = (await sandbox.refresh()).leaving
         assert leaving == {"reason": "evicted", "fault": "infrastructure", "message": "the node is drained", "deadline": 1234.5}
-        await served.store.mark_failed(sandbox.id, info.incarnation, Cause("node-lost", "infrastructure"), term=1)
+        await served.store.mark_failed(id_of_adas(sandbox.id), info.incarnation, Cause("node-lost", "infrastructure"), term=1)
         failed = await sandbox.refresh()
         assert (failed.status, failed.reason, failed.fault) == ("failed", "evicted", "infrastructure")
         with pytest.raises(SandboxLostError) as caught:
