@@ -201,7 +201,7 @@ def _space(settings: NodeSettings) -> Check:
 def _disks(settings: NodeSettings) -> Check:
     problem = disks.missing_requirement(existing(settings.data_dir))
     size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "no limit by default; a request may set one"
-    fix = "the disk usage of sandboxes is not limited; run the node as root, with loop devices and mkfs.ext4 (package e2fsprogs)"
+    fix = "a disk that a request asks for is in memory, others have no limit; run the node as root, with loop devices and e2fsprogs"
     return _judged("disk limits", problem, f"each sandbox has a disk of its own: {size}", fix, required=False)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from holdfast_server.redis import find_redis_server
 
+from session_agent.node.kernel import hierarchies
+from session_agent.node.kernel import syscalls as sys_
 from tests.node.harness import BOMB, ENTRY, REPOSITORY, Node, ask, run
 from tests.node.ociimages import directory, file, oci_layout, tar
 from tests.support.requires import requires
@@ -185,3 +189,66 @@ def test_a_whole_stack_runs_as_an_ordinary_user() -> None:
         "uid": USER, "shell": "42\n/tmp\n0\n", "exec": "through", "file": "written", "late": True,
         "after the bomb": [True, "here\n"], "left": [], "folders": [],
     }  # fmt: skip
+
+
+@contextlib.contextmanager
+def delegated_groups() -> Iterator[list[str]]:
+    """Control groups that root has created and given to the user, as systemd does for a scope with ``Delegate=yes``."""
+    name, found = f"holdfast-delegated-{os.getpid()}", dict[str, list[str]]()
+    mounts = hierarchies.mounts()
+    for controller in ("memory", "pids", "cpu"):
+        mount = mounts.get(controller, mounts.get("", ("", "")))[0]
+        if controller not in mounts:
+            sys_.write_file(f"{mount}/cgroup.subtree_control", f"+{controller}")
+        found.setdefault(f"{mount}/{name}", []).append(controller)
+    try:
+        for path in found:
+            os.mkdir(path)
+            for entry in (".", "cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control"):
+                if os.path.exists(f"{path}/{entry}"):
+                    os.chown(f"{path}/{entry}", USER, USER)
+        yield list(found)
+    finally:
+        for path in found:
+            hierarchies.remove(path)
+
+
+@requires("cgroups")
+async def test_limits_apply_where_the_user_was_given_control_groups(tmp_path: Path) -> None:
+    python = python_or_skip()
+    data = Path(f"/tmp/holdfast-delegated-{os.getpid()}")
+    data.mkdir(mode=0o700)
+    os.chown(data, USER, USER)
+    with delegated_groups() as groups:
+        start = tmp_path / "start"
+        joins = "".join(f"echo $$ > {group}/cgroup.procs\n" for group in groups)
+        identity = f"setpriv --reuid {USER} --regid {USER} --clear-groups"
+        # A second process in the group, as in a scope of systemd that has all of `holdfast up`: in v2 it is in the way of limits.
+        start.write_text(f'#!/bin/sh\n{joins}{identity} sleep 3600 & exec {identity} {python} "$@"\n')
+        start.chmod(0o755)
+        made = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY, "PYTHONDONTWRITEBYTECODE": "1"}, str(start))
+        try:
+            made.start()
+            client = await made.client()
+            assert (await client.call("stats"))["limits"] == ["cpu", "memory", "pids"]
+            box = await client.create("limited", memory=64 << 20, pids=40)
+            too_much = await run(box["endpoint"], "/usr/bin/python3", "-c", "x = bytearray(1 << 28); print(len(x))")
+            assert (too_much["code"], too_much["out"]) == (-signal.SIGKILL, "")
+            bomb = await run(box["endpoint"], "/usr/bin/python3", "-c", BOMB)
+            assert int(bomb["out"]) <= 40
+            assert await made.stop() == 0
+        finally:
+            made.close_clients()
+            made.log.unlink(missing_ok=True)
+            subprocess.run(["rm", "-rf", str(data)], check=True)
+
+
+async def test_the_disk_of_a_users_sandbox_has_the_requested_size(node: Node) -> None:
+    """It is in memory, as no loop device can be used: a limit all the same."""
+    client = await node.client()
+    box = await client.create("small-disk", disk=16 << 20)
+    for place in ("/workspace", "/tmp", "/root"):
+        script = f"head -c 40000000 /dev/zero > {place}/full; stat -c %s {place}/full; rm {place}/full"
+        done = await run(box["endpoint"], "sh", "-c", script)
+        assert int(done["out"]) <= 16 << 20
+        assert "No space left" in done["err"]

@@ -65,17 +65,17 @@ class Hierarchies:
 
 def detect(tag: str) -> Hierarchies:
     """Create or find the node's own directory ``holdfast-TAG`` in every hierarchy that permits it."""
-    mounts, own = _mounts(), _own_paths()
+    mounted, own = mounts(), _own_paths()
     found: list[Hierarchy] = []
     for controller in _CONTROLLERS:
-        if controller in mounts and controller in own:
-            base = _usable(_join(mounts[controller], own[controller]), tag)
+        if controller in mounted and controller in own:
+            base = _usable(_join(mounted[controller], own[controller]), tag)
             if base:
                 found.append(Hierarchy(base, frozenset({controller})))
-    shared = _shared(mounts, own, tag) if found else {}
-    if "" in mounts and "" in own:
+    shared = _shared(mounted, own, tag) if found else {}
+    if "" in mounted and "" in own:
         wanted = frozenset(_CONTROLLERS).difference(*(hierarchy.controllers for hierarchy in found))
-        found += _usable_v2(mounts[""], own[""], tag, wanted)
+        found += usable_v2(mounted[""], own[""], tag, wanted)
     return Hierarchies(tuple(found), shared)
 
 
@@ -113,7 +113,7 @@ def _usable(parent: str, tag: str) -> str | None:
     return base
 
 
-def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> list[Hierarchy]:
+def usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> list[Hierarchy]:
     """The node's directory below this process's own group, or else below the mount, and those of the *wanted* controllers that it has.
 
     A directory without any of them is used only if there is no other; none if no group can be created.
@@ -141,16 +141,30 @@ def _enable(parent: str, wanted: frozenset[str]) -> frozenset[str]:
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-                leaf = f"{parent}/holdfast-node"
-                os.makedirs(leaf, exist_ok=True)
-                write_file(f"{leaf}/cgroup.procs", str(os.getpid()))
+                _empty(parent)
                 write_file(f"{parent}/cgroup.subtree_control", request)
     except OSError:
         return frozenset()
     return offered
 
 
-def _mounts() -> dict[str, tuple[str, str]]:
+def _empty(parent: str) -> None:
+    """Move this process to a group below *parent*, and the other members too if the group was delegated to this process's user.
+
+    They are then the rest of what the user started in a scope of its own: the gateway, Redis, and the shell they were started from.
+    Of a group that belongs to root other members may be anything.
+    """
+    leaf = f"{parent}/holdfast-node"
+    os.makedirs(leaf, exist_ok=True)
+    write_file(f"{leaf}/cgroup.procs", str(os.getpid()))
+    if os.geteuid() == 0 or os.stat(parent).st_uid != os.geteuid():
+        return
+    with open(f"{parent}/cgroup.procs", encoding="ascii") as file:
+        for pid in file.read().split():
+            try_write(f"{leaf}/cgroup.procs", pid)
+
+
+def mounts() -> dict[str, tuple[str, str]]:
     """Controller (\"\" for v2) → (mount point, root of the hierarchy shown there)."""
     found: dict[str, tuple[str, str]] = {}
     with open("/proc/self/mountinfo", encoding="utf-8") as file:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from session_agent.node.kernel import cgroups
+from session_agent.node.kernel import cgroups, hierarchies
+from session_agent.node.kernel import syscalls as sys_
 from session_agent.node.kernel.cgroups import Limits, SandboxCgroup
 from session_agent.node.kernel.hierarchies import Hierarchies, Hierarchy, detect
+from tests.support.requires import requires, unmet
 
 V1_FILES = {
     "memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
@@ -98,3 +101,44 @@ def test_the_base_directories_of_groups(
     found = detect("tag")
     bases = {"v2" if hierarchy.v2 else "".join(hierarchy.controllers): hierarchy.base for hierarchy in found.limiting}
     assert bases == {name: f"{tmp_path}/{folder}/holdfast-tag" for name, folder in expected.items()}
+
+
+@requires("cgroups", "root")
+def test_a_delegated_group_of_v2_with_other_members_gives_its_controllers() -> None:
+    """In a scope of systemd are all processes of `holdfast up`: the kernel enables no controller below a group with members (EBUSY)."""
+    point = hierarchies.mounts().get("", ("", ""))[0]
+    offered = Path(point, "cgroup.controllers").read_text().split() if point else []
+    if not offered:
+        unmet("cgroups", "no controller in the hierarchy of version 2")
+    group, user = f"{point}/holdfast-delegated-{os.getpid()}", 54321
+    had = offered[0] in Path(point, "cgroup.subtree_control").read_text().split()
+    sys_.write_file(f"{point}/cgroup.subtree_control", f"+{offered[0]}")
+    os.mkdir(group)
+    reader, writer = os.pipe()
+    other = subprocess.Popen(["sleep", "3600"], user=user, group=user, extra_groups=[])
+    try:
+        for path in (group, *(f"{group}/cgroup.{name}" for name in ("procs", "threads", "subtree_control"))):
+            os.chown(path, user, user)
+        sys_.write_file(f"{group}/cgroup.procs", str(other.pid))
+        if (child := os.fork()) == 0:
+            try:
+                sys_.write_file(f"{group}/cgroup.procs", str(os.getpid()))
+                os.setgroups([])
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+                found = hierarchies.usable_v2((point, "/"), os.path.basename(group), "tag", frozenset(offered[:1]))
+                os.write(writer, repr([(one.base, sorted(one.controllers)) for one in found]).encode())
+            except BaseException as error:
+                os.write(writer, repr(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reader, 4096).decode() == repr([(f"{group}/holdfast-tag", offered[:1])])
+        assert Path(group, "holdfast-node", "cgroup.procs").read_text().split() == [str(other.pid)]
+    finally:
+        other.kill()
+        other.wait()
+        os.close(reader)
+        os.close(writer)
+        hierarchies.remove(group)
+        if not had:
+            sys_.write_file(f"{point}/cgroup.subtree_control", f"-{offered[0]}")

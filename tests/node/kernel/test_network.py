@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from session_agent.node.request import parse_create
 from session_agent.node.settings import NodeSettings
 from tests.node.harness import ENTRY, Node, NodeClient, ask, run
 from tests.node.ociimages import Member, directory, file, oci_layout, symlink, tar
+from tests.node.test_unprivileged import USER, python_or_skip
 from tests.support.requires import requires
 from tests.support.until import until
 
@@ -84,13 +86,29 @@ def reached_from(machine: str, *targets: str) -> dict[str, str]:
     return results
 
 
-async def test_a_sandbox_with_network_reaches_only_public_addresses(machine: str, tmp_path: Path) -> None:
+def python_of(user: str, machine: str, folder: Path) -> str:
+    """A command that is Python in the network of *machine*, run by root or by an ordinary user who may open /dev/net/tun."""
+    command = sys.executable
+    if user != "root":
+        os.mknod(folder / "tun", 0o666 | stat.S_IFCHR, os.makedev(10, 200))
+        (folder / "tun").chmod(0o666)
+        identity = f"setpriv --reuid {USER} --regid {USER} --clear-groups {python_or_skip()}"
+        command = f"unshare --mount sh -c 'mount --bind {folder}/tun /dev/net/tun && exec {identity} \"$@\"' sh"
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec nsenter --net=/run/netns/{machine} {command} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.parametrize("user", ["root", "an ordinary user"])
+async def test_a_sandbox_with_network_reaches_only_public_addresses(machine: str, tmp_path: Path, user: str) -> None:
     everything = (OUTSIDE, PRIVATE, METADATA, AZURE, MACHINE)
     until(lambda: {reached_from(machine, *everything)[name] for name in everything} == {"hi"}, deadline_s=60, what="the servers to serve")
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec nsenter --net=/run/netns/{machine} {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    node = Node(tmp_path / "data", {"HOLDFAST_AGENT_ENTRY": ENTRY}, python=str(python))
+    data = tmp_path / "data" if user == "root" else Path(f"/tmp/holdfast-network-{os.getpid()}")
+    data.mkdir(mode=0o700)
+    if user != "root":
+        os.chown(data, USER, USER)
+    node = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY, "PYTHONDONTWRITEBYTECODE": "1"}, python=python_of(user, machine, tmp_path))
     node.start()
     try:
         client = await node.client()
@@ -109,6 +127,8 @@ async def test_a_sandbox_with_network_reaches_only_public_addresses(machine: str
     finally:
         node.close_clients()
         node.end()
+        node.log.unlink(missing_ok=True)
+        shutil.rmtree(data)
 
 
 def _names(children: Path) -> list[str]:
