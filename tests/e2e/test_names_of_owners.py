@@ -138,3 +138,10 @@ def test_both_are_found_again_after_a_wipe_and_end_apart(
         assert kept.exec("echo alive").stdout == "alive\n"
         with pytest.raises(SandboxLostError):
             short.exec("true")
+    until(lambda: is_complete(stack), deadline_s=60, what="the store to be complete again, for the tests that share this stack")
+
+
+def is_complete(stack: Stack) -> bool:
+    """Whether the store knows every sandbox: only then is one that it does not know answered 404."""
+    with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60, trust_env=False) as rest:
+        return rest.get("/sandboxes/no-such-sandbox").status_code == 404

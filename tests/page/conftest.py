@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:SandboxClient blocks the event loop:RuntimeWarning"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def page_stack() -> Iterator[Stack]:
     """A stack for the tests of the page alone: they count sandboxes, and kill its gateway."""
     for need in ("namespaces", "redis", "chromium"):
@@ -42,7 +42,7 @@ def page_stack() -> Iterator[Stack]:
         yield stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
