@@ -279,7 +279,14 @@ class Snapshots(Protocol):
         ...
 
     async def resume(self, sandbox_id: str, incarnation: str) -> bytes:
-        """Continue a paused sandbox; returns the ``shells`` of ``suspend`` when its agent answers. Does nothing for one that runs."""
+        """Continue a paused sandbox; returns the ``shells`` of ``suspend`` when its agent answers. Does nothing for one that runs.
+
+        Where there are shells it is listed as paused until ``resumed``, and another call returns the same.
+        """
+        ...
+
+    async def resumed(self, sandbox_id: str, incarnation: str) -> None:
+        """The shells that ``resume`` has returned are restored. May be repeated."""
         ...
 
 

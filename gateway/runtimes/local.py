@@ -120,6 +120,9 @@ class LocalRuntime:
     async def resume(self, sandbox_id: str, incarnation: str) -> bytes:
         return base64.b64decode(_text(await self._change("resume", sandbox_id, incarnation), "shells"))
 
+    async def resumed(self, sandbox_id: str, incarnation: str) -> None:
+        await self._change("resumed", sandbox_id, incarnation)
+
     async def _change(self, op: str, sandbox_id: str, incarnation: str, more: dict[str, Any] | None = None) -> dict[str, Any]:
         return await self._node.call(op, {"sandbox_id": sandbox_id, "incarnation": incarnation, **(more or {})}, _CHANGE_S)
 

@@ -18,6 +18,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from holdfast_wire.errors import HoldfastError
 
@@ -28,7 +29,7 @@ from session_agent.node.images.spec import ImageSpec
 from session_agent.node.images.upper import Copied, copy_upper
 from session_agent.node.kernel import freezer, rootfs
 from session_agent.node.kernel.cgroups import SandboxCgroup
-from session_agent.node.kernel.disks import LEAST_BYTES, Disk, Disks, discard
+from session_agent.node.kernel.disks import LEAST_BYTES, Clone, Disk, Disks, discard
 from session_agent.node.kernel.hierarchies import Hierarchies
 from session_agent.node.kernel.namespaces import HIGH_IDS, LOW_IDS, IdMap, shared_ids
 from session_agent.node.kernel.network import NetworkHelper
@@ -37,6 +38,7 @@ from session_agent.node.zygote.launcher import Launcher
 from session_agent.trees import remove
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 _DEATH_S = 30.0
 
 
@@ -107,6 +109,8 @@ class ContainerFactory:
         self.disks: Disks | None = None
         """The disks; None if sandboxes cannot have their own."""
         self.space: DiskSpace | None = None
+        self.clones: dict[str, Clone] = {}
+        """The layers that are clones of a sandbox's disk, by what stands for them among the layers of an image: no path of a directory."""
         self._ranges = IdRanges(settings, memory_dir() if privileged and not shared_ids() else None)
 
     async def create(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Container:
@@ -145,15 +149,19 @@ class ContainerFactory:
             raise
         return container
 
+    async def end(self, container: Container) -> None:
+        """End all processes of *container*; `destroy` follows. What is left has names of its own, which no other container uses."""
+        container.close_channels()
+        if container.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
+            await self._until_gone(container)
+        container.agent_log.close()
+
     async def destroy(self, container: Container) -> None:
         """Release all resources of *container*; a step that fails is logged, and the other steps are still done."""
         try:
-            container.close_channels()
-            if container.pidfd >= 0:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
-                await self._until_gone(container)
-            container.agent_log.close()
+            await self.end(container)
             if container.disk is not None and self.space is not None:
                 self.space.forget(container.disk)
             await asyncio.to_thread(self._release, container)
@@ -175,17 +183,49 @@ class ContainerFactory:
         Raises HoldfastError(unsupported) where its files are in memory, and OSError.
         """
         ids = container.ids if self._privileged and self._launcher.id_mapping else None
-        copied: list[Copied] = []
 
-        def copy() -> None:
+        def copy() -> Copied:
             upper = container.open_upper()
             try:
-                copied.append(copy_upper(upper, target, pool, ids))
+                return copy_upper(upper, target, pool, ids)
             finally:
                 os.close(upper)
 
-        await _to_its_end(copy)
-        return copied[0]
+        return await _to_its_end(copy)
+
+    def can_clone(self, container: Container) -> bool:
+        """Whether what the container has written can be cloned instead, which takes the same time whatever its size."""
+        return self._maps_disks and container.disk is not None and not container.disk.reserved
+
+    async def clone(self, container: Container) -> Clone:
+        """What the processes of a frozen container have written. The caller closes it. Raises OSError, such as ENOSPC."""
+        disk, disks, space = container.disk, self.disks, self.space
+        assert disk is not None
+        assert disks is not None
+        if space is not None and (left := space.measure().left) < (held := os.fstat(disk.backing).st_blocks * 512):
+            raise OSError(errno.ENOSPC, f"{held >> 20} MiB are shared and may be written again, {left >> 20} MiB are left")
+        made: list[Clone] = []
+        try:
+            await _to_its_end(lambda: made.append(disks.clone(disk)))
+        except BaseException:
+            for clone in made:
+                clone.close()
+            raise
+        return made[0]
+
+    async def copy_clone(self, clone: Clone, target: str, pool: str) -> Copied:
+        """Copy the files of a clone to the empty directory *target*. Raises OSError."""
+
+        def copy() -> Copied:
+            with clone.opened() as upper:
+                return copy_upper(upper, target, pool, None)
+
+        return await _to_its_end(copy)
+
+    @property
+    def _maps_disks(self) -> bool:
+        """Whether files on disks belong to ids inside, which the kernel maps to those of the sandbox."""
+        return self._launcher.id_mapping and self.disks is not None and self.disks.cloning
 
     async def _until_gone(self, container: Container) -> None:
         try:
@@ -211,7 +251,7 @@ class ContainerFactory:
                 "ids": (container.ids.base, container.ids.count, container.ids.high_base),
                 "root": tuple(
                     rootfs.Root(
-                        layers=image.layers,
+                        layers=tuple("" if path in self.clones else path for path in image.layers),
                         trees=image.trees,
                         hidden=image.hidden,
                         folder=container.folder if disk_bytes is None and len(passed) == 3 else None,
@@ -222,6 +262,7 @@ class ContainerFactory:
                 "groups": len(container.cgroup.paths),
                 "warm_up": ahead,
                 "idmap": self._launcher.id_mapping,
+                "idmap_disk": self._maps_disks,
                 "open_files": self._settings.open_files,
             },
             passed,
@@ -237,15 +278,19 @@ class ContainerFactory:
             asyncio.get_running_loop().add_reader(container.pidfd, self._ended, container)
 
     def _make_files(self, container: Container, disk_bytes: int | None, fds: list[int]) -> None:
-        """Create a disk, whose mount is added to *fds*, or a folder for the sandbox's files."""
+        """Create a disk, whose mount is added to *fds*, and mounts of the layers that are clones; or a folder for the sandbox's files."""
         size_bytes = disk_bytes or self._settings.default_disk
         owner = container.ids.base
+        clones = [self.clones[path] for path in container.image.layers if path in self.clones]
         if self.disks is not None and size_bytes is not None and size_bytes >= LEAST_BYTES:
             try:
-                container.disk = self.disks.create(size_bytes, owner, reserved=disk_bytes is not None)
+                container.disk = self.disks.create(size_bytes, 0 if self._maps_disks else owner, reserved=disk_bytes is not None)
             except OSError as error:
                 raise _refused(error) from error
             fds.append(container.disk.tree)
+            fds.extend(clone.mount() for clone in clones)
+        elif clones:
+            raise HoldfastError("unsupported", "a sandbox whose files are in memory cannot use a clone of a disk")
         elif disk_bytes is None:
             os.mkdir(container.folder, 0o755)
             rootfs.prepare_folder(container.folder)
@@ -298,14 +343,14 @@ def _refused(error: OSError) -> HoldfastError | OSError:
     return error
 
 
-async def _to_its_end(step: Callable[[], None]) -> None:
-    """Run ``step`` on a thread.
+async def _to_its_end(step: Callable[[], T]) -> T:
+    """Run ``step`` on a thread, and return its result.
 
     A cancelled caller continues only when the thread has ended, so that it can remove what the step created.
     """
     work = asyncio.ensure_future(asyncio.to_thread(step))
     try:
-        await asyncio.shield(work)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
         await asyncio.wait([work])
         raise

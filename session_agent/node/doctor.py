@@ -46,6 +46,7 @@ def run(settings: NodeSettings) -> list[Check]:
         _network(),
         _space(settings),
         _disks(settings),
+        _clones(settings),
         _socket_paths(settings),
     ]
 
@@ -203,6 +204,15 @@ def _disks(settings: NodeSettings) -> Check:
     size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "no limit by default; a request may set one"
     fix = "a disk that a request asks for is in memory, others have no limit; run the node as root, with loop devices and e2fsprogs"
     return _judged("disk limits", problem, f"each sandbox has a disk of its own: {size}", fix, required=False)
+
+
+def _clones(settings: NodeSettings) -> Check:
+    place = existing(settings.data_dir)
+    problem = disks.missing_requirement(place) or disks.why_not_cloned(place)
+    if not problem and _idmapped_mounts(settings).ok:
+        return Check("snapshots", True, f"branches use a clone of the disk: files in {place} share blocks", required=False)
+    detail = f"snapshots and branches copy what was written: {problem or 'mounts cannot map ids'}"
+    return Check("snapshots", True, detail, required=False)
 
 
 def _socket_paths(settings: NodeSettings) -> Check:

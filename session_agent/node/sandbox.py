@@ -28,7 +28,7 @@ class Sandbox:
     state: str = "creating"
     paused: Paused = ""
     shells: str = ""
-    """What ``suspend`` was given, until ``resume`` returns it."""
+    """What ``suspend`` was given, until the gateway has restored it after a ``resume``."""
     reason: str = ""
     fault: str = ""
     message: str = ""
@@ -48,7 +48,7 @@ class Sandbox:
             "network": request.network,
             "created_at": self.created_at,
             "state": self.state,
-            "paused": self.paused,
+            "paused": self.paused or ("disk" if self.shells else ""),
             "reason": self.reason,
             "fault": self.fault,
             "message": self.message,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +21,11 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.ulimits import raise_ulimits
 from session_agent.node import recovery, socket_memory
-from session_agent.node.branch_points import BranchPoints
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
 from session_agent.node.disk_space import DiskSpace, Room
 from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH
 from session_agent.node.images.store import ImageStore
-from session_agent.node.images.upper import Copied
 from session_agent.node.kernel import cgroups, hierarchies, network
 from session_agent.node.kernel.disks import Disk, Disks, missing_requirement
 from session_agent.node.kernel.namespaces import IdMap, shared_ids
@@ -36,10 +33,13 @@ from session_agent.node.readiness import prepared, wait_ready
 from session_agent.node.request import CreateRequest
 from session_agent.node.sandbox import Sandbox
 from session_agent.node.settings import NodeSettings
+from session_agent.node.snapshots import Snapshots
 from session_agent.node.spares import Spares
 from session_agent.node.suspended import SuspendedFiles
 from session_agent.node.zygote.launcher import Launcher
 
+_DISCARDS = 32
+"""Most sandboxes whose files are discarded while their ids may be used again; further ones keep their ids meanwhile."""
 _KILLED_FROM_OUTSIDE = f"signal {signal.SIGKILL:d}"
 
 log = logging.getLogger(__name__)
@@ -59,9 +59,12 @@ class Sandboxes:
         self._space = self._containers.space = DiskSpace(settings.sandboxes_dir, self._end_without_room)
         self._live: dict[str, Sandbox] = {}
         self._suspended = SuspendedFiles(settings.suspended_dir)
-        self._branch_points = BranchPoints(images)
+        self._snapshots = Snapshots(images, self._containers, self._sandbox_uses_layer)
         self._failed: dict[str, dict[str, Any]] = {}
         self._gate = asyncio.Semaphore(settings.concurrent_creates)
+        self._leaving: set[Sandbox] = set()
+        """Those whose processes are gone and whose id is free, but whose files are still being discarded."""
+        self._discards = asyncio.Semaphore(_DISCARDS)
         self._cleanups: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._run_dir_fd: int | None = None
@@ -105,10 +108,13 @@ class Sandboxes:
         return live + list(self._failed.values())
 
     def uses_image(self, digest: str) -> bool:
-        return any(box.image.digest == digest for box in self._live.values())
+        return any(box.image.digest == digest for box in (*self._live.values(), *self._leaving))
 
     def uses_layer(self, path: str) -> bool:
-        return any(path in box.image.layers for box in self._live.values())
+        return self._snapshots.uses_layer(path) or self._sandbox_uses_layer(path)
+
+    def _sandbox_uses_layer(self, path: str) -> bool:
+        return any(path in box.image.layers for box in (*self._live.values(), *self._leaving))
 
     def stats(self) -> dict[str, Any]:
         boxes = {name: box.container.cgroup.usage() for name, box in self._live.items() if box.container}
@@ -137,7 +143,7 @@ class Sandboxes:
             raise HoldfastError("sandbox_exists", "the sandbox already exists")
         lasting = not request.branch_point
         if not lasting:
-            image, env = self._branch_points.files(request.branch_point, request.owner)
+            image, env = self._snapshots.files(request.branch_point, request.owner)
             request = replace(request, env=env | request.env, branch_point="")
         else:
             image = self._images.resolve(request.image, request.owner)
@@ -167,7 +173,10 @@ class Sandboxes:
         return {"endpoint": f"unix://{box.socket_path}", "created_at": box.created_at}
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        """Delete a sandbox; returns when nothing of it is left. True if it existed (with *incarnation*: in this incarnation)."""
+        """Delete a sandbox; returns when nothing of it is left. True if it existed (with *incarnation*: in this incarnation).
+
+        Its id is free as soon as its processes are gone, while its files are still being discarded.
+        """
         box = self._live.get(sandbox_id)
         if box is not None and incarnation not in (None, box.request.incarnation):
             return False
@@ -177,9 +186,10 @@ class Sandboxes:
             if self._live.get(sandbox_id) is not box:
                 return self._forget(sandbox_id, incarnation)
             box.state = "deleting"
-            await self._remove(box)
-        box.reason, box.fault, box.message = "deleted", "caller", "the sandbox was deleted"
-        self._publish("gone", box)
+            discarded = await self._free(box)
+            box.reason, box.fault, box.message = "deleted", "caller", "the sandbox was deleted"
+            self._publish("gone", box)  # before another incarnation can be reported
+        await discarded
         return True
 
     async def snapshot(self, sandbox_id: str, incarnation: str | None, name: str | None) -> dict[str, Any]:
@@ -188,27 +198,16 @@ class Sandboxes:
         Raises HoldfastError(sandbox_not_found, unsupported) and what ``ImageStore.commit`` raises.
         """
         async with self._running(sandbox_id, incarnation) as (box, container):
-            copy = functools.partial(self._copy, box, container)
-            return await self._images.commit(box.image, name, copy, owner=box.request.owner)
+            return await self._snapshots.store(box, container, name)
 
     async def hold(self, sandbox_id: str, incarnation: str | None) -> str:
         """Store what ``snapshot`` does for the creates of branches, which name it by the result, until ``release``."""
         async with self._running(sandbox_id, incarnation) as (box, container):
-            return await self._branch_points.add(box, functools.partial(self._copy, box, container))
+            return await self._snapshots.hold(box, container)
 
     async def release(self, branch_point: str) -> None:
         """Remove what ``hold`` stored; its layer goes with the last sandbox that uses it."""
-        await self._branch_points.remove(branch_point)
-
-    async def _copy(self, box: Sandbox, container: Container, target: str, pool: str) -> Copied:
-        """Copy what the sandbox has written while none of its processes runs."""
-        if box.paused:
-            return await self._containers.copy_written(container, target, pool)
-        await self._containers.freeze(container)
-        try:
-            return await self._containers.copy_written(container, target, pool)
-        finally:
-            self._containers.thaw(container)
+        await self._snapshots.release(branch_point)
 
     async def pause(self, sandbox_id: str, incarnation: str | None) -> None:
         """Stop all processes of the sandbox until it is resumed. Raises HoldfastError(sandbox_not_found, unsupported)."""
@@ -223,19 +222,24 @@ class Sandboxes:
         *shells* is opaque text that ``resume`` returns. Raises HoldfastError(sandbox_not_found, unsupported) and OSError; the sandbox then
         continues as before.
         """
-        box = self._found(sandbox_id, incarnation)
-        if box.paused == "disk":
-            return
-        async with self._running(sandbox_id, incarnation) as (box, container):
-            await self._images.commit(box.image, None, lambda *target: self._copy(box, container, *target), holder=sandbox_id)
+        async with self._locked(sandbox_id, incarnation) as box:
+            container = box.container
+            if container is None:
+                return  # it has been done
+            await self._snapshots.keep(box, container)
             box.shells = shells
             self._suspended.save(box.request, box.created_at, shells)
             box.paused = "disk"
             container.on_end = None
             await self._release(box)
+            box.image, box.lasting_image = self._images.held(sandbox_id), False
+            self._snapshots.close_unused()
 
     async def resume(self, sandbox_id: str, incarnation: str | None) -> str:
         """Continue a paused sandbox, and return what ``suspend`` was given. Does nothing for one that runs.
+
+        As long as ``resumed`` does not follow, the sandbox is listed as paused, and another call returns the same: a gateway that ends
+        before it has restored the shells loses nothing.
 
         Raises HoldfastError(sandbox_not_found) and what ``create`` raises; a sandbox on disk then stays there.
         """
@@ -246,11 +250,15 @@ class Sandboxes:
             elif box.paused == "disk" and self._live.get(sandbox_id) is box:
                 await self._restore(box)
             box.paused = ""
-            shells, box.shells = box.shells, ""
-            return shells
+            return box.shells
+
+    def resumed(self, sandbox_id: str, incarnation: str | None) -> None:
+        """The shells that ``resume`` has returned are restored. Raises HoldfastError(sandbox_not_found)."""
+        box = self._found(sandbox_id, incarnation)
+        if not box.paused:
+            box.shells = ""
 
     async def _restore(self, box: Sandbox) -> None:
-        box.image, box.lasting_image = self._images.held(box.request.sandbox_id), False
         self._suspended.remove(box.request.sandbox_id)
         try:
             async with self._gate:
@@ -267,7 +275,7 @@ class Sandboxes:
             with contextlib.suppress(HoldfastError):
                 image = self._images.held(request.sandbox_id)
                 path = self._settings.agent_socket(request.sandbox_id)
-                box = Sandbox(request, image, path, created_at, state="ready", paused="disk", shells=shells)
+                box = Sandbox(request, image, path, created_at, lasting_image=False, state="ready", paused="disk", shells=shells)
                 self._live[request.sandbox_id] = box
         await self._images.release_held(but=[name for name, box in self._live.items() if box.paused == "disk"])
 
@@ -283,12 +291,18 @@ class Sandboxes:
 
         Raises HoldfastError(sandbox_not_found, sandbox_paused).
         """
-        box = self._found(sandbox_id, incarnation)
-        async with box.lock:
-            self._found(sandbox_id, incarnation)
+        async with self._locked(sandbox_id, incarnation) as box:
             if box.container is None:
                 raise HoldfastError("sandbox_paused", "the sandbox is paused on disk")
             yield box, box.container
+
+    @contextlib.asynccontextmanager
+    async def _locked(self, sandbox_id: str, incarnation: str | None) -> AsyncIterator[Sandbox]:
+        """The sandbox, which nothing else changes within the block. Raises HoldfastError(sandbox_not_found)."""
+        box = self._found(sandbox_id, incarnation)
+        async with box.lock:
+            self._found(sandbox_id, incarnation)
+            yield box
 
     def _forget(self, sandbox_id: str, incarnation: str | None) -> bool:
         failed = self._failed.get(sandbox_id)
@@ -410,9 +424,7 @@ class Sandboxes:
         box.state = "failed"
         # Recorded as failed before it is removed from the live ones, so that `get` always has an answer.
         self._remember_failure(box.to_map())
-        cleanup = asyncio.get_running_loop().create_task(self._clean_up(box), name=f"clean up {box.request.sandbox_id}")
-        self._cleanups.add(cleanup)
-        cleanup.add_done_callback(self._cleanups.discard)
+        self._own(self._clean_up(box), f"clean up {box.request.sandbox_id}")
 
     def _end_without_room(self, disk: Disk) -> None:
         """End the sandbox of *disk*: the machine cannot store what it has written."""
@@ -444,21 +456,52 @@ class Sandboxes:
         self._publish("failed", box)
 
     async def _remove(self, box: Sandbox) -> None:
+        await (await self._free(box))
+
+    async def _free(self, box: Sandbox) -> asyncio.Future[None]:
+        """End the sandbox and free its id. The result is done when its files are gone too, which does not depend on the caller."""
+        sandbox_id = box.request.sandbox_id
+        await self._discards.acquire()
+        self._leaving.add(box)
         try:
-            await self._release(box)
+            await self._end(box)
             if box.paused == "disk":
-                self._suspended.remove(box.request.sandbox_id)
-                await self._images.release_held([box.request.sandbox_id])
+                self._suspended.remove(sandbox_id)
+                await self._images.release_held([sandbox_id])
         finally:
-            self._live.pop(box.request.sandbox_id, None)
+            self._live.pop(sandbox_id, None)
+            discarding = self._own(self._discard(box), f"discard the files of {sandbox_id}")
+        return asyncio.shield(discarding)
+
+    async def _discard(self, box: Sandbox) -> None:
+        try:
+            if box.container:
+                await self._containers.destroy(box.container)
+        finally:
+            self._leaving.discard(box)
+            self._discards.release()
+        self._snapshots.close_unused()
         await self._images.release(box.image)
 
-    async def _release(self, box: Sandbox) -> None:
+    def _own(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run *work* as a task for whose end ``stop`` waits."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._cleanups.add(task)
+        task.add_done_callback(self._cleanups.discard)
+        return task
+
+    async def _end(self, box: Sandbox) -> None:
         if box.container:
-            await self._containers.destroy(box.container)
-            box.container = None
+            await self._containers.end(box.container)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(box.socket_path)
+
+    async def _release(self, box: Sandbox) -> None:
+        """Release the container of a sandbox that keeps its id."""
+        await self._end(box)
+        container, box.container = box.container, None
+        if container:
+            await self._containers.destroy(container)
 
     def _remember_failure(self, record: dict[str, Any]) -> None:
         self._failed[record["sandbox_id"]] = record

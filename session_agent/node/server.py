@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Coroutine
 from dataclasses import asdict
 from typing import Any
 
@@ -54,6 +55,8 @@ class NodeServer:
         self._server: asyncio.Server | None = None
         self._requests: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._held: dict[asyncio.StreamWriter, set[str]] = {}
+        """The branch points of each connection."""
 
     async def start(self) -> None:
         """Listen. Raises ``OSError`` with the path of the socket, also where another node listens there."""
@@ -101,9 +104,7 @@ class NodeServer:
                     error_map = _error("no_capacity", "too many requests at once")
                     await _send(writer, {"id": body.get("id"), "ok": False, **error_map})
                     continue
-                task = asyncio.get_running_loop().create_task(self._request(body, writer), name="node request")
-                self._requests.add(task)
-                task.add_done_callback(self._requests.discard)
+                task = self._own(self._request(body, writer), "node request")
                 if body.get("op") == "watch":
                     watches.add(task)
                     task.add_done_callback(watches.discard)
@@ -114,6 +115,8 @@ class NodeServer:
                 task.cancel()
             self._writers.discard(writer)
             writer.close()
+            for point in self._held.pop(writer, ()):
+                self._own(self._release(point), "release of a branch point")
 
     async def _request(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         answer: dict[str, Any] = {"id": body.get("id")}
@@ -123,6 +126,10 @@ class NodeServer:
                 await self._watch(body, writer)
                 return
             answer |= {"ok": True, **await self._perform(operation, body)}
+            if operation == "hold":
+                await self._bind(str(answer["branch_point"]), writer)
+            elif operation == "release":
+                self._held.get(writer, set()).discard(branch_point(body))
         except HoldfastError as error:
             answer |= {"ok": False, "error": error.to_map()}
         except (ConnectionError, asyncio.CancelledError):
@@ -135,6 +142,23 @@ class NodeServer:
             answer |= {"ok": False, **_error("internal", f"{type(error).__name__}: {error}")}
         with contextlib.suppress(ConnectionError):
             await _send(writer, answer)
+
+    def _own(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+        return task
+
+    async def _bind(self, point: str, writer: asyncio.StreamWriter) -> None:
+        """A branch point ends with the connection of the gateway that asked for it: nobody else knows it."""
+        if writer in self._writers:
+            self._held.setdefault(writer, set()).add(point)
+        else:
+            await self._release(point)
+
+    async def _release(self, point: str) -> None:
+        with contextlib.suppress(HoldfastError, OSError):
+            await self._sandboxes.release(point)
 
     async def _watch(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -162,6 +186,9 @@ class NodeServer:
                 return {}
             case "resume":
                 return {"shells": await sandboxes.resume(sandbox_id(body), _incarnation(body))}
+            case "resumed":
+                sandboxes.resumed(sandbox_id(body), _incarnation(body))
+                return {}
             case "hold":
                 return {"branch_point": await sandboxes.hold(sandbox_id(body), _incarnation(body))}
             case "release":

@@ -215,7 +215,12 @@ class SnapshotsConformance:
         with pytest.raises(HoldfastError) as caught:
             await runtime.snapshot("sb-1", incarnation, None)
         assert caught.value.code == "sandbox_paused"
-        assert [await runtime.resume("sb-1", incarnation) for _ in range(2)] == [b"shells", b""]
+        assert [await runtime.resume("sb-1", incarnation) for _ in range(2)] == [b"shells", b"shells"]
+        assert [one.paused for one in await runtime.get("sb-1")] == ["disk"], "its shells are not restored"
+        for _ in range(2):
+            await runtime.resumed("sb-1", incarnation)
+            assert [one.paused for one in await runtime.get("sb-1")] == [""]
+        assert await runtime.resume("sb-1", incarnation) == b""
         assert await self.read(runtime, "sb-1") == "one"
 
     async def test_another_incarnation_and_an_unknown_sandbox_are_not_found(self, runtime: Runtime) -> None:
@@ -228,6 +233,7 @@ class SnapshotsConformance:
                 runtime.pause(*where),
                 runtime.suspend(*where, b""),
                 runtime.resume(*where),
+                runtime.resumed(*where),
             ):
                 with pytest.raises(HoldfastError) as caught:
                     await call

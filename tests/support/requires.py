@@ -29,6 +29,9 @@ def requires(*needs: str) -> pytest.MarkDecorator:
     return pytest.mark.requires(*needs)
 
 
+_WITH_SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
+
 @functools.cache
 def missing(need: str) -> str | None:
     """Why a requirement is not met here, else None. Each is probed once per run."""
@@ -98,6 +101,11 @@ def _container_tools() -> str | None:
     return _install("runc", "debootstrap")
 
 
+def _reflink() -> str | None:
+    lacking = [name for name in ("xfs", "btrfs") if shutil.which(f"mkfs.{name}", path=_WITH_SBIN) is None]
+    return f"no mkfs.{', no mkfs.'.join(lacking)}: apt-get install xfsprogs btrfs-progs" if lacking else None
+
+
 def _install(*names: str) -> str | None:
     """Install missing programs from Debian's packages of the same names, as root; returns why one is missing, else None."""
     lacking = [name for name in names if shutil.which(name) is None]
@@ -120,6 +128,7 @@ _PROBES: dict[str, Callable[[], str | None]] = {
     "cgroups": _cgroups,
     "chromium": lambda: _install("chromium"),
     "cluster": _cluster,
+    "reflink file systems": _reflink,
     "skopeo": _program("skopeo"),
     "container tools": _container_tools,
     "git": _program("git"),

@@ -22,3 +22,5 @@ class ImageSpec:
     workdir: str = ""
     user: str = ""
     entrypoint: tuple[str, ...] = ()
+    origin: str = ""
+    """The digest of the image that users know it by, where this is the state of a sandbox of that image."""

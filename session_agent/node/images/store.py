@@ -18,7 +18,7 @@ import os
 import shutil
 import stat
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -36,6 +36,8 @@ from session_agent.node.kernel.rootfs import MAX_LAYERS
 
 log = logging.getLogger(__name__)
 Digests = list[str]
+Copy = Callable[[str, str], Awaitable[Copied]]
+"""Fills an empty directory; the second one, on the same file system, is for what it needs meanwhile."""
 _PULLS = 8
 """Most pulls at a time; further ones wait."""
 _PULLS_OF_OWNER = 3
@@ -144,6 +146,7 @@ class ImageStore:
             workdir=record.workdir,
             user=record.user,
             entrypoint=tuple(record.entrypoint),
+            origin=record.parent if record.name.startswith(_HELD) else "",
         )
 
     async def import_path(self, path: str, name: str, owner: str = "") -> dict[str, Any]:
@@ -201,49 +204,66 @@ class ImageStore:
         return record.to_map()
 
     async def commit(
-        self, image: ImageSpec, name: str | None, copy: Callable[[str, str], Awaitable[Copied]], *, holder: str = "", owner: str = ""
+        self,
+        image: ImageSpec,
+        name: str | None,
+        copy: Copy,
+        *,
+        below: Mapping[str, Copy] | None = None,
+        holder: str = "",
+        owner: str = "",
     ) -> dict[str, Any]:
         """Store what a sandbox of *image* has written as an image of its own: a layer above those of *image*.
 
-        *copy* fills an empty directory, and may use a second one on the same file system. Without *name* the image is named by its digest;
-        with *holder*, the id of a paused sandbox, it is no image of users and only ``held`` finds it. Raises HoldfastError and OSError, and
-        then leaves nothing behind.
+        *copy* fills the layer, and *below* those layers of *image* that are not in the store, by what stands for them. Without *name* the
+        image is named by its digest; with *holder*, the id of a paused sandbox, it is no image of users and only ``held`` finds it, and its
+        layer has a random number instead of a digest, because nothing compares it. Raises HoldfastError and OSError, and then leaves
+        nothing behind.
         """
         wanted = _HELD + holder if holder else None if name is None else self._importable_name(name)
-        below, base = self._layers_of(image)
-        if len(below) >= _MOST_LAYERS:
-            raise HoldfastError("image_invalid", f"a snapshot of this sandbox would have more than {_MOST_LAYERS} layers")
-        draft, pool = self._fresh(), self._fresh()
+        _limit_layers(image)
+        layers, drafts, pools, size_bytes = Digests(), dict[str, str](), list[str](), 0
         try:
-            copied = await copy(draft, pool)
-            layer = await asyncio.to_thread(content_digest, draft)
+            for path in reversed(image.layers):
+                if (digest := self._layers.digest(path)) is not None:
+                    layers.append(digest)
+            for step in [*((below or {})[path] for path in reversed(image.layers) if path in (below or {})), copy]:
+                draft, pool = self._fresh(), self._fresh()
+                pools.append(pool)
+                drafts[draft] = ""
+                size_bytes = (await step(draft, pool)).size_bytes
+                drafts[draft] = _random_digest() if holder else await asyncio.to_thread(content_digest, draft)
+            layers += drafts.values()
             async with self._changing:
-                self._layers.add(draft, layer)  # unless there is the same content, from a sandbox of the same image or of another one
+                for draft, layer in drafts.items():
+                    self._layers.add(draft, layer)  # unless there is the same content, from a sandbox of the same image or of another one
                 record = ImageRecord(
                     name=wanted or "",
                     digest="",
-                    layers=[*below, layer],
-                    size_bytes=copied.size_bytes,
+                    layers=layers,
+                    size_bytes=size_bytes,
                     created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
                     env=image.env,
                     workdir=image.workdir,
                     user=image.user,
                     entrypoint=[*image.entrypoint],
-                    base=base,
-                    parent=image.digest,
+                    base=host.NAME if image.trees else "",
+                    parent=image.origin or image.digest,
                     owner="" if holder else owner,
                 )
                 digest = record.content_digest()
                 record = dataclasses.replace(record, digest=digest, name=wanted or names.normalise(digest))
                 return await self._add(record)
         finally:
-            for path in (draft, pool):
+            for path in (*drafts, *pools):
                 await asyncio.to_thread(shutil.rmtree, path, True)
 
-    def _layers_of(self, image: ImageSpec) -> tuple[Digests, str]:
-        """The digests of an image's own layers, lowest first, and ``host`` where they lie above the machine's image."""
-        own = [digest for path in reversed(image.layers) if (digest := self._layers.digest(path))]
-        return own, host.NAME if image.trees else ""
+    def above(self, image: ImageSpec, layer: str) -> ImageSpec:
+        """An image with the layers of *image* and one more, which is not in the store. Raises HoldfastError(image_invalid)."""
+        _limit_layers(image)
+        top = self._path(skeleton.TOP)
+        others = (path for path in image.layers if path != top)
+        return dataclasses.replace(image, digest=layer, origin=image.origin or image.digest, layers=(top, layer, *others))
 
     async def tag(self, name: str, other: str, owner: str = "") -> dict[str, Any]:
         """Give an image a second name of the owner's, which costs nothing. Raises HoldfastError(image_not_found)."""
@@ -423,6 +443,15 @@ class ImageStore:
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._directory, *parts)
+
+
+def _limit_layers(image: ImageSpec) -> None:
+    if len(image.layers) >= MAX_LAYERS - 1:
+        raise HoldfastError("image_invalid", f"a snapshot of this sandbox would have more than {_MOST_LAYERS} layers")
+
+
+def _random_digest() -> str:
+    return f"sha256:{os.urandom(32).hex()}"
 
 
 async def _whole(work: Coroutine[Any, Any, ImageRecord]) -> ImageRecord:

@@ -117,6 +117,7 @@ class _Copy:
             os.utime(name, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=target)
         elif kind == stat.S_IFCHR and state.st_rdev == 0:
             os.mknod(name, kind | stat.S_IMODE(state.st_mode), dir_fd=target)
+            os.utime(name, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=target)
             os.setxattr(target, _ORIGIN, b"")  # overlay looks for whiteouts only in directories that it takes for copies
         else:
             return  # a sandbox cannot create other devices
@@ -209,13 +210,17 @@ def _copy_data(source: int, target: int, size: int) -> int:
 
 
 def _copy_range(source: int, target: int, start: int, end: int) -> None:
+    buffer = memoryview(bytearray(0))
     while start < end:
         try:
-            count = os.copy_file_range(source, target, end - start, start, start)
+            count = 0 if buffer else os.copy_file_range(source, target, end - start, start, start)
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-            count = os.pwrite(target, os.pread(source, min(_CHUNK, end - start), start), start)
+            buffer = memoryview(bytearray(min(_CHUNK, end - start)))
+        if buffer:
+            read = os.preadv(source, [buffer[: end - start]], start)
+            count = os.pwrite(target, buffer[:read], start)
         if count == 0:
             return
         start += count

@@ -1,14 +1,15 @@
 """The disk of one sandbox: an ext4 file system of a fixed size in an unnamed file, through a loop device.
 
-Owns blank disks (copies of a formatted template), mounting one, and discarding one without writing its unsaved pages. The file is sparse,
-unless the size is reserved. The kernel itself returns ENOSPC when the disk is full, whatever the sandbox does with links, holes or deleted
-files. Needs root, loop devices and mkfs.ext4; ``missing_requirement`` returns what is missing. Quotas would be cheaper, but few kernels and
-mounts support them. Called by containers.py on threads: every step here waits for a device. disk_space.py decides how much of a sparse
-disk may be used. Infra decisions 0023 and 0074.
+Owns blank disks (copies of a formatted template), mounting one, cloning one where files can share blocks, and discarding one without
+writing its unsaved pages. The file is sparse, unless the size is reserved. The kernel itself returns ENOSPC when the disk is full, whatever
+the sandbox does with links, holes or deleted files. Needs root, loop devices and mkfs.ext4; ``missing_requirement`` returns what is
+missing. Quotas would be cheaper, but few kernels and mounts support them. Called by containers.py on threads: every step here waits for a
+device. disk_space.py decides how much of a sparse disk may be used. Infra decisions 0023, 0074 and 0099.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -18,7 +19,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from session_agent.node.kernel import rootfs
 from session_agent.node.kernel import syscalls as sys_
@@ -40,6 +41,7 @@ _FORMAT = (
 )  # fmt: skip
 # No barriers and no journal, because a disk does not outlive its sandbox.
 _OPTIONS = ("nobarrier", "noinit_itable")
+_FICLONE = 0x40049409
 _RETURNS_BLOCKS = "discard"
 """Returns freed blocks to the machine; a reserved disk keeps them."""
 BLOCK_BYTES = 4096
@@ -65,6 +67,8 @@ class Disk:
     """How many free blocks ext4 itself keeps for its tables; -1 before that was read."""
     kept_blocks: int = -1
     """How many free blocks are kept from the sandbox; -1 before that was changed."""
+    clones: set[Clone] = field(default_factory=set)
+    """Those that exist. What the sandbox overwrites of the shared blocks needs room of its own."""
 
     def free_bytes(self) -> int:
         """What the sandbox has not used, whether or not it may use it. Raises OSError."""
@@ -76,8 +80,9 @@ class Disk:
         if self.reserved:
             return 0
         status = os.fstatvfs(self.root)
-        held = os.fstat(self.backing).st_blocks * 512
-        return max(0, (status.f_blocks - status.f_bfree) * status.f_frsize - held)
+        used, held = (status.f_blocks - status.f_bfree) * status.f_frsize, os.fstat(self.backing).st_blocks * 512
+        shared = max((clone.held_bytes for clone in self.clones), default=0)
+        return max(0, used - held) + min(shared, held)
 
     def allow(self, more_bytes: int) -> None:
         """Let the sandbox use at most so much more; then the kernel answers ENOSPC to new writes. Raises OSError."""
@@ -92,6 +97,46 @@ class Disk:
             self.kept_blocks = kept
 
 
+class Clone:
+    """The files of a disk as they were at one instant, read-only, in an unnamed file that shares its blocks with the disk's."""
+
+    def __init__(self, disk: Disk, backing: int) -> None:
+        """Owns *backing* from then on. Raises OSError."""
+        self.held_bytes = os.fstat(backing).st_blocks * 512
+        self._disk = disk
+        self._backing = backing
+        try:
+            self._device, _ = _loop(backing)
+        except BaseException:
+            os.close(backing)
+            raise
+        disk.clones.add(self)
+
+    def mount(self) -> int:
+        """A new detached mount; each may map owners in its own way. Raises OSError."""
+        attributes = sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV | sys_.MOUNT_ATTR_RDONLY
+        return sys_.new_mount("ext4", f"/proc/self/fd/{self._device}", (*_OPTIONS, "ro"), attributes)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor of the directory with what the sandbox had written; owners are ids inside. Raises OSError."""
+        tree = self.mount()
+        try:
+            upper = os.open("upper", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=tree)
+        finally:
+            os.close(tree)
+        try:
+            yield upper
+        finally:
+            os.close(upper)
+
+    def close(self) -> None:
+        """Give it up; sandboxes that use it keep its files until they end."""
+        self._disk.clones.discard(self)
+        os.close(self._device)
+        os.close(self._backing)
+
+
 class Disks:
     """Disks below *directory*, with a sandbox's folders on each. A template is created once per size; at most _TEMPLATES are kept."""
 
@@ -99,6 +144,8 @@ class Disks:
         self._directory = directory
         self._templates: dict[int, list[tuple[int, bytes]]] = {}
         self._making = threading.Lock()
+        self.cloning = not why_not_cloned(directory)
+        """Whether `clone` works. Then the owners of the files are ids inside, so that any sandbox can use a clone."""
 
     def create(self, size_bytes: int, owner: int, *, reserved: bool = False) -> Disk:
         """Create a disk for the sandbox whose root has the id *owner*. *reserved*: nothing else can take its room on the machine.
@@ -123,6 +170,17 @@ class Disks:
         except BaseException:
             os.close(made)
             raise
+
+    def clone(self, disk: Disk) -> Clone:
+        """What *disk*, whose sandbox is frozen, contains now. Raises OSError."""
+        sys_.syncfs(disk.root)
+        made = self._unnamed(0)
+        try:
+            fcntl.ioctl(made, _FICLONE, disk.backing)
+        except BaseException:
+            os.close(made)
+            raise
+        return Clone(disk, made)
 
     def _format(self, size_bytes: int) -> list[tuple[int, bytes]]:
         """Format a disk; returns the non-empty ranges and their content."""
@@ -165,6 +223,23 @@ def missing_requirement(directory: str) -> str:
         return ""
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
+
+
+def why_not_cloned(directory: str) -> str:
+    """Why files in *directory* cannot share blocks; empty if they can."""
+    try:
+        files = [os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600) for _ in range(2)]
+    except OSError as error:
+        return str(error)
+    try:
+        os.pwrite(files[0], bytes(BLOCK_BYTES), 0)
+        fcntl.ioctl(files[1], _FICLONE, files[0])
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        for file in files:
+            os.close(file)
 
 
 def _reserve(file: int, size_bytes: int) -> None:

@@ -55,7 +55,8 @@ _TERMINALS = 256
 class Root(NamedTuple):
     """The parts of a sandbox's file tree: layers (topmost first), read-only trees, and a writable part.
 
-    A tree is a directory of the machine and its path relative to the root. Files are written to a tmpfs of *tmpfs_bytes*, to *folder*,
+    A tree is a directory of the machine and its path relative to the root. An empty layer stands for the next mount that is passed, of
+    which the directory `upper` is the layer. Files are written to a tmpfs of *tmpfs_bytes*, to *folder*,
     whose size is not limited, or, without either, to the sandbox's own disk.
     """
 
@@ -149,14 +150,15 @@ def make_devices(owner: int) -> int:
     return made
 
 
-def open_layers(root: Root, disk: int | None, devices_of: int | None = None) -> DetachedMounts:
+def open_layers(root: Root, disk: int | None, devices_of: int | None = None, passed: Sequence[int] = ()) -> DetachedMounts:
     """Parent, outside: detached copies of all parts of *root*, *disk*, a detached mount, and with *devices_of* device nodes of that owner.
 
-    Close them when the child has its copies.
+    *passed*: the detached mounts of empty layers. Close them when the child has its copies.
     """
     opened: list[int] = []
     try:
-        layers = [_keep(opened, _detach(path)) for path in root.layers]
+        mounts = iter(passed)
+        layers = [_keep(opened, _detach(path) if path else os.dup(next(mounts))) for path in root.layers]
         trees = [_keep(opened, _detach(source)) for source, _ in root.trees]
         for fd in trees:
             sys_.mount_setattr(fd, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV, recursive=True)
@@ -169,11 +171,11 @@ def open_layers(root: Root, disk: int | None, devices_of: int | None = None) -> 
     return DetachedMounts(tuple(layers), tuple(trees), tuple(folder), tuple(devices))
 
 
-def map_owners(opened: DetachedMounts, pid: int) -> None:
-    """Parent: map the owners of the layers' files to the ids of the sandbox of *pid* (id-mapped mounts)."""
+def map_owners(opened: DetachedMounts, pid: int, *, disk: bool = False) -> None:
+    """Parent: map the owners of the layers' files, with *disk* also of those on the disk, to the ids of the sandbox of *pid*."""
     userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for fd in opened.layers:
+        for fd in (*opened.layers, *(opened.folder if disk else ())):
             sys_.mount_setattr(fd, sys_.MOUNT_ATTR_IDMAP, userns_fd=userns)
     finally:
         os.close(userns)
@@ -225,7 +227,7 @@ def build(root: Root, opened: DetachedMounts, zygote_mounts: ZygoteMounts, ids: 
     if root.tmpfs_bytes is not None:
         sys_.mount("tmpfs", "folder", "tmpfs", _GUARD, f"size={root.tmpfs_bytes},mode=755")
         prepare_folder("folder")
-    lower = ":".join(str(index) for index in range(len(opened.layers)))
+    lower = ":".join(str(index) if path else f"{index}/upper" for index, path in enumerate(root.layers))
     # volatile: a sandbox does not outlive its node, so its fsync calls need not reach the disk
     options = f"lowerdir={lower},upperdir=folder/upper,workdir=folder/work,userxattr,volatile"
     sys_.mount("overlay", "root", "overlay", sys_.MS_NODEV, options)  # programs with the set-user-ID bit work, as in docker

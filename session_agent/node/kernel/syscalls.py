@@ -2,8 +2,8 @@
 
 Owns the syscall numbers, flags and struct layouts of x86_64 and aarch64; every wrapper raises OSError with the
 name of the call. Does not own any policy: namespaces.py, rootfs.py and seccomp.py decide what is called when.
-The GIL is kept during calls (PyDLL): callers are single threaded and the calls are short. Only `new_mount`, which
-waits for a device, releases it.
+The GIL is kept during calls (PyDLL): callers are single threaded and the calls are short. Only the calls that
+wait for a device release it.
 """
 
 from __future__ import annotations
@@ -146,6 +146,12 @@ def allocate(fd: int, size_bytes: int) -> None:
     """Give a file all its blocks. Unlike posix_fallocate(3) this does not write them where the file system cannot do it."""
     if _waiting.fallocate(fd, 0, ctypes.c_int64(0), ctypes.c_int64(size_bytes)) < 0:
         raise _fail("fallocate")
+
+
+def syncfs(fd: int) -> None:
+    """Write out the file system of *fd*, which takes as long as there is something to write."""
+    if _waiting.syncfs(fd) < 0:
+        raise _fail("syncfs")
 
 
 def close_range(first: int, last: int = 0xFFFFFFFF) -> None:

@@ -35,6 +35,7 @@ PREPARED = b"1"
 _WARM_UPS = 16
 """After this many rounds CPython has specialized the code of these steps (measured: nine in 3.11, two in 3.12, sixteen in 3.13)."""
 _FDS = ("control", "ready", "stderr", "disk")
+"""The descriptors of a request; those of layers follow."""
 _CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _WHOLE = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
 _CODECS = ("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "stringprep")
@@ -84,12 +85,12 @@ class Zygote:
     def serve(self) -> None:
         """Serve requests until the node closes its end of the socket."""
         while True:
-            raw, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, len(_FDS), _CLOSED_ON_EXEC)
+            raw, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, len(_FDS) + rootfs.MAX_LAYERS, _CLOSED_ON_EXEC)
             if not raw:
                 return
             received = dict(zip(_FDS, fds, strict=False))
             try:
-                pid, pidfd = self._spawn(marshal.loads(raw), received)  # noqa: S302  the node wrote it
+                pid, pidfd = self._spawn(marshal.loads(raw), received, fds[len(_FDS) :])  # noqa: S302  the node wrote it
             except OSError as error:
                 self._control.sendmsg([json.dumps({"error": str(error), "errno": error.errno}).encode()])
             else:
@@ -99,8 +100,8 @@ class Zygote:
                 for fd in fds:
                     os.close(fd)
 
-    def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, int]:
-        """Fork a child; returns its pid and pidfd."""
+    def _spawn(self, request: dict[str, Any], fds: dict[str, int], layers: list[int]) -> tuple[int, int]:
+        """Fork a child; returns its pid and pidfd. *layers*: those that are mounts."""
         ids = IdMap(*request["ids"])
         root = Root(*request["root"])
         workload.program(request["groups"])
@@ -108,7 +109,7 @@ class Zygote:
         opened = DetachedMounts((), ())
         try:
             with self.mounts.outside():
-                opened = rootfs.open_layers(root, fds.get("disk"), ids.base if self._makes_devices else None)
+                opened = rootfs.open_layers(root, fds.get("disk"), ids.base if self._makes_devices else None, layers)
             with namespaces.owned_by(ids):
                 pid, pidfd = syscalls.fork_into(namespaces.ISOLATION | syscalls.CLONE_PARENT, self._tid_address)
                 if pid == 0:
@@ -117,7 +118,7 @@ class Zygote:
             try:
                 namespaces.write_id_maps(pid, ids.extents)
                 if request["idmap"]:
-                    rootfs.map_owners(opened, pid)
+                    rootfs.map_owners(opened, pid, disk=request["idmap_disk"])
                 os.write(mapped_w, b"1")
             except OSError as error:
                 # It is the node's child, so the node notices its end as for any other child, and reaps it.
