@@ -103,7 +103,8 @@ async def _start(context: AgentContext, launch: Launch, saved: dict[str, Any], s
         if name in context.shells or len(context.shells) >= context.limits.shells:
             raise HoldfastError("session_limit", f"the shell {name!r:.140} exists already, or too many shells are open")
         kind, path = find_shell(context, str(saved["kind"]))
-        shell = context.shells[name] = Shell(context, name, kind, path, launch, size and (int(size[0]), int(size[1])))
+        terminal = size and (int(size[0]), int(size[1]))
+        shell = context.shells[name] = Shell(context, name, kind, path, launch, terminal, loads=state is not None)
         lost = await shell.load(state, int(saved["status"]))
     except HoldfastError as error:
         return StartedShell(name, error=error)

@@ -62,9 +62,18 @@ class ShellProcess:
     """A running bash or sh."""
 
     def __init__(
-        self, context: AgentContext, events: ShellEvents, kind: str, path: str, tag: int, launch: Launch, size: tuple[int, int] | None
+        self,
+        context: AgentContext,
+        events: ShellEvents,
+        kind: str,
+        path: str,
+        tag: int,
+        launch: Launch,
+        size: tuple[int, int] | None,
+        *,
+        loads: bool = False,
     ) -> None:
-        """``size``: rows and columns of the terminal of its runs, None for pipes."""
+        """``size``: rows and columns of the terminal of its runs, None for pipes. ``loads``: the first state is written by ``load``."""
         self._loop = context.loop
         self._events = events
         self._launch = launch
@@ -112,10 +121,14 @@ class ShellProcess:
         self._loop.add_reader(own.status, self.read_reports)
         if isinstance(self.dialect, BashDialect):
             self._write_feed(self.dialect.prepare())
-            self._write_control(self._snapshot(0))
+            first = b""
         else:
             self._write_feed(self.dialect.feed_line())
-            self._write_control(self.dialect.prepare() + self._snapshot(0))
+            first = self.dialect.prepare()
+        if not loads:
+            first += self._snapshot(0)
+        if first:
+            self._write_control(first)
 
     # control lines ---------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class Rebuilding:
     __slots__ = ("_launch", "_start", "attempts", "cwd", "drops", "loading", "lost", "restarted", "restored", "size")
 
     def __init__(
-        self, start: Callable[[Launch, tuple[int, int] | None], ShellProcess], launch: Launch, size: tuple[int, int] | None
+        self, start: Callable[[Launch, tuple[int, int] | None, bool], ShellProcess], launch: Launch, size: tuple[int, int] | None
     ) -> None:
         self._start = start
         self._launch = launch
@@ -51,10 +51,10 @@ class Rebuilding:
         self.attempts = 0
         """How many processes were started since the last one that completed a run or loaded a state."""
 
-    def spawn(self, launch: Launch) -> ShellProcess:
-        """Start a process. Raises ``CannotExecuteError`` or ``HoldfastError``."""
+    def spawn(self, launch: Launch, *, loads: bool = False) -> ShellProcess:
+        """Start a process; ``loads``: ``load`` follows. Raises ``CannotExecuteError`` or ``HoldfastError``."""
         try:
-            return self._start(launch, self.size)
+            return self._start(launch, self.size, loads)
         except OSError as error:
             raise HoldfastError("spawn_failed", f"cannot create the pipes of the shell: {error.strerror}") from None
 
@@ -68,7 +68,7 @@ class Rebuilding:
         if not os.path.isdir(launch.cwd):
             launch = Launch("/", {**launch.env, "PWD": "/"}, launch.uid, launch.gid, launch.groups)
         try:
-            process = self.spawn(launch)
+            process = self.spawn(launch, loads=state is not None)
         except Exception as error:  # every kind of failure must reach the clients of this shell
             log.warning("a shell cannot be rebuilt: %s", error)
             raise HoldfastError("shell_lost", f"the shell ended and could not be started again: {error}") from error

@@ -47,8 +47,21 @@ _MOST_BEGINS = 4
 class Shell:
     """A shell with a name. Its process may be replaced by another."""
 
-    def __init__(self, context: AgentContext, name: str, kind: str, path: str, launch: Launch, size: tuple[int, int] | None = None) -> None:
-        """``size``: rows and columns of the terminal of its commands, None for a shell without one."""
+    def __init__(
+        self,
+        context: AgentContext,
+        name: str,
+        kind: str,
+        path: str,
+        launch: Launch,
+        size: tuple[int, int] | None = None,
+        *,
+        loads: bool = False,
+    ) -> None:
+        """``size``: rows and columns of the terminal of its commands, None for a shell without one.
+
+        ``loads``: ``load`` follows, with a state.
+        """
         self._context = context
         self.name = name
         self.launch = launch
@@ -72,11 +85,15 @@ class Shell:
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
         self._monitor = Monitor(context.loop, self)
         self._processes = RunProcesses(context.tags.owner(), is_bash=kind == "bash")
-        start = functools.partial(ShellProcess, context, self, kind, path, self._processes.tag)
+        tag = self._processes.tag
+
+        def start(launch: Launch, size: tuple[int, int] | None, loads: bool) -> ShellProcess:
+            return ShellProcess(context, self, kind, path, tag, launch, size, loads=loads)
+
         self._rebuilding = Rebuilding(start, launch, size)
         self.keys = Keyboard() if size is not None else None
         """Writes to the terminal of its current process. While there is none the keys wait; they are bounded by the channel's credit."""
-        self.process = self._rebuilding.spawn(launch)
+        self.process = self._rebuilding.spawn(launch, loads=loads)
         self._connect_keys()
 
     @property
