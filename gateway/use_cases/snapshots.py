@@ -63,7 +63,7 @@ async def resume(gateway: Gateway, principal: Principal, sandbox: str) -> tuple[
     shells = await runtime.resume(record.sandbox_id, record.incarnation)
     if shells:
         lost = await shell_states.restore(gateway, record, shells)
-        await runtime.resumed(sandbox_id, record.incarnation)
+        await runtime.resumed(record.sandbox_id, record.incarnation)
     if not record.paused:
         return record, lost
     record = await _paused(gateway, record, "")

@@ -22,6 +22,7 @@ from holdfast import (
     WaitTimeoutError,
 )
 
+from tests.node.harness import NodeClient
 from tests.support.requires import requires
 from tests.support.stack import Stack
 from tests.support.until import until_async
@@ -264,3 +265,18 @@ async def test_an_image_above_the_machine_is_not_saved(client: AsyncSandboxClien
     assert not (tmp_path / "host.tar").exists()
     for name in ("e2e/plain", "e2e/back", "e2e/host"):
         await client.images.remove(name)
+
+
+async def test_a_gateway_that_ends_within_a_resume_loses_no_shell(stack: Stack, client: AsyncSandboxClient, sandbox: AsyncSandbox) -> None:
+    """It has continued the sandbox, and ends before it has restored the shells."""
+    shell = await sandbox.shell("agent")
+    assert (await shell.run("cd /tmp; V=1")).exit_code == 0
+    await sandbox.pause(to_disk=True)
+    node = await NodeClient.connect(str(stack.data / "node.sock"))
+    (row,) = [one for one in (await node.call("list"))["sandboxes"] if one["paused"]]
+    assert (await node.call("resume", sandbox_id=row["sandbox_id"], incarnation=row["incarnation"]))["shells"]
+    (row,) = [one for one in (await node.call("list"))["sandboxes"] if one["sandbox_id"] == row["sandbox_id"]]
+    assert row["paused"] == "disk", "so the record stays paused, and no call finds a sandbox without its shells"
+    node.close()
+    assert (await sandbox.resume()).info.paused is None
+    assert (await (await sandbox.shell("agent")).run("pwd; echo $V")).stdout == "/tmp\n1\n"
