@@ -17,10 +17,12 @@ from holdfast import (
     ImageNotFoundError,
     InvalidArgumentError,
     SandboxNotFoundError,
+    ServiceUnavailableError,
     SessionLostError,
     UnsupportedError,
     WaitTimeoutError,
 )
+from holdfast_server.embed import running_stack
 
 from tests.node.harness import NodeClient
 from tests.support.requires import requires
@@ -280,3 +282,26 @@ async def test_a_gateway_that_ends_within_a_resume_loses_no_shell(stack: Stack, 
     node.close()
     assert (await sandbox.resume()).info.paused is None
     assert (await (await sandbox.shell("agent")).run("pwd; echo $V")).stdout == "/tmp\n1\n"
+
+
+async def test_a_sandbox_on_disk_survives_a_stop_of_the_whole_service(tmp_path: Path) -> None:
+    """As `holdfast up`, stopped and started again in the same folder; a reboot in between has nothing else to lose."""
+    with running_stack(tmp_path / "data", {}) as stack:
+        async with AsyncSandboxClient(stack.url, stack.key) as client:
+            sandbox = await client.create_sandbox("host", memory="256m", labels={"kept": "yes"})
+            assert (await (await sandbox.shell("agent")).run("cd /tmp; V=1; echo kept > f")).exit_code == 0
+            await sandbox.pause(to_disk=True)
+    with running_stack(tmp_path / "data", {}) as stack:
+        async with AsyncSandboxClient(stack.url, stack.key) as client:
+
+            async def is_known() -> bool:
+                try:
+                    return [one.paused for one in await client.list_sandboxes()] == ["disk"]
+                except ServiceUnavailableError:  # the record is being rebuilt
+                    return False
+
+            await until_async(is_known, deadline_s=90, what="its record to be rebuilt")
+            again = client.get_sandbox(sandbox.id)
+            assert (await again.resume()).info.labels == {"kept": "yes"}
+            assert (await (await again.shell("agent")).run("pwd; echo $V; cat f")).stdout == "/tmp\n1\nkept\n"
+            await again.delete()
