@@ -11,7 +11,9 @@ from tests.docker.cases import load_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("gateway", "infra", "loadtest", "schemas", "sdk_py", "session_agent", "tests")
-PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md") if "node_modules" not in page.parts)])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md") if "node_modules" not in page.parts)]
+)
 
 
 def headings(page: Path) -> set[str]:
