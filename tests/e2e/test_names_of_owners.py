@@ -86,6 +86,7 @@ def test_previews_of_one_name_are_two_hosts(twins: dict[str, Sandbox], stack: St
             assert browser.get(f"/sandboxes/{NAME}/ports/{PORT}/x", headers=link.headers).status_code == 200
 
 
+@requires("root")
 def test_snapshots_branches_groups_and_resets_of_one_name(
     twins: dict[str, Sandbox], clients: dict[str, SandboxClient], stack: Stack, stranger_key: str
 ) -> None:

@@ -39,6 +39,9 @@ async def test_everything_that_clients_do_is_recorded(client: Any) -> None:
     await shell.run("printf 'a\\377b'")
     async with await sandbox.terminal(["cat"], name="t1", rows=10, cols=20) as terminal:
         await terminal.write(b"typed\r")
+        echoed = b""
+        while b"typed" not in echoed:
+            echoed += (await terminal.read()).data
         await terminal.resize(30, 40)
         await terminal.kill()
     await sandbox.files.write("/tmp/recorded", b"12345")
