@@ -67,7 +67,7 @@ class StateFiles:
         at = 0
         while at < len(text):
             at += os.pwrite(file, text[at:] if at else text, at)
-        os.utime(file, ns=(0, 0))  # for ``is_read``
+        os.utime(file, (0, 0))  # for ``is_read``
         return slot
 
     @property
