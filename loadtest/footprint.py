@@ -21,6 +21,8 @@ AGENT = "agent"
 _METRIC = re.compile(r'^holdfast_(tasks|creates_total|node_spares)(?:\{state="ready"\})? ([0-9.e+]+)$', re.MULTILINE)
 _METRICS_S = 5.0
 _KIB = 1024
+_AGENT_SOCKET = ".s"
+"""How the path of an agent's socket ends (``agent_socket`` in session_agent/node/settings.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Footprint:
     def unclaimed(self) -> dict[str, int]:
         """The counts that do not belong to spares. All are 0 when no sandbox is left."""
         files = self._files()
-        sockets = [path for path in files if path.suffix == ".sock"]
+        sockets = [path for path in files if path.suffix == _AGENT_SOCKET]
         spares = int(sum(_of_metrics(address).get("node_spares", 0.0) for address in self._metrics.values()))
         firsts = [pid for pid in _below([pid for _, pid in self._named()]) if _is_first(pid)]
         return {
@@ -106,7 +108,7 @@ class Footprint:
                 namespaces |= {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")}
         files = self._files()
         counts = {
-            "sandboxes": sum(path.suffix == ".sock" for path in files),
+            "sandboxes": sum(path.suffix == _AGENT_SOCKET for path in files),
             "spares": spares,
             "files": len(files),
             "namespaces": len(namespaces),

@@ -160,7 +160,7 @@ async def test_a_node_that_is_killed_leaves_nothing(tmp_path: Path, when: str) -
     async with running_node(tmp_path / "data") as node:
         client, empty = await node.client(), _stored(tmp_path / "data")
         parent = await client.create("parent")
-        await _sh(parent, "mkdir /data && head -c 64M /dev/urandom > /data/f")
+        await _sh(parent, "mkdir /data && head -c 256M /dev/urandom > /data/f")  # so much that the copy is not over at once
         if when == "during the copy":
             await client.send("hold", sandbox_id="parent")
             await until_async(lambda: _stored(tmp_path / "data")["tmp"], deadline_s=60.0, what="the copy to begin")
