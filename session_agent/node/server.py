@@ -150,7 +150,7 @@ class NodeServer:
         return task
 
     async def _bind(self, point: str, writer: asyncio.StreamWriter) -> None:
-        """A branch point ends with the connection of the gateway that asked for it: nobody else knows it."""
+        """A branch point ends with the connection of the gateway that asked for it, since no other process knows its name."""
         if writer in self._writers:
             self._held.setdefault(writer, set()).add(point)
         else:

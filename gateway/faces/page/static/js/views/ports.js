@@ -34,7 +34,7 @@ export function ports({ id, signal, who }) {
     try {
       await link(port);
       const made = links.get(port);
-      dialog(`A link to port ${port}`, [h("p", `Whoever has this link can open the port until it expires, in ${span(made.expires_at - Date.now() / 1000)}.`), h("div.cmd", h("code", made.url), copyable(made.url)), made.form === "path" ? h("p.note", "This service has no preview domain, so the link has the form with a path: it is for programs. Browsers show it without cookies and scripts of their own.") : null]);
+      dialog(`A link to port ${port}`, [h("p", `Anyone with this link can open the port until it expires, in ${span(made.expires_at - Date.now() / 1000)}.`), h("div.cmd", h("code", made.url), copyable(made.url)), made.form === "path" ? h("p.note", "This service has no preview domain, so the link has the form with a path: it is for programs. Browsers show it without cookies and scripts of their own.") : null]);
     } catch (error) { if (error instanceof Problem) dialog("There is no link to this port", problem(error)); }
   }
   /** @param {{port: number, address: string, uid: number}[]} found */
