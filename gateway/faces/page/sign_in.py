@@ -47,7 +47,9 @@ async def read(request: Request) -> Response:
     _check_page(request, acts=False)
     session = await _session(request)
     if session is None:
-        raise HoldfastError("key_missing", "this browser is not signed in", hint="paste an API key, or open the link that `holdfast up` prints")
+        raise HoldfastError(
+            "key_missing", "this browser is not signed in", hint="paste an API key, or open the link that `holdfast up` prints"
+        )
     is_new = session.expires_at - time.time() < SESSION_S / 2
     return _answer(request, page_sessions.renewed(gateway_of(request), session, _host(request)) if is_new else session, 200, is_new=is_new)
 
