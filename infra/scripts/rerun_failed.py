@@ -16,6 +16,8 @@ from typing import Any
 _TOP = Path(__file__).resolve().parents[2]
 _MOST = 5
 """With more failures than this the change is at fault, or the machine."""
+_LONGEST_S = 900
+"""A test that left a thread behind which waits for ever would keep pytest from ending."""
 _SOME_FAILED = 1
 """Exit status of pytest. ``tests/conftest.py`` records it, because ``make`` gives a failed test and an aborted run the same one."""
 
@@ -31,7 +33,11 @@ def main(top: Path = _TOP, python: str = sys.executable) -> int:
         return 1
     print(f"\n== {len(failed)} tests failed beside others and run again alone", *failed, sep="\n   ", flush=True)
     options = ["-q", "-p", "no:xdist", "--last-failed", "--last-failed-no-failures", "none"]
-    code = subprocess.run([python, "-m", "pytest", *options], cwd=top, check=False).returncode
+    try:
+        code = subprocess.run([python, "-m", "pytest", *options], cwd=top, check=False, timeout=_LONGEST_S).returncode
+    except subprocess.TimeoutExpired:
+        print(f"\n== not finished after {_LONGEST_S} s", file=sys.stderr)
+        return 1
     if code == 0:
         print("\n== unstable: failed beside others, passed alone; find out why", *failed, sep="\n   ", flush=True)
     return code

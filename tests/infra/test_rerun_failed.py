@@ -76,3 +76,10 @@ def test_an_aborted_run_is_not_repeated(tmp_path: Path, capfd: pytest.CaptureFix
 def test_without_a_run_nothing_is_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert rerun_failed.main(tmp_path) == 1
     assert "the run was aborted, or there was none" in capfd.readouterr().err
+
+
+def test_a_thread_that_never_ends_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rerun_failed, "_LONGEST_S", 3)
+    waits = "    threading.Thread(target=threading.Event().wait, daemon=first).start()\n"
+    source = UNSTABLE.replace("    assert", waits + "    assert").replace("from pathlib", "import threading\nfrom pathlib")
+    assert run(tmp_path, source) == (1, 1)

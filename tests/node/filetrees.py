@@ -10,7 +10,7 @@ import random
 NAMES = ("a", "b", "c", "d")
 
 CHANGE = '''
-import os, shutil, stat
+import errno, os, shutil, stat
 
 def change(root, kind, path, other, text):
     """One operation below root; what is not possible in this tree does nothing."""
@@ -47,8 +47,9 @@ def change(root, kind, path, other, text):
                 file.truncate(file.tell() + 1000000)
         elif kind == "note":
             os.setxattr(here, "user.note", text.encode(), follow_symlinks=False)
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EIO, errno.EROFS):
+            raise
 
 def describe(root):
     rows = []

@@ -20,7 +20,7 @@ from tests.node.harness import NodeClient, RefusedError, ask
 from tests.node.harness import node as running_node
 from tests.node.leftovers import census
 from tests.support.requires import requires
-from tests.support.until import until
+from tests.support.until import until, until_async
 
 pytestmark = requires("namespaces", "root", "reflink file systems")
 
@@ -67,7 +67,9 @@ class Tree:
     async def change(self, name: str) -> None:
         endpoint, model = self.boxes[name]
         changes = [some_change(self.chance) for _ in range(self.chance.randint(1, 12))]
-        await self._python(endpoint, f"for one in {changes!r}: change('/tree', *one)")
+        assert await self._python(endpoint, f"for one in {changes!r}: change('/tree', *one)\nresult = 'done'") == "done", (
+            "no room for it, perhaps"
+        )
         for one in changes:
             _MODEL["change"](str(model), *one)
 
@@ -122,7 +124,12 @@ class Tree:
             os.truncate(filler, 0)
             filler.unlink()
         await self._python(endpoint, "import os; os.unlink('/big'); os.sync()")
+        for each, _ in self.boxes.values():  # no disk may be written to until the node has measured the free room again
+            await until_async(lambda: self._has_room(each), deadline_s=30, what="room in the sandboxes")  # noqa: B023
         await self.check(name)
+
+    async def _has_room(self, endpoint: str) -> bool:
+        return bool(await self._python(endpoint, "s = os.statvfs('/'); result = s.f_bavail > s.f_blocks // 4"))
 
     async def begin(self) -> None:
         """Begin something that the node's end interrupts."""

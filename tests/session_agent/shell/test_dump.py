@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import os
 from typing import Any
 
 import msgpack
@@ -121,10 +121,14 @@ async def test_idle_waits_for_the_command_and_no_other_begins_until_the_end() ->
         shell = parent.shell(name="main")
         await shell.run("mkfifo /tmp/holdfast-dump-$$ && p=/tmp/holdfast-dump-$$; echo $p")
         path = (await _out(shell, "echo $p")).strip()
+        line = os.open(path, os.O_RDWR)  # with both ends open, neither side waits for the other to open it
         try:
             running = shell.begin("read line <$p; got=$line")
+            await until_async(lambda: any(one.started for one in parent.context.records.running()), deadline_s=60.0, what="the command")
             channel = parent.open("dump", {"wait": True})
-            await asyncio.to_thread(Path(path).write_text, "hello\n")
+            await asyncio.sleep(0.05)
+            assert not channel.facts, "it waits for the command"
+            os.write(line, b"hello\n")
             await shell.wait(running)
             await channel.until(lambda: channel.facts)
             assert isinstance(channel.facts[0], Opened)
@@ -137,7 +141,8 @@ async def test_idle_waits_for_the_command_and_no_other_begins_until_the_end() ->
             channel.handler.close(False)
             assert (await shell.wait(waiting)).stdout == b"later\n"
         finally:
-            await shell.run("rm -f $p")
+            os.close(line)
+            os.unlink(path)
 
 
 async def test_a_client_that_waits_no_longer_leaves_nothing_held() -> None:
