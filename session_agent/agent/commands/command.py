@@ -48,8 +48,9 @@ def begin(context: AgentContext, params: dict[str, Any]) -> Record:
     record = context.records.find(command_id, digest)
     if record is None:
         request = _Request(context, params)
-        record = context.records.create(command_id, digest, request.spool)
-        context.records.began(record, "command", request.text)
+        record = context.records.create(command_id, digest, request.spool, "command", request.text)
+        if context.records.journal is not None:
+            context.records.journal.began(record, request.text)
         try:
             Command(context, record, request)
         except HoldfastError:

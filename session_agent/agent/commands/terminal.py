@@ -73,8 +73,10 @@ class Terminal(Process):
         argv = read.texts(params, "argv") or _shell(context, login=read.boolean(params, "login", False))
         timeout_s = read.number(params, "timeout_s", None)
         self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
-        super().__init__(context, Record(name, b"", self.spool))
-        context.records.began(self.record, "terminal", " ".join(argv), size=size)
+        text = " ".join(argv)
+        super().__init__(context, Record(name, b"", self.spool, "terminal", text))
+        if context.records.journal is not None:
+            context.records.journal.began(self.record, text, size)
         self.name = name
         self._wiggle: asyncio.TimerHandle | None = None
         self._size = size

@@ -6,8 +6,8 @@ them. Times are of the wall clock, because people read them.
 
 from __future__ import annotations
 
-import time
 from collections import deque
+from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from holdfast_wire.limits import HISTORY_BYTES, HISTORY_COMMANDS, HISTORY_LINE_CHARACTERS
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from .exit_status import ExitStatus
     from .spool import Spool
 
-_ENTRY_BYTES = 600
-"""Memory of an entry besides its texts."""
+_ENTRY_BYTES = 650
+"""Memory of an entry besides the text of its command."""
+HEAD = 4 * HISTORY_LINE_CHARACTERS
+"""How much of a command's text is kept until its first line is wanted."""
 
 
 class Described(Protocol):
@@ -28,7 +30,7 @@ class Described(Protocol):
     command_id: str
     kind: str
     shell: str
-    line: str
+    head: str | bytes
     began_at: float
     cpu_s: float | None
     spool: Spool
@@ -36,20 +38,20 @@ class Described(Protocol):
 
 def first_line(text: str | bytes) -> str:
     """The first line of a command that is not empty, cut to what an entry keeps."""
-    head = text[: 4 * HISTORY_LINE_CHARACTERS]
+    head = text[:HEAD]
     if isinstance(head, bytes):
         head = head.decode("utf-8", "replace")
     return head.lstrip().partition("\n")[0][:HISTORY_LINE_CHARACTERS]
 
 
 class _Entry(NamedTuple):
-    """What is kept of a command. Few of them are ever read, so ``described`` makes a map only then."""
+    """What is kept of a command. Few of them are ever read, so its line is cut and a map is made only then."""
 
     ended_at: float
     command_id: str
     kind: str
     shell: str
-    line: str
+    head: str | bytes
     cpu_s: float | None
     sizes: tuple[int, int]
     exit_status: ExitStatus
@@ -86,14 +88,15 @@ class History:
 
     def add(self, record: Described, exit_status: ExitStatus) -> None:
         """A command has ended."""
-        command_id, line, shell = record.command_id, record.line, record.shell
-        size = _ENTRY_BYTES + len(command_id) + 4 * len(line) + len(shell)
-        self._entries.append(
-            _new_entry((time.time(), command_id, record.kind, shell, line, record.cpu_s, record.spool.sizes(), exit_status, size))
+        head = record.head
+        size = _ENTRY_BYTES + head.__sizeof__()
+        entries = self._entries
+        entries.append(
+            _new_entry((time(), record.command_id, record.kind, record.shell, head, record.cpu_s, record.spool.sizes(), exit_status, size))
         )
         self.held_bytes += size
-        while self.held_bytes > self._most_bytes or len(self._entries) > self._most:
-            self.held_bytes -= self._entries.popleft().size_bytes
+        while self.held_bytes > self._most_bytes or len(entries) > self._most:
+            self.held_bytes -= entries.popleft().size_bytes
 
 
 _new_entry = _Entry._make
@@ -110,7 +113,7 @@ def _described(command: Described | _Entry, sizes: tuple[int, int]) -> dict[str,
         "id": command.command_id,
         "kind": command.kind,
         "shell": command.shell,
-        "line": command.line,
+        "line": first_line(command.head),
         "stdout_bytes": sizes[0],
         "stderr_bytes": sizes[1],
     }

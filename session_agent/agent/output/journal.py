@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast_wire.limits import JOURNAL_BYTES, JOURNAL_COMMAND_BYTES, JOURNAL_TEXT_BYTES
 
+from .history import first_line
+
 if TYPE_CHECKING:
     from .exit_status import ExitStatus
     from .history import Described
@@ -70,10 +72,11 @@ class Journal:
 
     def began(self, record: Described, text: str | bytes = "", size: tuple[int, int] | None = None) -> None:
         """A command was accepted. ``text``: all of it; ``size``: rows and columns of its terminal."""
-        facts: Entry = {"id": record.command_id, "kind": record.kind, "shell": record.shell, "line": record.line}
+        line = first_line(record.head)
+        facts: Entry = {"id": record.command_id, "kind": record.kind, "shell": record.shell, "line": line}
         if size is not None:
             facts |= {"rows": size[0], "cols": size[1]}
-        cost = len(record.line)
+        cost = len(line)
         if self.content:
             data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
             facts["command"] = data[:JOURNAL_TEXT_BYTES]
@@ -84,7 +87,7 @@ class Journal:
 
     def found(self, record: Described) -> None:
         """A command that runs already when the journal begins, or when content is wanted for the first time."""
-        self.began(record, record.line)
+        self.began(record, first_line(record.head))
         entry = self._open[record.command_id][1]
         entry["late"] = True
         if self.content:

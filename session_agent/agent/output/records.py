@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections import deque
 from operator import itemgetter
+from time import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
@@ -19,7 +19,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ID_BYTES, KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES, KIB, RECORDS, Timing
 
 from .exit_status import ExitStatus
-from .history import History, first_line
+from .history import HEAD, History, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,17 +66,18 @@ class Record:
         "exit_status",
         "fingerprint",
         "followers",
+        "head",
         "info",
         "kind",
         "lasting",
-        "line",
         "owner",
         "shell",
         "spool",
         "started",
     )
 
-    def __init__(self, command_id: str, fingerprint: bytes, spool: Spool) -> None:
+    def __init__(self, command_id: str, fingerprint: bytes, spool: Spool, kind: str = "", text: str | bytes = "", shell: str = "") -> None:
+        """``kind``: ``command``, ``run`` of a shell or ``terminal``; empty for one that the history does not show."""
         self.command_id = command_id
         self.fingerprint = fingerprint
         self.spool = spool
@@ -89,14 +90,18 @@ class Record:
         self.error: HoldfastError | None = None
         self.ended_at = 0.0
         self.followers: list[Callable[[], None]] = []
-        self.kind = self.shell = self.line = ""
-        self.began_at = 0.0
+        self.kind = kind
+        self.shell = shell
+        self.head = text[:HEAD]
+        """The beginning of its text."""
+        self.began_at = time()
         self.cpu_s: float | None = None
         """Seconds of CPU time of its process and those that it has waited for; None if that is not known."""
 
-    def describe(self, kind: str, text: str | bytes, shell: str = "") -> None:
-        """Note what it is, for the history: ``command``, ``run`` of a shell or ``terminal``."""
-        self.kind, self.shell, self.line, self.began_at = kind, shell, first_line(text), time.time()
+    @property
+    def line(self) -> str:
+        """The first line of its text."""
+        return first_line(self.head)
 
     def notify(self) -> None:
         """Notify all followers: the record or its output has changed."""
@@ -172,25 +177,18 @@ class Records:
         """The sandbox is being stopped: the results of commands that run now are not sent, because the stop is what ends them."""
         self._interrupted = {command_id for command_id, record in self._records.items() if record.exit_status is None}
 
-    def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:
-        """A new entry, after ``find`` returned None. Raises what ``refuse`` was given."""
+    def create(self, command_id: str, fingerprint: bytes, spool: Spool, kind: str = "", text: str | bytes = "", shell: str = "") -> Record:
+        """A new entry, after ``find`` returned None; the other arguments as of ``Record``. Raises what ``refuse`` was given."""
         if self._refused is not None:
             raise self._refused
-        record = self._records[command_id] = Record(command_id, fingerprint, spool)
+        record = self._records[command_id] = Record(command_id, fingerprint, spool, kind, text, shell)
         return record
 
-    def began(self, record: Record, kind: str, text: str | bytes, shell: str = "", size: tuple[int, int] | None = None) -> None:
-        """Note what a new command is: ``Record.describe``. ``size``: rows and columns of its terminal."""
-        record.describe(kind, text, shell)
-        if self.journal is not None:
-            self.journal.began(record, text, size)
-
     def ended(self, record: Record, exit_status: ExitStatus) -> None:
-        """Note the end of a command."""
-        if record.kind:
-            self.history.add(record, exit_status)
-            if self.journal is not None:
-                self.journal.ended(record, exit_status)
+        """Note the end of a command that has a kind."""
+        self.history.add(record, exit_status)
+        if self.journal is not None:
+            self.journal.ended(record, exit_status)
 
     def keep(self, record: Record) -> None:
         """Never prune the record, even after its result was delivered."""
@@ -223,7 +221,8 @@ class Records:
         record.ended_at = now
         record.owner = None
         record.spool.end()
-        self.ended(record, exit_status)
+        if record.kind:
+            self.ended(record, exit_status)
         if not record.lasting:
             self._unacknowledged[record.command_id] = record
         record.notify()

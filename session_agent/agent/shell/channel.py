@@ -119,12 +119,14 @@ class ShellHandler(Handler):
                 hint = "write to the shell while the command runs"
                 raise HoldfastError("invalid_argument", "a command on a terminal reads typed keys and takes no other input", hint=hint)
             pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
-        record = self._context.records.create(command_id, digest, self._make_spool())
-        self._context.records.began(record, "run", script, self._shell.name, self._shell.size)
+        records, shell = self._context.records, self._shell
+        record = records.create(command_id, digest, self._make_spool(), "run", script, shell.name)
+        if records.journal is not None:
+            records.journal.began(record, script, shell.size)
         try:
-            self._shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin)
+            shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin)
         except HoldfastError:
-            self._context.records.forget(record)
+            records.forget(record)
             raise
         return record, True
 

@@ -11,6 +11,7 @@ import os
 
 from session_agent.agent.output.pipes import waiting_bytes
 
+_DIGITS = tuple(b"%d" % digit for digit in range(10))
 RING_FILES = 4
 """How many writes bash may leave unread, and one more that it may just read."""
 
@@ -54,10 +55,10 @@ class FileControl(LineControl):
         self._next = 0
         self._last = files[0]
 
-    def write_digit(self, digit: int, file: int) -> None:
-        """Let the loop source ``file``, one that is not among ``files`` and is not changed until that is over."""
+    def write_digit(self, number: int, file: int) -> None:
+        """Let the loop source ``file``, which has this ``number`` in the shell and is none of ``files``. It must not change meanwhile."""
         self._last = file
-        os.write(self.pipe, b"%d" % digit)
+        os.write(self.pipe, _DIGITS[number % 10])
 
     def write(self, lines: bytes) -> None:
         if waiting_bytes(self.pipe) > len(self.files) - 2:

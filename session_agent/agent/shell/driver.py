@@ -100,6 +100,9 @@ class ReportReader:
 
     def feed(self, data: bytes) -> list[Report]:
         """The reports that are complete with ``data``."""
+        if not self._buffer and data.startswith(self._token) and data.find(b"\0") == len(data) - 1:  # nothing else: the usual case
+            report = _parse(data[len(self._token) : -1])
+            return [] if report is None else [report]
         buffer = self._buffer + data
         reports: list[Report] = []
         while (end := buffer.find(b"\0")) >= 0:
@@ -159,6 +162,7 @@ class _Dialect(ABC):
         self.token = os.urandom(8).hex().encode()
         self._input = _NULL
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
+        self._usual_end = self._input + self._streams
         self._set_terminal = b""
         if tty:  # each run opens the terminal again, so a program that makes its descriptor non-blocking affects no other run
             self._input = b" <>/proc/self/fd/%d" % private.out
@@ -304,14 +308,10 @@ class BashDialect(_Dialect):
 
     def shortest(self, text: bytes, number: int) -> bytes:
         """``text`` of a run that cannot return from its file, with its report. The loop's standard input is ``/dev/null`` already."""
-        end = _NULL + self._streams
+        end = self._usual_end
         if text.endswith(end):
             text = text[: -len(end)] + self._streams
         return text + self._end(number)
-
-    def digit(self, slot: int) -> int:
-        """The last digit of the number of memory file ``slot``, which the loop can source by itself."""
-        return self.private.files[slot] % 10
 
     def control(self, lines: bytes) -> bytes:
         """The content of a file for control lines."""

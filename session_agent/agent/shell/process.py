@@ -115,6 +115,9 @@ class ShellProcess:
         with open_descriptors(context.loop, context.null, self.dialect, launch, size) as (own, stdio, place):
             self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
         self.descriptors = own
+        control, dialect = own.control, self.dialect
+        self._direct = (control, dialect) if isinstance(control, FileControl) and isinstance(dialect, BashDialect) else None
+        """Through which the text of a run can be sourced without control lines around it."""
         self.terminal = own.output if isinstance(own.output, ShellTerminal) else None
         context.groups.join(self.pid)
         self._reports = ReportReader(self.dialect.token)
@@ -141,9 +144,14 @@ class ShellProcess:
         files = self.descriptors.files
         text = self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag)
         changes = not files.remain_valid_after(script, self.dialect)
-        if not changes and isinstance(self.dialect, BashDialect):
+        if not changes and self._direct is not None:
             # It cannot return from the file, so that can report by itself: one file less to source for the shortest commands.
-            self._write_direct(files.fill(self.dialect.shortest(text, number)))
+            control, dialect = self._direct
+            slot = files.fill(dialect.shortest(text, number))
+            try:
+                control.write_digit(dialect.private.files[slot], files.descriptors[slot])
+            except OSError:
+                self._unsent = True  # it has ended; ``_exited`` follows
         else:
             lines = self.dialect.run(number, files.fill(text))
             self._write_control(lines + self._snapshot(number) + self.dialect.prompt() if changes else lines)
@@ -277,15 +285,6 @@ class ShellProcess:
         except BrokenPipeError:
             self._unsent = True  # it has ended; ``_exited`` follows
 
-    def _write_direct(self, slot: int) -> None:
-        control, dialect = self.descriptors.control, self.dialect
-        assert isinstance(control, FileControl)
-        assert isinstance(dialect, BashDialect)
-        try:
-            control.write_digit(dialect.digit(slot), self.descriptors.files.descriptors[slot])
-        except OSError:
-            self._unsent = True  # it has ended; ``_exited`` follows
-
     def _write_feed(self, lines: bytes) -> None:
         try:
             os.write(self.descriptors.feed, lines)
@@ -342,8 +341,10 @@ class ShellProcess:
 
     def _handle_reports(self, data: bytes) -> None:
         for report in self._reports.feed(data):
-            paths = self._new_pipes.pop(report.number, None)
-            if paths is not None:
+            if report.number == self._awaited != 0:
+                self._awaited = 0
+                self._events.reported(self, report)
+            elif (paths := self._new_pipes.pop(report.number, None)) is not None:
                 _unlink(paths)
                 self.broken = self.broken or report.status != 0
                 self._events.pipes_opened(self)
@@ -351,12 +352,11 @@ class ShellProcess:
                 self._begins_reading(report)
             elif report.number == self._awaited + OPENED:
                 self._events.input_opened(self)
-            elif self._awaited and report.number in (self._awaited, self._awaited + FENCE):
-                if report.number != self._awaited:  # the run was broken off before it could report
-                    if not self.descriptors.files.is_read and not self._interrupted:
-                        self.kill()  # it could not read the text of the run, which has not begun and begins in the next process
-                        return
-                    report = (self._broken_off or report)._replace(number=self._awaited)
+            elif self._awaited and report.number == self._awaited + FENCE:  # the run was broken off before it could report
+                if not self.descriptors.files.is_read and not self._interrupted:
+                    self.kill()  # it could not read the text of the run, which has not begun and begins in the next process
+                    return
+                report = (self._broken_off or report)._replace(number=self._awaited)
                 self._awaited = 0
                 self._events.reported(self, report)
 
@@ -415,12 +415,12 @@ class ShellProcess:
     @property
     def is_useless(self) -> bool:
         """Whether it must not get another run: it may crash or cannot open a run's files, or another process keeps its terminal."""
-        return self.may_crash or self._lacks_descriptors() or (self.terminal is not None and self.terminal.is_taken(self.pid))
+        if self.may_crash or (self.changes and self._lacks_descriptors()):
+            return True
+        return self.terminal is not None and self.terminal.is_taken(self.pid)
 
     def _lacks_descriptors(self) -> bool:
         """Whether a command has left it too few descriptors for the next run, as after ``ulimit -n 20``: a shell reports that as 1 or 2."""
-        if not self.changes:
-            return False
         try:
             limit = _few(_open_limit(self.pid))
             if limit >= self._nofile:

@@ -59,8 +59,7 @@ async def test_commands_runs_and_what_still_runs() -> None:
 def test_the_history_is_bounded() -> None:
     history, records = History(), Records()
     for number in range(3 * HISTORY_COMMANDS):
-        record = records.create(f"{number:0128}", b"", Spool(Budget(1)))
-        record.describe("run", "\U0001f600" * 10_000, "s" * 128)
+        record = records.create(f"{number:0128}", b"", Spool(Budget(1)), "run", "\U0001f600" * 10_000, "s" * 128)
         history.add(record, ExitStatus(0, 0.0))
         assert len(record.line) == 200
     assert len(history) <= HISTORY_COMMANDS

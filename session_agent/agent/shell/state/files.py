@@ -64,9 +64,9 @@ class StateFiles:
         if self._filled[slot] > len(text):
             os.ftruncate(file, 0)
         self._filled[slot] = len(text)
-        at = 0
+        at = os.pwrite(file, text, 0)
         while at < len(text):
-            at += os.pwrite(file, text[at:] if at else text, at)
+            at += os.pwrite(file, text[at:], at)
         os.utime(file, (0, 0))  # for ``is_read``
         return slot
 
