@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.limits import HISTORY_LINE_CHARACTERS
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus
@@ -86,7 +85,7 @@ class _Request:
         script = read.text(params, "script", None)
         if (argv is None) == (script is None):
             raise HoldfastError("invalid_argument", "give either argv or script")
-        self.text = " ".join(word[:HISTORY_LINE_CHARACTERS] for word in (argv or ())[:_WORDS]) if script is None else script
+        self.text = " ".join((argv or ())[:_WORDS]) if script is None else script
         """What the history shows."""
         if script is not None:
             kind, path = find_shell(context, "auto")
@@ -156,8 +155,15 @@ class Command(Process):
             signal_all(members(owned_by(self._tag)), number)
 
     def _collect(self) -> list[tuple[int, int]]:
-        """Read what is there of the output. Returns the pipes to which another process may still write."""
-        return [source.pipe for source in self._sources if source.open and not source.drain()]
+        """Read what is there of the output. Returns the pipes to which another process may still write; the others are closed."""
+        held = []
+        for source in self._sources:
+            if source.open:
+                if source.drain():
+                    source.close()
+                else:
+                    held.append(source.pipe)
+        return held
 
     def _await_rest(self) -> bool:
         outputs = self._collect()

@@ -13,7 +13,7 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Exited, Gap, Item, Output, Resize, Signal, Started
 
 from holdfast._errors import error
-from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, decoded_chunk, read_cause, read_streams, take_all
+from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, FieldReader, decoded_chunk, read_cause, read_streams
 from holdfast._transport.session.failures import lost_command
 
 if TYPE_CHECKING:
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 SMALL_BYTES = 4096
 """Unread pieces are merged up to this size: a separate object for a few bytes would take ten times as much memory."""
 _UTF8 = codecs.getincrementaldecoder("utf-8")
-_EXIT_FIELDS = (
-    ("exit_code", (int,), None),
-    ("duration_s", (int, float), 0.0),
-    ("timed_out", (bool,), False),
-    ("signal", (str,), None),
-    ("shell", (dict,), None),
-    ("late", (bool,), False),
+_EXIT = FieldReader(
+    (
+        ("exit_code", (int,), None),
+        ("duration_s", (int, float), 0.0),
+        ("timed_out", (bool,), False),
+        ("signal", (str,), None),
+        ("shell", (dict,), None),
+        ("late", (bool,), False),
+    )
 )
-_SHELL_FIELDS = (("restarted", (bool,), False), ("cwd", (str,), None), ("lost", (list,), ()))
+_SHELL = FieldReader((("restarted", (bool,), False), ("cwd", (str,), None), ("lost", (list,), ())))
 
 
 class Call:
@@ -40,12 +42,15 @@ class Call:
     window) until the caller takes it, and the process in the sandbox blocks on it.
     """
 
+    limit_s: float | None = None
+    """The time after which the agent ends it."""
+    refused: HoldfastError | None = None
+    """The error that its Exited carries instead of a result."""
+
     def __init__(self, sink: Sink, new_event: EventFactory, command_id: str, limit: int, *, collecting: bool) -> None:
         self.sink = sink
         self.command_id = command_id
         self.params: dict[str, Any] = {}
-        self.limit_s: float | None = None
-        """The time after which the agent ends it."""
         keep = getattr(limit, "keep", "head")  # see ``Bound``
         self._tail = {"head": 0, "tail": int(limit), "both": limit // 2}[keep]
         self.limit = limit - self._tail
@@ -62,8 +67,6 @@ class Call:
         self.done = False
         self.exit: dict[str, Any] | None = None
         self.error: HoldfastError | None = None
-        self.refused: HoldfastError | None = None
-        """The error that its Exited carries instead of a result."""
         self.chunks: deque[Chunk] = deque()
         self._unfinished: dict[int, bytes] = {}
         """By stream: the first bytes of a character whose others have not been taken yet."""
@@ -282,9 +285,9 @@ class Call:
                 known = received[stream] + dropped[stream]
                 raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {known} arrived or were reported lost")
         cause = exit_.get("cause")
-        exit_code, duration_s, timed_out, signal, shell, late = take_all(exit_, _EXIT_FIELDS)
-        restarted, cwd, lost = (False, None, ()) if shell is None else take_all(shell, _SHELL_FIELDS)
-        if not {*map(type, lost)} <= {str}:
+        exit_code, duration_s, timed_out, signal, shell, late = _EXIT.read(exit_)
+        restarted, cwd, lost = (False, None, ()) if shell is None else _SHELL.read(shell)
+        if lost and not {*map(type, lost)} <= {str}:
             raise ProtocolError("the agent answered malformed names of what a shell has lost")
         if exit_code is None:  # no process ran
             why = read_cause(cause)

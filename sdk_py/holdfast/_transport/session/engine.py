@@ -334,16 +334,17 @@ class Engine:
             if isinstance(event, Item):
                 sink = sinks.get(event.channel)
                 self._progressed = True
-                if sink is not None and _reports_end(event):
+                if sink is None:
+                    if type(event) is Accepted and event.listener in sinks:
+                        sinks[event.channel] = sinks[event.listener].accepted(event)
+                elif (type(event) is Exited or type(event) is Failed) and _reports_end(event):
                     self._hold(sink, event)
-                elif sink is not None and self._reported and type(event) is not Closed and self._holds(sink):
+                elif self._reported and type(event) is not Closed and self._holds(sink):
                     pass  # after the end of the sandbox an agent has nothing more to say about a command
-                elif sink is not None:
+                else:
                     sink.fact(event)
                     if sink.ended:
                         sinks.pop(sink.number, None)
-                elif type(event) is Accepted and event.listener in sinks:
-                    sinks[event.channel] = sinks[event.listener].accepted(event)
             elif type(event) is Writable:
                 sink = sinks.get(event.channel)
                 if sink is not None:
