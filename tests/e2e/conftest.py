@@ -55,5 +55,5 @@ def stranger_key(stack: Stack) -> str:
 @pytest.fixture(scope="session")
 def rest(stack: Stack) -> Iterator[httpx.Client]:
     """Plain HTTP with the stack's key."""
-    with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60) as rest:
+    with httpx.Client(verify=False, base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60) as rest:
         yield rest

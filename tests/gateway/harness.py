@@ -196,7 +196,7 @@ class Served:
 
     def client(self, key: str | None = ADA) -> httpx.AsyncClient:
         headers = {"X-API-Key": key} if key else {}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=DEADLINE_S, trust_env=False)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=DEADLINE_S, trust_env=False, verify=False)
 
     def attach(self, sandbox_id: str, key: str | None = ADA, **headers: str) -> connect:
         if key:
@@ -264,7 +264,7 @@ async def serve(
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     served = Served(gateway, server, url, store, runtime, done)
     try:
-        async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient(trust_env=False) as client:
+        async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient(trust_env=False, verify=False) as client:
             while True:
                 try:
                     await client.get(f"{url}/healthz")

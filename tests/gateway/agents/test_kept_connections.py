@@ -136,7 +136,12 @@ async def one_sandbox(redis_url: str, folder: Path) -> AsyncIterator[Deployment]
     await agent.start()
     server = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
     try:
-        async with server, serve(redis_url, folder) as served, served.client() as client, httpx.AsyncClient(trust_env=False) as direct:
+        async with (
+            server,
+            serve(redis_url, folder) as served,
+            served.client() as client,
+            httpx.AsyncClient(trust_env=False, verify=False) as direct,
+        ):
 
             async def listens() -> bool:
                 with contextlib.suppress(httpx.TransportError):

@@ -28,7 +28,7 @@ COOKIE = COOKIES[1]
 async def browser(served: Served) -> AsyncIterator[httpx.AsyncClient]:
     """A client that sends what a browser's page sends, and keeps cookies."""
     headers = {"Origin": served.url, "Sec-Fetch-Site": "same-origin"}
-    async with httpx.AsyncClient(base_url=served.url, headers=headers, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, headers=headers, trust_env=False, verify=False) as client:
         yield client
 
 
@@ -85,7 +85,7 @@ async def test_a_key_signs_in_and_the_cookie_is_closed_to_scripts_and_other_site
 
 async def test_over_tls_the_cookie_belongs_to_this_host_alone(served: Served) -> None:
     trusted = {"Origin": "https://127.0.0.1", "Host": "127.0.0.1", "X-Forwarded-Proto": "https"}
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as client:
         refused = await client.post("/ui/session", json={"key": ADA}, headers=trusted)
     assert refused.json()["code"] == "origin_refused"  # the header counts only from a trusted proxy
     assert COOKIES[0].startswith("__Host-")

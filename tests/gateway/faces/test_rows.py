@@ -121,7 +121,7 @@ async def answer_of(served: Served, pair: tuple[Face, Row], key: str | None) -> 
             return TABLE[code].status, code
     headers |= {"Host": filled(face.host)} if face.host else {}
     headers |= UPGRADE if row.upgrades else {}
-    async with httpx.AsyncClient(base_url=served.url, headers=headers, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, headers=headers, trust_env=False, verify=False) as client:
         answer = await client.request(row.method, path, json=BODIES.get(path_of(*pair)) if row.method in ("POST", "PUT") else None)
     is_problem = answer.headers.get("content-type") == "application/problem+json"
     return answer.status_code, answer.json()["code"] if is_problem else ""
@@ -133,22 +133,28 @@ def refusal(face: Face, code: str) -> tuple[int, str]:
     return status, code if face.refuse is problem_response else ""
 
 
-@pytest.mark.parametrize("pair", CLOSED, ids=name_of)
-async def test_a_row_with_a_scope_refuses_other_requests(keyed: Served, pair: tuple[Face, Row]) -> None:
-    face, row = pair
-    path = path_of(face, row)
-    assert await answer_of(keyed, pair, None) == refusal(face, "key_missing")
-    assert await answer_of(keyed, pair, STRANGER) == refusal(face, "key_invalid")
-    assert await answer_of(keyed, pair, key_with(row.scope)) == refusal(face, "scope_missing")
-    if (row.method, path) not in UNOWNED:
-        assert await answer_of(keyed, pair, BOB) == refusal(face, OTHERS.get(path, "sandbox_not_found"))
-    assert (await keyed.store.group("bob", "g1")) is None or row.path == "/groups/{name}/heartbeat"
+async def test_each_row_with_a_scope_refuses_other_requests(keyed: Served) -> None:
+    """One gateway for all rows: none of these requests changes anything."""
+    wrong = {}
+    for pair in CLOSED:
+        face, row = pair
+        path = path_of(face, row)
+        wanted = {None: "key_missing", STRANGER: "key_invalid", key_with(row.scope): "scope_missing"}
+        if (row.method, path) not in UNOWNED:
+            wanted[BOB] = OTHERS.get(path, "sandbox_not_found")
+        for key, code in wanted.items():
+            answer = await answer_of(keyed, pair, key)
+            if answer != refusal(face, code):
+                wrong[name_of(pair), code] = answer
+    assert not wrong
+    assert (await keyed.store.group("bob", "g1")) is None
     assert (await keyed.gateway.record("ada", "sb-1")).status == "ready"
 
 
-@pytest.mark.parametrize("pair", [pair for pair in ROWS if pair[1].scope == PUBLIC], ids=name_of)
-async def test_a_public_row_needs_no_key(keyed: Served, pair: tuple[Face, Row]) -> None:
-    assert await answer_of(keyed, pair, None) == (200, "")
+async def test_the_public_rows_need_no_key(keyed: Served) -> None:
+    public = [pair for pair in ROWS if pair[1].scope == PUBLIC]
+    assert public
+    assert {name_of(pair): await answer_of(keyed, pair, None) for pair in public} == dict.fromkeys(map(name_of, public), (200, ""))
 
 
 async def test_the_other_rows_of_the_owner_show_nothing_of_another(keyed: Served) -> None:

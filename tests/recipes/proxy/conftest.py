@@ -19,5 +19,5 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def http(proxy: Proxy) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
+    async with httpx.AsyncClient(verify=False, base_url=proxy.url, timeout=60) as http:
         yield http

@@ -70,7 +70,7 @@ async def test_a_policy_that_fails_answers_in_the_dialect(
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_a_policy_that_fails_after_the_stream_began(dialect: Dialect) -> None:
-    async with Proxy(TOKENIZER, patience_s=0.01) as proxy, httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
+    async with Proxy(TOKENIZER, patience_s=0.01) as proxy, httpx.AsyncClient(verify=False, base_url=proxy.url, timeout=60) as http:
         policy = scripted_policy("one", held=True)
         policy.fails = [PolicyUnavailableError("busy")]
         session = proxy.open(policy)

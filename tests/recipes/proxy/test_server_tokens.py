@@ -38,7 +38,7 @@ async def test_each_response_is_in_exactly_one_loss(dialect: Dialect, stream: bo
     policy = Policy(lambda prompt: outputs[tuple(prompt)], version=3)
     one, six = ({"role": "user", "content": text} for text in ("1 2 3", "6"))
     four_five, seven = {"role": "assistant", "content": "4 5"}, {"role": "assistant", "content": "7"}
-    async with Proxy(Digits()) as proxy, httpx.AsyncClient(base_url=proxy.url) as http:
+    async with Proxy(Digits()) as proxy, httpx.AsyncClient(verify=False, base_url=proxy.url) as http:
         session = proxy.open(policy)
         for messages in ([one], [one, four_five, six], [{"role": "user", "content": "1 9"}], [one, four_five, six, seven, six]):
             response = await ask(http, session, dialect, body_of(dialect, messages, stream=stream))
@@ -96,7 +96,7 @@ async def test_sampled_ids_stand_in_the_next_prompt(dialect: Dialect, thought: b
     """Also where a client sends no thoughts back: they are put back by the ids of the calls."""
     turn = [*TOKENIZER.encode("<think>\n"), 1000, *TOKENIZER.encode("\n</think>\n\n" + written("bash", command="ab")), END]
     left = [turn, [*TOKENIZER.encode("done"), END]]
-    async with Proxy(Twofold()) as proxy, httpx.AsyncClient(base_url=proxy.url) as http:
+    async with Proxy(Twofold()) as proxy, httpx.AsyncClient(verify=False, base_url=proxy.url) as http:
         session = proxy.open(Policy(lambda _: left.pop(0)))
         answer = (await ask(http, session, dialect, body_of(dialect, [USER], tools=True))).json()
         call = parse_answer(dialect, answer).calls[0]
@@ -112,7 +112,7 @@ async def test_an_answer_given_twice_keeps_its_own_ids_in_each_history() -> None
     left = [[1000, END], [97, 98, END], [99, END], [99, END]]
     one, two = {"role": "user", "content": "one"}, {"role": "user", "content": "two"}
     same = {"role": "assistant", "content": "ab"}
-    async with Proxy(Twofold()) as proxy, httpx.AsyncClient(base_url=proxy.url) as http:
+    async with Proxy(Twofold()) as proxy, httpx.AsyncClient(verify=False, base_url=proxy.url) as http:
         session = proxy.open(Policy(lambda _: left.pop(0)))
         for messages in ([one], [two], [one, same, one], [two, same, two]):
             await ask(http, session, "chat", body_of("chat", messages))
@@ -120,7 +120,7 @@ async def test_an_answer_given_twice_keeps_its_own_ids_in_each_history() -> None
 
 
 async def test_thoughts_stay_away_where_the_client_decides() -> None:
-    async with Proxy(TOKENIZER) as proxy, httpx.AsyncClient(base_url=proxy.url) as http:
+    async with Proxy(TOKENIZER) as proxy, httpx.AsyncClient(verify=False, base_url=proxy.url) as http:
         session = proxy.open(scripted_policy(written("bash", thought="secret", command="ls"), "done"), restore_thoughts=False)
         answer = (await ask(http, session, "chat", body_of("chat", [USER], tools=True))).json()
         messages = [USER, turn_of("chat", answer, thought=False), result_of("chat", parse_answer("chat", answer).calls[0].id, "x")]

@@ -188,7 +188,7 @@ async def test_a_patch_that_may_have_been_applied_is_not_sent_again(service: Ser
 async def test_the_client_falls_back_to_rest_where_upgrades_get_no_answer(service: Service, face: Any) -> None:
     """A proxy closes every WebSocket connection but passes REST requests, so the client uses REST."""
     here = {"sandbox_id": "sb", "namespace": "", "image": "i", "status": "ready", "ready": True}
-    sandbox = face.client(service.url, "k", connect_timeout_s=5.0).get_sandbox("sb")
+    sandbox = face.client(service.url, "k", connect_timeout_s=1.5).get_sandbox("sb")
 
     class Swallow(list[Answer]):
         def pop(self, index: Any = 0) -> Answer:

@@ -23,7 +23,7 @@ from holdfast import (
     WaitTimeoutError,
 )
 
-from tests.sdk.support.faces import cut_connection, inner
+from tests.sdk.support.faces import AsyncFace, SyncFace, cut_connection, inner
 from tests.support.requires import requires
 from tests.support.stack import Stack
 
@@ -316,7 +316,26 @@ for sock in socks:
         assert (await process.wait(60)).ok
 
 
-async def test_a_killed_gateway_loses_and_doubles_no_connection(stack: Stack, live: Any) -> None:
+async def test_a_killed_gateway_loses_and_doubles_no_connection(stack: Stack) -> None:
+    """Of both APIs at once, because a new gateway takes seconds to be ready."""
+    clients, all_ready, killed = (
+        [face().client(stack.url, stack.key) for face in (AsyncFace, SyncFace)],
+        asyncio.Barrier(3),
+        asyncio.Event(),
+    )
+    async with asyncio.timeout(170), asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(_listen_through_a_kill(client, all_ready, killed))
+        await all_ready.wait()
+        old = await asyncio.to_thread(stack.kill_process, "gateway")
+        killed.set()
+    await asyncio.to_thread(stack.wait_restarted, "gateway", old)
+    await asyncio.to_thread(stack.wait_ready)
+    for client in clients:
+        await client.close()
+
+
+async def _listen_through_a_kill(client: Any, all_ready: asyncio.Barrier, killed: asyncio.Event) -> None:
     script = """
 import socket, sys
 port, count = int(sys.argv[1]), int(sys.argv[2])
@@ -330,11 +349,12 @@ for number, sock in enumerate(late):
     sock.sendall(b"late %d\\n" % number)
 print(sum(sock.makefile().readline().startswith("answer to ") for sock in open_ + late))
 """
-    async with await live.listen() as listener:
-        process = await live.start(["python3", "-c", script, str(listener.address.port), "30"], timeout=170)
+    async with await client.create_sandbox("host", ready_timeout_s=60) as sandbox, await sandbox.listen() as listener:
+        process = await sandbox.start(["python3", "-c", script, str(listener.address.port), "30"], timeout=170)
         assert (await process.read(60)).text == "ready\n"
         taken = [await listener.accept(60) for _ in range(10)]
-        old = await asyncio.to_thread(stack.kill_process, "gateway")
+        await all_ready.wait()
+        await killed.wait()
         await process.write("\n")
         taken += [await listener.accept(100) for _ in range(50)]
         lines = []
@@ -345,8 +365,6 @@ print(sum(sock.makefile().readline().startswith("answer to ") for sock in open_ 
             await connection.close()
         assert sorted(lines) == sorted(f"{when} {n}" for when in ("early", "late") for n in range(30))
         assert (await process.wait(100)).stdout.endswith("60\n")
-        await asyncio.to_thread(stack.wait_restarted, "gateway", old)
-        await asyncio.to_thread(stack.wait_ready)
 
 
 async def test_listeners_end_with_their_session(stack: Stack, client: Any) -> None:

@@ -83,7 +83,7 @@ async def test_a_sandbox_that_another_client_deleted_is_created_again(client: An
 async def test_heartbeats_continue_after_a_reset(client: Any) -> None:
     async with await create(client, heartbeat_timeout_s=5) as sandbox:
         await sandbox.reset()
-        assert (await sandbox.exec("sleep 8; echo lives", timeout=60)).stdout == "lives\n"
+        assert (await sandbox.exec("sleep 6; echo lives", timeout=60)).stdout == "lives\n"
 
 
 async def test_a_sandbox_that_its_own_client_deleted_is_not_created_again(client: Any) -> None:
