@@ -41,6 +41,8 @@ class Spares:
         self._done_at = 0.0
         self._lull_until = 0.0
         self._refilling: asyncio.Task[None] | None = None
+        self._discarding: set[asyncio.Future[list[BaseException | None]]] = set()
+        """They end whether or not the task that wanted them is cancelled; ``stop`` waits for them."""
 
     def start(self) -> None:
         self._refilling = asyncio.get_running_loop().create_task(self._refill(), name="refill spares")
@@ -51,6 +53,7 @@ class Spares:
             await asyncio.wait([self._refilling])
         await self._discard(self._dead + [container for stock in self._stock.values() for container in stock])
         self._stock.clear()
+        await asyncio.gather(*self._discarding)
 
     def take(self, image: ImageSpec) -> Container | None:
         """A spare container of *image*, or None; the caller owns it and must call `done` afterwards."""
@@ -176,7 +179,10 @@ class Spares:
     async def _discard(self, containers: list[Container]) -> None:
         for container in containers:
             container.on_end = None
-        await asyncio.gather(*(self._containers.destroy(container) for container in containers), return_exceptions=True)
+        work = asyncio.gather(*(self._containers.destroy(container) for container in containers), return_exceptions=True)
+        self._discarding.add(work)
+        work.add_done_callback(self._discarding.discard)
+        await asyncio.shield(work)
 
 
 def _key(image: ImageSpec) -> _Key:

@@ -6,7 +6,10 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from session_agent.node.spares import Spares
 from tests.node.harness import Node, NodeClient, node, run
 from tests.node.leftovers import census, first_process, sandboxed
 from tests.node.ociimages import directory, oci_layout, tar
@@ -95,3 +98,24 @@ async def test_spares_follow_the_images_in_use_and_release_removed_ones(tmp_path
         await until_spares(client, 0)
         assert census(tmp_path / "data")["sandboxed processes"] == 0
         assert os.listdir(tmp_path / "data/images/layers") == []
+
+
+async def test_a_stop_waits_until_a_spare_that_has_ended_is_discarded() -> None:
+    begun, go_on, destroyed = asyncio.Event(), asyncio.Event(), list[Any]()
+
+    async def destroy(container: Any) -> None:
+        begun.set()
+        await go_on.wait()
+        destroyed.append(container)
+
+    spares, dead = Spares(SimpleNamespace(destroy=destroy), 1), SimpleNamespace(on_end=None)  # type: ignore[arg-type]
+    spares.start()
+    spares._dead.append(dead)  # type: ignore[arg-type]
+    spares._changed.set()
+    await begun.wait()
+    stopping = asyncio.create_task(spares.stop())
+    await asyncio.sleep(0.05)
+    assert not stopping.done()
+    go_on.set()
+    await stopping
+    assert destroyed == [dead]
