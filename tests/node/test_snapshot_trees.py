@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,7 @@ class Tree:
     async def change(self, name: str) -> None:
         endpoint, model = self.boxes[name]
         changes = [some_change(self.chance) for _ in range(self.chance.randint(1, 12))]
-        assert await self._python(endpoint, f"for one in {changes!r}: change('/tree', *one)\nresult = 'done'") == "done", (
-            "no room for it, perhaps"
-        )
+        assert await self._python(endpoint, f"for one in {changes!r}: change('/tree', *one)\nresult = 'done'") == "done", "a change failed"
         for one in changes:
             _MODEL["change"](str(model), *one)
 
@@ -125,7 +124,7 @@ class Tree:
             filler.unlink()
         await self._python(endpoint, "import os; os.unlink('/big'); os.sync()")
         for each, _ in self.boxes.values():  # no disk may be written to until the node has measured the free room again
-            await until_async(lambda: self._has_room(each), deadline_s=30, what="room in the sandboxes")  # noqa: B023
+            await until_async(partial(self._has_room, each), deadline_s=30, what="room in the sandboxes")
         await self.check(name)
 
     async def _has_room(self, endpoint: str) -> bool:

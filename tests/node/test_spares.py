@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from session_agent.node.spares import Spares
 from tests.node.harness import Node, NodeClient, node, run
@@ -108,13 +108,14 @@ async def test_a_stop_waits_until_a_spare_that_has_ended_is_discarded() -> None:
         await go_on.wait()
         destroyed.append(container)
 
-    spares, dead = Spares(SimpleNamespace(destroy=destroy), 1), SimpleNamespace(on_end=None)  # type: ignore[arg-type]
+    spares, dead = Spares(cast(Any, SimpleNamespace(destroy=destroy)), 1), cast(Any, SimpleNamespace(on_end=None))
     spares.start()
-    spares._dead.append(dead)  # type: ignore[arg-type]
+    spares._dead.append(dead)
     spares._changed.set()
     await begun.wait()
     stopping = asyncio.create_task(spares.stop())
-    await asyncio.sleep(0.05)
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert not stopping.done()
     go_on.set()
     await stopping

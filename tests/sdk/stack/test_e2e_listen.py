@@ -318,11 +318,8 @@ for sock in socks:
 
 async def test_a_killed_gateway_loses_and_doubles_no_connection(stack: Stack) -> None:
     """Of both APIs at once, because a new gateway takes seconds to be ready."""
-    clients, all_ready, killed = (
-        [face().client(stack.url, stack.key) for face in (AsyncFace, SyncFace)],
-        asyncio.Barrier(3),
-        asyncio.Event(),
-    )
+    clients = [face().client(stack.url, stack.key) for face in (AsyncFace, SyncFace)]
+    all_ready, killed = asyncio.Barrier(3), asyncio.Event()
     async with asyncio.timeout(170), asyncio.TaskGroup() as group:
         for client in clients:
             group.create_task(_listen_through_a_kill(client, all_ready, killed))
