@@ -33,6 +33,10 @@ class Sandbox:
     fault: str = ""
     message: str = ""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when its processes have ended and its end was reported: from then on another sandbox may use its id."""
+    before: Sandbox | None = None
+    """The sandbox that had this id and is ending, until its id is free."""
 
     def to_map(self) -> dict[str, Any]:
         request = self.request

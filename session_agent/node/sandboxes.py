@@ -40,6 +40,8 @@ from session_agent.node.zygote.launcher import Launcher
 
 _DISCARDS = 32
 """Most sandboxes whose files are discarded while their ids may be used again; further ones keep their ids meanwhile."""
+_ID_S = 1.0
+"""How long a create waits for the end of the sandbox that had its id."""
 _KILLED_FROM_OUTSIDE = f"signal {signal.SIGKILL:d}"
 
 log = logging.getLogger(__name__)
@@ -139,7 +141,8 @@ class Sandboxes:
         """Create a sandbox; returns when its agent listens. Raises HoldfastError and then leaves nothing behind."""
         if self._stopping:
             raise HoldfastError("draining", "the node is stopping")
-        if request.sandbox_id in self._live or request.sandbox_id in self._failed:
+        before = self._live.get(request.sandbox_id)
+        if request.sandbox_id in self._failed or not (before is None or self._is_ending(before, request.incarnation)):
             raise HoldfastError("sandbox_exists", "the sandbox already exists")
         lasting = not request.branch_point
         if not lasting:
@@ -159,6 +162,7 @@ class Sandboxes:
             socket_path=self._settings.agent_socket(request.sandbox_id),
             created_at=time.time(),
             lasting_image=lasting,
+            before=before,
         )
         self._live[request.sandbox_id] = box
         async with box.lock:
@@ -175,7 +179,8 @@ class Sandboxes:
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         """Delete a sandbox; returns when nothing of it is left. True if it existed (with *incarnation*: in this incarnation).
 
-        Its id is free as soon as its processes are gone, while its files are still being discarded.
+        Its id is free as soon as its processes are gone, while its files are still being discarded. A create with the same id may come
+        earlier: it does everything that needs no id, and then waits.
         """
         box = self._live.get(sandbox_id)
         if box is not None and incarnation not in (None, box.request.incarnation):
@@ -186,9 +191,12 @@ class Sandboxes:
             if self._live.get(sandbox_id) is not box:
                 return self._forget(sandbox_id, incarnation)
             box.state = "deleting"
-            discarded = await self._free(box)
-            box.reason, box.fault, box.message = "deleted", "caller", "the sandbox was deleted"
-            self._publish("gone", box)  # before another incarnation can be reported
+            try:
+                discarded = await self._free(box)
+                box.reason, box.fault, box.message = "deleted", "caller", "the sandbox was deleted"
+                self._publish("gone", box)  # before another incarnation can be reported
+            finally:
+                box.freed.set()
         await discarded
         return True
 
@@ -304,6 +312,10 @@ class Sandboxes:
             self._found(sandbox_id, incarnation)
             yield box
 
+    def _is_ending(self, box: Sandbox, next_incarnation: str) -> bool:
+        """Whether another incarnation may be prepared while *box* is deleted."""
+        return box.state == "deleting" and box in self._leaving and box.request.incarnation != next_incarnation
+
     def _forget(self, sandbox_id: str, incarnation: str | None) -> bool:
         failed = self._failed.get(sandbox_id)
         if failed is None or incarnation not in (None, failed.get("incarnation")):
@@ -317,6 +329,8 @@ class Sandboxes:
         await self.spares.stop()
         running = [name for name, box in self._live.items() if box.paused != "disk"]
         await asyncio.gather(*(self.delete(name) for name in running), return_exceptions=True)
+        for box in list(self._leaving):
+            await box.freed.wait()
         await asyncio.gather(*self._cleanups, return_exceptions=True)
         await self._space.stop()
         if self._looking:
@@ -363,8 +377,19 @@ class Sandboxes:
         return True
 
     async def _settle(self, box: Sandbox, container: Container) -> None:
+        await self._wait_for_id(box)
         await self._name(box, container)
         await wait_ready(container, self._settings.ready_timeout_s)
+
+    async def _wait_for_id(self, box: Sandbox) -> None:
+        """Wait for the end of the sandbox that had the id; its files may still exist then. Raises HoldfastError(sandbox_exists)."""
+        if box.before is not None:
+            try:
+                async with asyncio.timeout(_ID_S):
+                    await box.before.freed.wait()
+            except TimeoutError:
+                raise HoldfastError("sandbox_exists", "the sandbox that had this id has not ended yet") from None
+            box.before = None
 
     async def _name(self, box: Sandbox, container: Container) -> None:
         """Turn the container into this sandbox: set its socket and limits, and send the configuration that starts the agent."""
@@ -469,7 +494,10 @@ class Sandboxes:
                 self._suspended.remove(sandbox_id)
                 await self._images.release_held([sandbox_id])
         finally:
-            self._live.pop(sandbox_id, None)
+            if self._live.get(sandbox_id) is box:  # otherwise another one waits for the id
+                del self._live[sandbox_id]
+                if box.before is not None and not box.before.freed.is_set():
+                    self._live[sandbox_id] = box.before
             discarding = self._own(self._discard(box), f"discard the files of {sandbox_id}")
         return asyncio.shield(discarding)
 
@@ -478,6 +506,7 @@ class Sandboxes:
             if box.container:
                 await self._containers.destroy(box.container)
         finally:
+            box.freed.set()
             self._leaving.discard(box)
             self._discards.release()
         self._snapshots.close_unused()

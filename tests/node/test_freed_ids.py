@@ -76,6 +76,35 @@ async def test_an_id_is_free_before_the_files_are_discarded(tmp_path: Path) -> N
         assert (await run(box["endpoint"], "test", "!", "-e", "/tree"))["code"] == 0
 
 
+async def test_a_create_waits_for_the_end_of_the_sandbox_that_has_the_id(tmp_path: Path) -> None:
+    """It does what needs no id meanwhile, and is neither refused nor mixed up with another one for the same id."""
+    async with running_node(tmp_path / "data", HOLDFAST_NODE_SPARES="0") as node:
+        client, watcher = await node.client(), await node.client()
+        before = census(node.data)
+        old = await client.create("box")
+        await watcher.send("watch")
+        await watcher.next_event("sync")
+        request = {"sandbox_id": "box", "image": "host", "owner": "test", "token": "ab" * 32, "cpu": 1, "memory": 256 << 20}
+        deleting = await client.send("delete", sandbox_id="box", incarnation="0" * 16)
+        creating = await client.send("create", **request, incarnation="1" * 16)
+        refused = await client.send("create", **request, incarnation="2" * 16)
+        answers = {answer["id"]: answer for answer in [await client.receive() for _ in range(3)]}
+        assert answers[refused]["error"]["code"] == "sandbox_exists"
+        assert answers[deleting]["existed"]
+        assert answers[creating]["endpoint"] == old["endpoint"]
+        assert (await run(old["endpoint"], "true"))["code"] == 0, "the socket is that of the new one"
+        events = [(await watcher.receive())["event"] for _ in range(2)]
+        assert [(event["type"], event["incarnation"]) for event in events] == [("gone", "0" * 16), ("ready", "1" * 16)]
+        assert not (await client.call("delete", sandbox_id="box", incarnation="0" * 16))["existed"]
+        assert (await client.call("delete", sandbox_id="box", incarnation="1" * 16))["existed"]
+        assert (await client.call("list"))["sandboxes"] == []
+        await until_async(lambda: _is(node.data, before), deadline_s=60, what="nothing to be left")
+
+
+async def _is(data: Path, before: dict[str, int]) -> bool:
+    return census(data) == before
+
+
 async def test_layers_stay_until_the_files_are_discarded(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with running_node(data, HOLDFAST_NODE_SPARES="0", HOLDFAST_DEFAULT_DISK="none") as node:

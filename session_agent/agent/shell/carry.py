@@ -24,6 +24,8 @@ from .shell import Shell
 from .state.saved import SavedState
 
 VERSION = 1
+_HOST_NAME = "HOSTNAME"
+"""A variable that each sandbox has with its own name; a copy of a shell gets that of the new sandbox, unless its value was changed."""
 _WRITTEN_CHECK_S = 0.002
 _WRITTEN_CHECKS = 500
 """How often it is checked whether an idle shell has written its state: for about a second."""
@@ -47,8 +49,13 @@ async def save_shells(context: AgentContext) -> bytes:
         if all(shell.busy or shell.is_saved for shell in shells):
             break
         await asyncio.sleep(_WRITTEN_CHECK_S)
-    saved: bytes = msgpack.packb({"version": VERSION, "shells": [_save(shell) for shell in shells]}, unicode_errors="surrogateescape")
+    body = {"version": VERSION, "host_name": _host_name(context), "shells": [_save(shell) for shell in shells]}
+    saved: bytes = msgpack.packb(body, unicode_errors="surrogateescape")
     return saved
+
+
+def _host_name(context: AgentContext) -> str:
+    return context.settings.env.get(_HOST_NAME, "")
 
 
 def _save(shell: Shell) -> dict[str, Any]:
@@ -82,19 +89,33 @@ async def start_shells(context: AgentContext, saved: bytes) -> list[StartedShell
         body = msgpack.unpackb(saved, unicode_errors="surrogateescape")
         if body["version"] != VERSION:
             raise ValueError(f"version {body['version']!r:.20}")
-        shells = [(_launch(shell), shell, shell["state"] and SavedState.from_map(shell["state"])) for shell in body["shells"]]
+        names = str(body.get("host_name") or ""), _host_name(context)
+        shells = [(_launch(shell, *names), shell, _state(shell["state"], *names)) for shell in body["shells"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HoldfastError("invalid_argument", f"this is not the saved state of shells: {error!r:.200}") from None
     return await asyncio.gather(*(_start(context, *shell) for shell in shells))
 
 
-def _launch(shell: dict[str, Any]) -> Launch:
+def _launch(shell: dict[str, Any], old_host: str, new_host: str) -> Launch:
     cwd = str(shell["cwd"])
     env = {str(name): str(value) for name, value in shell["env"].items()}
+    if old_host and new_host and env.get(_HOST_NAME) == old_host:
+        env[_HOST_NAME] = new_host
     if not os.path.isdir(cwd):
         cwd, env["PWD"] = "/", "/"
     uid, gid = shell["uid"], shell["gid"]
     return Launch(cwd, env, None if uid is None else int(uid), None if gid is None else int(gid), tuple(map(int, shell["groups"])))
+
+
+def _state(saved: dict[str, Any] | None, old_host: str, new_host: str) -> SavedState | None:
+    if not saved:
+        return None
+    state = SavedState.from_map(saved)
+    key = "variable", _HOST_NAME.encode()
+    declaration, _, value = state.entries.get(key, b"").rpartition(b"=")
+    if old_host and new_host and value[1:-1] == os.fsencode(old_host):  # bash and sh print it in quotes
+        state.entries[key] = b"%s=%s%s%s" % (declaration, value[:1], os.fsencode(new_host), value[-1:])
+    return state
 
 
 async def _start(context: AgentContext, launch: Launch, saved: dict[str, Any], state: SavedState | None) -> StartedShell:

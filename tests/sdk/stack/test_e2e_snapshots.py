@@ -82,8 +82,8 @@ async def test_a_branch_has_files_variables_and_shells(sandbox: AsyncSandbox) ->
         assert all(info.labels == {"a": "b"} for info in infos)
         for number, branch in enumerate(branches):
             other = await branch.shell("main")
-            result = await other.run("pwd; f; cat file; echo $GIVEN; cat /etc/hostname")
-            assert result.stdout.split("\n")[:5] == ["/work", "f kept", "parent", "at the create", branch.id]
+            result = await other.run("pwd; f; cat file; echo $GIVEN; cat /etc/hostname; echo $HOSTNAME")
+            assert result.stdout.split("\n")[:6] == ["/work", "f kept", "parent", "at the create", branch.id, branch.id]
             await other.run(f"echo {number} > file; V={number}; touch only-{number}")
         assert [await _out(branch, "cat /work/file; ls /work") for branch in branches] == [f"{n}\nfile\nonly-{n}\n" for n in range(3)]
         assert (await shell.run("f; cat file; ls")).stdout == "f kept\nparent\nfile\n", "nothing of a branch reaches its parent"

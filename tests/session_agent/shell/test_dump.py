@@ -86,6 +86,27 @@ async def test_the_status_of_the_last_command_comes_along() -> None:
         assert await _out(branch.shell(name="main"), "echo $?") == "7\n"
 
 
+@pytest.mark.parametrize(
+    ("kind", "change", "expected"),
+    [
+        ("bash", "true", "two two"),
+        ("bash", "HOSTNAME=mine", "mine mine"),
+        ("bash", "unset HOSTNAME", "gone"),
+        ("sh", "true", "two two"),
+        ("sh", "HOSTNAME=mine", "mine mine"),
+    ],
+)
+async def test_the_host_name_is_that_of_the_new_sandbox_unless_it_was_changed(kind: str, change: str, expected: str) -> None:
+    show = 'if [ -z "${HOSTNAME+x}" ]; then echo gone; else echo $HOSTNAME $(printenv HOSTNAME); fi'
+    async with client(env={"HOSTNAME": "one"}) as parent:
+        await parent.shell(name="main", shell=kind).run(change)
+        _, data, _ = await _dump(parent, wait=True)
+    async with client(env={"HOSTNAME": "two"}) as branch:
+        lost = [one["name"] for one in (await _restore(branch, data))["lost"]]
+        assert lost == ([] if kind == "bash" else ["main: functions"])
+        assert await _out(branch.shell(name="main", shell=kind), show) == f"{expected}\n"
+
+
 async def test_a_shell_with_a_terminal_comes_along() -> None:
     async with client() as parent:
         shell = parent.shell(name="t", tty=True, rows=33, cols=77)
