@@ -43,6 +43,7 @@ from holdfast_recipes.pipeline.service import (
     run_until_ended,
     service,
 )
+from holdfast_recipes.pipeline.tree_sampler import TreeSampler
 from holdfast_recipes.policy.openai_chat import OpenAIChat
 from holdfast_recipes.swe.sources import READERS, SweTask
 
@@ -57,6 +58,13 @@ def add_collect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="the run's folder; an unfinished run goes on")
     parser.add_argument("--rollouts", type=int, default=5, metavar="N", help="of each task (%(default)s)")
     parser.add_argument("--most", type=int, metavar="N", help="only the first tasks")
+    parser.add_argument(
+        "--branch-turn",
+        type=int,
+        metavar="N",
+        help="rollouts of a task share their first N turns, played once in a sandbox that is then branched (only --harness mini)",
+    )
+    parser.add_argument("--branches", type=int, metavar="K", help="with --branch-turn: so many rollouts share them (all of a task)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--name", help="of the run (the folder's name)")
     parser.add_argument("--tries", type=int, default=3, metavar="N", help="of a rollout that infrastructure spoils (%(default)s)")
@@ -78,6 +86,7 @@ def collect(arguments: argparse.Namespace) -> int:
         raise SettingError("--most leaves no task")
     if arguments.policy not in BASELINES and arguments.harness in OWN:
         check_policy(arguments, arguments.model or "")  # before the run's folder keeps the settings
+    _check_trees(arguments)
     name = arguments.name or re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.out.resolve().name).strip("._-")[:60]
     baseline = arguments.policy in BASELINES
     shaping = {"model": arguments.policy if baseline else arguments.model, "temperature": arguments.temperature}
@@ -87,8 +96,23 @@ def collect(arguments: argparse.Namespace) -> int:
         "cpu": arguments.cpu,
         "memory": arguments.memory,
     }
+    if arguments.branch_turn is not None:
+        shaping |= {"branch_turn": arguments.branch_turn, "branches": arguments.branches}
     plan = Plan(name, arguments.rollouts, arguments.seed, arguments.tries, shaping)
     return run_until_ended(_collect(arguments, plan, tasks))
+
+
+def _check_trees(arguments: argparse.Namespace) -> None:
+    """Also chooses how many rollouts share their first turns, where that was not given."""
+    if arguments.branch_turn is None:
+        if arguments.branches is not None:
+            raise SettingError("--branches needs --branch-turn", hint="say after which turn the sandbox is branched")
+        return
+    if arguments.harness != "mini":
+        raise SettingError(f"--branch-turn cannot use --harness {arguments.harness}", hint="use mini")
+    arguments.branches = arguments.rollouts if arguments.branches is None else arguments.branches
+    if arguments.branch_turn < 1 or arguments.branches < 2:
+        raise SettingError("--branch-turn must be at least 1, and --branches (or --rollouts) at least 2")
 
 
 async def _collect(arguments: argparse.Namespace, plan: Plan, tasks: list[SweTask]) -> int:
@@ -96,9 +120,14 @@ async def _collect(arguments: argparse.Namespace, plan: Plan, tasks: list[SweTas
     with Run.open(arguments.out, plan, tasks) as run:
         async with service(arguments, plan.name, arguments.tasks, arguments.out / PAIRS) as open_service:
             images = Images(None if arguments.no_pull else open_service.pull)
-            agent = open_service.settings.agent is not None
-            rollout = rollouts_of(open_service.jobs, open_service.settings, None if agent else open_service.talk)
-            done = await collected(run, rollout, concurrency=arguments.concurrency, images=images, progress=progress)
+            talk = None if open_service.settings.agent is not None else open_service.talk
+            async with contextlib.AsyncExitStack() as stack:
+                if arguments.branch_turn is None:
+                    rollout = rollouts_of(open_service.jobs, open_service.settings, talk)
+                else:
+                    trees = TreeSampler(open_service.jobs, open_service.settings, turn=arguments.branch_turn, k=arguments.branches)
+                    rollout = (await stack.enter_async_context(trees)).collected(talk)
+                done = await collected(run, rollout, concurrency=arguments.concurrency, images=images, progress=progress)
     print(json.dumps({"folder": str(arguments.out), **done.to_json()}, indent=2) if arguments.json else _summary(done, arguments.out))
     return 125 if done.given_up and not done.finished else 0
 

@@ -16,7 +16,7 @@ from .calls import ToolCall
 from .scored import Blame, Status
 from .spans import Span
 from .template import Kind
-from .trajectory import Harness, Observation, PolicyName, SandboxNote, Tokens, Trajectory, Turn, Verdict, turns_of
+from .trajectory import Branch, Harness, Observation, PolicyName, SandboxNote, Tokens, Trajectory, Turn, Verdict, turns_of
 
 FORMAT = 1
 """The number in each record; a reader refuses a higher one."""
@@ -122,6 +122,8 @@ def _trajectory(record: Mapping[str, Any]) -> Trajectory:
         given["rises"] = tuple((start, end) for start, end in record["rises"])
     if "credited" in record:
         given["credited"] = tuple(record["credited"])
+    if "branch" in record:
+        given["branch"] = Branch(**record["branch"])
     return Trajectory(**given)
 
 

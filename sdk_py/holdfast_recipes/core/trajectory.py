@@ -95,12 +95,21 @@ class SandboxNote:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """The place of a rollout in a tree: its first ``turn`` turns are those of every rollout of that tree, and were played once."""
+
+    tree: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """A rollout, whole. ``messages`` are the chat form that the published rows have; ``turns`` have the same content with times and causes.
 
     ``reward`` None: nothing verified it. ``values`` is there once it was annotated: of the states ``value_of`` the turns ("before" may
     have one more, of the final state). ``rises`` and ``credited`` are there once it was curated: the rise segments, and the turns that
-    get loss, where None means all of them. ``prompts`` gives the digest of each prompt that shaped it, by name.
+    get loss, where None means all of them. ``prompts`` gives the digest of each prompt that shaped it, by name. ``branch`` is there
+    for a rollout that shares its first turns with others.
     """
 
     trajectory_id: str
@@ -126,6 +135,7 @@ class Trajectory:
     source: str = ""
     run: str = ""
     prompts: Mapping[str, str] = field(default_factory=dict)
+    branch: Branch | None = None
 
     @property
     def resolved(self) -> bool:

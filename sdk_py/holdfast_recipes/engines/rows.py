@@ -16,6 +16,7 @@ from holdfast_recipes.core.balance import Outcome
 from holdfast_recipes.core.groups import Reason
 from holdfast_recipes.core.scored import Blame, Scored, Status, is_usable
 from holdfast_recipes.core.trajectory import Trajectory
+from holdfast_recipes.pipeline.samples import first_token_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,9 @@ class Row:
 def row_of(run: Trajectory | None, *, filler: int = 0, reason: str = "") -> Row:
     """The row of one rollout. ``filler`` is any token id, for rollouts that have none. A given ``reason`` masks the row.
 
+    Of a rollout of a tree, the turns that it shares with others carry no loss: an engine takes one row for each rollout, so that they would
+    count once for each. ``pipeline.samples`` gives them a sample of their own.
+
     Masked are, beside those: what did not finish, has no reward or no sampled token, and what holds a number that is not finite (one such
     number would spoil the optimiser's step). ``run`` None is a rollout of which nothing is left.
     """
@@ -72,7 +76,8 @@ def row_of(run: Trajectory | None, *, filler: int = 0, reason: str = "") -> Row:
     if tokens is None or why:
         made = Row(ids[:start] or (filler,), ids[start : start + 1] or (filler,), (0,), (0.0,))
     else:
-        made = Row(ids[:start], ids[start:], mask[start:], tokens.logprobs[start:], run.reward)
+        own = max(start, first_token_of(run.branch.turn, tokens)) if run.branch else start
+        made = Row(ids[:start], ids[start:], (*(0,) * (own - start), *mask[own:]), tokens.logprobs[start:], run.reward)
     return replace(
         made,
         status=run.status,

@@ -139,12 +139,20 @@ class Stem:
         return found
 
     async def continue_in(
-        self, sandbox: AsyncSandbox, conversation: Callable[[], Conversation[Any]], seed: int | None, trajectory_id: str
+        self,
+        sandbox: AsyncSandbox,
+        conversation: Callable[[], Conversation[Any]],
+        seed: int | None,
+        trajectory_id: str,
+        counts: Counts | None = None,
     ) -> Trajectory:
-        """One rollout that plays on in a branch, with its grade. A branch that runs out of memory is not played again with more."""
+        """One rollout that plays on in a branch, with its grade; ``counts`` are its own, else those of the settings.
+
+        A branch that runs out of memory is not played again with more.
+        """
         assert self._sandbox is not None
         job = _BranchJob(self.job, sandbox, self._sandbox, self._results)
-        own = replace(self.settings, conversation=conversation, most_escalations=0)
+        own = replace(self.settings, conversation=conversation, most_escalations=0, counts=counts or self.settings.counts)
         try:
             return await play(job, own, seed=seed, trajectory_id=trajectory_id)
         finally:

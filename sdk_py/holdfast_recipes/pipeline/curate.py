@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from holdfast_recipes.core.credit import CreditRules, credit
 from holdfast_recipes.core.curation import SWE_TOKEN_LIMIT, Filter, swe_filters, token_counter
-from holdfast_recipes.core.trajectory import Trajectory
+from holdfast_recipes.core.trajectory import Branch, Trajectory
 from holdfast_recipes.policy.tokenizer import ByteTokenizer, Tokenizer
 
 from .annotate import turns_with_results
@@ -26,6 +26,8 @@ UNRESOLVED: tuple[str, ...] = get_args(Unresolved)
 are kept with loss on every turn (a control; their ``credited`` names every turn, since an unresolved run without it has no loss)."""
 
 UNGRADED, DUPLICATE, UNANNOTATED, UNRESOLVED_DROPPED, NO_TURNS = "ungraded", "duplicate", "not_annotated", "unresolved", "no_turns"
+SHARED = "turns_of_its_tree"
+"""Every turn of the run that would get loss is one that it shares with a run before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,15 @@ class Curator:
 
     A run is counted by the first filter that drops it: nothing graded it; a run of the same id came before; it makes no turn; the three
     filters of the paper; then, of unresolved ones, that it has no values, or the reason of ``core.credit`` (``no_rise``, broken rules).
+    Of the turns that runs of a tree share, each gets loss in the first run that is kept with it.
     """
 
     def __init__(self, count_tokens: Callable[[Trajectory], int], settings: Curation | None = None) -> None:
         self.settings = settings or Curation()
         self.seen = self.kept = 0
         self._ids: set[str] = set()
+        self._of_trees: dict[str, set[int]] = {}
+        """The turns that get loss in a run that was kept, by tree."""
         self._filters: list[Filter[Trajectory]] = [
             Filter(UNGRADED, lambda run: run.reward is None),
             Filter(DUPLICATE, lambda run: run.trajectory_id in self._ids),
@@ -65,12 +70,24 @@ class Curator:
         self.seen += 1
         hit = next((each.name for each in self._filters if each.drops(run)), None)
         made: Trajectory | str = hit or self._credited(run)
+        if isinstance(made, Trajectory) and made.branch is not None:
+            made = self._once(made, made.branch)
         if isinstance(made, str):
             self.dropped[made] += 1
             return None
         self._ids.add(run.trajectory_id)
         self.kept += 1
         return made
+
+    def _once(self, run: Trajectory, branch: Branch) -> Trajectory | str:
+        """The run without loss on the shared turns that have it in another run."""
+        given = self._of_trees.setdefault(branch.tree, set())
+        turns = range(len(turns_with_results(run))) if run.credited is None else run.credited
+        left = tuple(turn for turn in turns if turn >= branch.turn or turn not in given)
+        if not left:
+            return SHARED
+        given.update(turn for turn in left if turn < branch.turn)
+        return run if len(left) == len(turns) else replace(run, credited=left)
 
     def _credited(self, run: Trajectory) -> Trajectory | str:
         if run.resolved:

@@ -29,8 +29,9 @@ class Masked:
 
 
 def credited(run: Trajectory) -> frozenset[int] | None:
-    """The turns that get loss: all (None) of a resolved run, the credited ones of another, which may be none."""
-    return None if run.resolved else frozenset(run.credited or ())
+    """The turns that get loss: all (None) of a resolved run, unless another run of its tree has some of them; the credited ones of another
+    run, which may be none."""
+    return None if run.resolved and run.credited is None else frozenset(run.credited or ())
 
 
 def masked(run: Trajectory, tokenize: Encode, limit: int | None = None) -> Masked | str:

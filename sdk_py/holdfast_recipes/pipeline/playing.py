@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,18 +30,22 @@ Jobs = Callable[[SweTask], Job[Any]]
 _SAID_BY_BLAME = ("aborted_", "ungraded_")
 
 
-class _Tracked(Counts):
-    """Counts of one rollout, which also report the layer it is in."""
+class Tracked(Counts):
+    """Counts of one rollout of the manager, whose ticket has the layer that it is in, and gets the counts by ``hand_over``."""
 
-    def __init__(self, enters: Callable[[str], None]) -> None:
+    def __init__(self, ticket: rollouts.Ticket) -> None:
         super().__init__()
-        self._enters = enters
+        self._ticket = ticket
 
     @contextlib.contextmanager
     def timing(self, name: str) -> Iterator[None]:
-        self._enters(name)
+        self._ticket.layer = name
         with super().timing(name):
             yield
+
+    def hand_over(self) -> None:
+        self._ticket.seconds.update(self.seconds)
+        self._ticket.events.update({name: count for name, count in self.events.items() if not name.startswith(_SAID_BY_BLAME)})
 
 
 def collected(
@@ -49,9 +53,10 @@ def collected(
     settings: Settings,
     talk: Callable[[Any], Conversation[Any]] | None = None,
     shaped: Callable[[Any, Settings], Settings] = lambda task, settings: settings,
+    played: Callable[[Any, Settings, int, str], Awaitable[Trajectory]] | None = None,
 ) -> collect.Rollout:
     """Rollouts for a collection. ``talk`` makes the conversation where the policy differs from task to task; ``shaped`` the settings where
-    a task has limits of its own."""
+    a task has limits of its own; ``played`` plays a task with settings, a seed and an id, in another way than ``harness.rollout.play``."""
 
     async def rollout(slot: RolloutSlot, seed: int, name: str) -> Attempt:
         counts, spoken = Counts(), []
@@ -61,7 +66,10 @@ def collected(
             return spoken[-1]
 
         own = replace(shaped(slot.task, settings), counts=counts, conversation=conversation)
-        run = await play(jobs(slot.task), own, seed=seed, trajectory_id=name)
+        if played is None:
+            run = await play(jobs(slot.task), own, seed=seed, trajectory_id=name)
+        else:
+            run = await played(slot.task, own, seed, name)
         settings.counts.events.update(counts.events)
         settings.counts.seconds.update(counts.seconds)
         cost_usd = sum(each.cost_usd for each in spoken)
@@ -74,15 +82,11 @@ def managed(jobs: Jobs, settings: Settings) -> rollouts.Rollout[SweTask]:
     """Rollouts for the manager: a ticket receives the layer, seconds and events."""
 
     async def rollout(task: SweTask, ticket: rollouts.Ticket) -> Trajectory:
-        def enters(name: str) -> None:
-            ticket.layer = name
-
-        counts = _Tracked(enters)
+        counts = Tracked(ticket)
         try:
             return await play(jobs(task), replace(settings, counts=counts), seed=ticket.seed)
         finally:
-            ticket.seconds.update(counts.seconds)
-            ticket.events.update({name: count for name, count in counts.events.items() if not name.startswith(_SAID_BY_BLAME)})
+            counts.hand_over()
 
     return rollout
 

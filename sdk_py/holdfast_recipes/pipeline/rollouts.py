@@ -31,13 +31,14 @@ Prompt = TypeVar("Prompt")
 @dataclass(slots=True)
 class Ticket:
     """One rollout in flight. The rollout updates ``layer``, so that the error of a stalled step can name it; it adds its own seconds
-    and events. ``version`` is that of the weights when it began."""
+    and events. ``version`` is that of the weights when it began; ``key`` is the same for all rollouts of one group."""
 
     seed: int
     version: int
     layer: str = Layer.CREATION
     seconds: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
+    key: int = 0
 
 
 Rollout = Callable[[Prompt, Ticket], Awaitable[Trajectory]]
@@ -193,7 +194,7 @@ class RolloutManager(Generic[Prompt]):
                 del self._owed[key]
 
     def _start(self, key: int, prompt: Prompt) -> None:
-        ticket = Ticket(self._draw.getrandbits(31), self._batching.version)
+        ticket = Ticket(self._draw.getrandbits(31), self._batching.version, key=key)
         task = asyncio.create_task(self._play(prompt, ticket), name=f"rollout-{key}")
         self._flights.setdefault(key, {})[task] = ticket
         task.add_done_callback(lambda done: self._ended(key, done, ticket))

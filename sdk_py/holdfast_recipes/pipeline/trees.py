@@ -1,14 +1,13 @@
 """Tree rollouts: one rollout up to a turn, then k that continue it in branches of its sandbox; and the samples for a learner.
 
 Owns the growth of one tree, and which of its tokens get which advantage, each in at most one sample: the turns before the branch are a
-sample of their own. The advantages are those of ``core.advantage`` over all leaves of a prompt. Called by a trainer's own loop; the
-manager of ``rollouts`` plays single rollouts.
+sample of their own. The advantages are those of ``core.advantage`` over all leaves of a prompt. Called by a trainer's own loop;
+``tree_sampler`` gives the leaves of trees to the manager of ``rollouts`` and to ``collect``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,13 +16,14 @@ from holdfast import HoldfastError
 from holdfast_recipes.core.advantage import Deviation, advantages
 from holdfast_recipes.core.groups import GroupRules, admit
 from holdfast_recipes.core.scored import Status
-from holdfast_recipes.core.trajectory import Harness, PolicyName, Tokens, Trajectory
+from holdfast_recipes.core.trajectory import Branch, Harness, PolicyName, Trajectory
 from holdfast_recipes.harness.layers import FaultError
+from holdfast_recipes.harness.loop import Episode
 from holdfast_recipes.harness.rollout import Settings
 
 from .branching import BranchableJob, Stem
 from .playing import Replay, continuation_seed
-from .samples import Sample, is_finite
+from .samples import Sample, is_finite, tokens_of, tree_of_samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,7 @@ async def grow_tree(job: BranchableJob, settings: Settings, *, k: int, turn: int
             if error.code == "unsupported":
                 raise
             return Tree(turn, (), error.code)
-        prefix = Trajectory(
-            name, job.task_id, Harness(""), PolicyName(""), episode.messages, episode.tools, episode.turns, seed, tokens=episode.tokens
-        )
+        prefix = beginning(name, job.task_id, episode, seed)
         async with asyncio.TaskGroup() as group:
             played = [
                 group.create_task(
@@ -71,7 +69,14 @@ async def grow_tree(job: BranchableJob, settings: Settings, *, k: int, turn: int
                 )
                 for number, branch in enumerate(branches)
             ]
-        return Tree(turn, tuple(task.result() for task in played))
+        return Tree(turn, tuple(replace(task.result(), branch=None if ended else Branch(name, turn)) for task in played))
+
+
+def beginning(name: str, task_id: str, episode: Episode, seed: int | None) -> Trajectory:
+    """The first turns of a rollout, for those that continue them."""
+    return Trajectory(
+        name, task_id, Harness(""), PolicyName(""), episode.messages, episode.tools, episode.turns, seed, tokens=episode.tokens
+    )
 
 
 def tree_samples(groups: Iterable[Sequence[Tree]], *, std: Deviation = "sample", rules: GroupRules | None = None) -> list[Sample]:
@@ -87,61 +92,17 @@ def tree_samples(groups: Iterable[Sequence[Tree]], *, std: Deviation = "sample",
         leaves = [_checked(leaf) for tree in trees for leaf in tree.leaves]
         for leaf in leaves:
             if usable(leaf.scored()):
-                _tokens(leaf)
+                tokens_of(leaf)
         if not admit([leaf.scored() for leaf in leaves], rules).keep:
             continue
         rewards = [leaf.reward if usable(leaf.scored()) else None for leaf in leaves]
         of_leaf = {id(leaf): advantage for leaf, advantage in zip(leaves, advantages(rewards, std=std), strict=True)}
         for tree in trees:
             used = [leaf for leaf in map(_checked, tree.leaves) if usable(leaf.scored())]
-            made += _samples(tree, used, [of_leaf[id(leaf)] for leaf in used], number, alone=len(trees) == 1)
+            made += tree_of_samples(tree.turn, used, [of_leaf[id(leaf)] for leaf in used], number, alone=len(trees) == 1)
     return made
-
-
-def _samples(tree: Tree, leaves: Sequence[Trajectory], given: Sequence[float], group: int, *, alone: bool) -> list[Sample]:
-    shared = shared_tokens(tree.turn, leaves) if len(leaves) > 1 else 0
-    made = []
-    if shared and not alone:
-        rewards = [leaf.reward for leaf in leaves if leaf.reward is not None]
-        made.append(_sample(leaves[0], 0, shared, math.fsum(given) / len(given), math.fsum(rewards) / len(rewards), group))
-    for leaf, advantage in zip(leaves, given, strict=True):
-        assert leaf.reward is not None
-        made.append(_sample(leaf, shared, None, advantage, leaf.reward, group))
-    return made
-
-
-def _sample(run: Trajectory, begin: int, end: int | None, advantage: float, reward: float, group: int) -> Sample:
-    """A sample of the tokens before ``end``, with loss from ``begin`` on."""
-    tokens = _tokens(run)
-    mask = (*(0,) * begin, *tokens.loss_mask[begin:end])
-    version = min(tokens.versions, default=0)
-    return Sample(tokens.ids[:end], mask, tokens.logprobs[:end], advantage, reward, group, version, run)
-
-
-def shared_tokens(turn: int, leaves: Sequence[Trajectory]) -> int:
-    """The number of tokens before what the policy wrote in turn ``turn``, the same in all leaves. Raises ValueError if they differ."""
-    beginnings = []
-    for leaf in leaves:
-        tokens = _tokens(leaf)
-        start = min(
-            (span.start for span in tokens.spans if span.turn is not None and span.turn >= turn and span.supervised),
-            default=len(tokens.ids),
-        )
-        beginnings.append(tuple(zip(tokens.ids[:start], tokens.loss_mask[:start], tokens.logprobs[:start], strict=True)))
-    shared = min(map(len, beginnings))
-    if any(each[:shared] != beginnings[0][:shared] for each in beginnings) or any(
-        bit for each in beginnings for _, bit, _ in each[shared:]
-    ):
-        raise ValueError(f"the leaves of a tree differ before turn {turn}")
-    return shared
 
 
 def _checked(leaf: Trajectory) -> Trajectory:
     """A number that is none would spoil the optimiser's step, so such a rollout counts as failed."""
     return leaf if is_finite(leaf) else replace(leaf, reward=None, status=Status.ABORTED)
-
-
-def _tokens(run: Trajectory) -> Tokens:
-    if run.tokens is None or not run.tokens.spans:
-        raise ValueError(f"{run.trajectory_id} has no token ids: train on a policy that gives ids and log-probabilities")
-    return run.tokens

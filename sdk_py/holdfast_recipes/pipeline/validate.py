@@ -29,8 +29,10 @@ def problems_of(run: Trajectory) -> list[str]:
     if run.turns and len(run.turns) != sum(message["role"] == "assistant" for message in run.messages):
         found.append(f"{len(run.turns)} turns, but another number of assistant messages")
     found += _values(run, turns)
+    if run.branch is not None and not (run.branch.tree and run.branch.turn <= turns):
+        found.append(f"it shares {run.branch.turn} turns with the rollouts of the tree {run.branch.tree!r}, but has {turns}")
     if run.credited is not None:
-        if run.resolved:
+        if run.resolved and run.branch is None:
             found.append("a resolved run has credited turns: all of its turns get loss")
         if not run.credited or list(run.credited) != sorted(set(run.credited)) or not 0 <= run.credited[0] <= run.credited[-1] < turns:
             found.append(f"credited turns must be ascending numbers below {turns}, at least one: {list(run.credited)}")

@@ -34,6 +34,7 @@ from holdfast_recipes.miniature.twin import Bug, Twin, World, bugs
 from holdfast_recipes.pipeline import files
 from holdfast_recipes.pipeline.batching import Batching
 from holdfast_recipes.pipeline.errors import DataError
+from holdfast_recipes.pipeline.export import credited
 from holdfast_recipes.policy.tokenizer import ByteTokenizer
 
 from .batches import Row
@@ -184,8 +185,7 @@ def _row(run: Trajectory, tokenizer: ByteTokenizer, context: int) -> Row | None:
     if cut is None:
         return None
     ids, spans = cut
-    turns = None if run.resolved else frozenset(run.credited or ())
-    return Row(tuple(ids), tuple(loss_mask(spans, turns, len(ids))))
+    return Row(tuple(ids), tuple(loss_mask(spans, credited(run), len(ids))))
 
 
 def _taught(arguments: argparse.Namespace, world: World) -> Model:

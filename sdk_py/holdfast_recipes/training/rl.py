@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 
 from holdfast_recipes.core.advantage import Deviation, advantages
-from holdfast_recipes.core.balance import length_bias
+from holdfast_recipes.core.balance import Member, length_bias
 from holdfast_recipes.core.objective import Reduce
 from holdfast_recipes.core.presets import Optimiser, Rl
 from holdfast_recipes.core.schedule import Schedule
 from holdfast_recipes.core.scored import Scored
+from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.pipeline.batching import Batch, Batching
+from holdfast_recipes.pipeline.samples import samples
 
 from .batches import Row, Tensors
 from .loss import policy_loss, token_logprobs
@@ -102,7 +104,9 @@ class Learner:
         return numbers | {"version": float(self.version), "refused": float(self.refused), "learn_s": time.monotonic() - started}
 
     def rows(self, batch: Batch[Any]) -> list[Row]:
-        """The rows with loss: of members that keep it, whose advantage is not zero."""
+        """The rows with loss: of members that keep it, whose advantage is not zero. Those of trees have further rows (``samples``)."""
+        if any(isinstance(each.rollout.payload, Trajectory) and each.rollout.payload.branch for each in _members(batch)):
+            return [Row(each.ids, each.mask, each.logprobs, each.advantage) for each in samples(batch, std=self.objective.deviation)]
         rows = []
         for group in batch.groups:
             members = group.outcome.members
@@ -146,6 +150,10 @@ class Learner:
 
 _LEAST = 0.375
 """The share of either class in a balanced group, as the paper has it; counted for every way of making groups."""
+
+
+def _members(batch: Batch[Any]) -> Iterator[Member]:
+    return (member for group in batch.groups for member in group.outcome.members if not member.remove_sample)
 
 
 def _numbers(batch: Batch[Any]) -> dict[str, float]:
