@@ -16,7 +16,7 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-programs recipes-learn clean
+.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -96,6 +96,9 @@ bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor;
 
 curves: .venv/.stamp ## Where cost grows: cost over the amount of work, with pictures, in build/curves (ARGS="--scale 0.1")
 	@exec $(PY) -m tests.bench.curves $(ARGS)
+
+copies: .venv/.stamp ## What a copy of a sandbox costs by its size, on ext4 and XFS, beside cp -a and tar; writes build/bench/copies.json
+	@exec $(PY) -m tests.bench.copies $(ARGS)
 
 peers: .venv/.stamp .venv-peers/.stamp ## The same command at peers from PyPI and here, in turn; writes build/bench/peers.json
 	@exec $(PY) -m tests.bench.peers --python .venv-peers/bin/python $(ARGS)

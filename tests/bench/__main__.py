@@ -116,7 +116,6 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
             if "P18" in wanted:
                 for figure in await branches.p18():
                     take(figure)
-                print(await branches.table(client, stack.data))
             if "PC" in wanted:
                 take(await asyncio.to_thread(command_line.pc, environment))
             if "P11" in wanted:

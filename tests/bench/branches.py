@@ -1,21 +1,17 @@
-"""P18: branches and resets of a sandbox with a repository and a living shell beside creates of its image; what a copy costs by its size.
+"""P18: branches and resets of a sandbox with a repository and a living shell beside creates of its image.
 
-Owns these measurements. The table takes each size and method in turn, beside ``cp -a`` and ``tar`` of as many files on the same file
-system.
+Owns these measurements; ``copies`` has what a copy costs by its size.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from holdfast import AsyncSandbox, AsyncSandboxClient
+from holdfast import AsyncSandboxClient
 from holdfast_server.embed import running_stack
 
 from tests.bench.figures import Figure, at_most, quartiles
@@ -23,7 +19,6 @@ from tests.bench.figures import Figure, at_most, quartiles
 _COUNT = 64
 _ROUNDS = 5
 _RESETS = 25
-_SIZES_MIB = (1, 16, 100)
 _REPOSITORY = (
     "mkdir -p /work && cd /work && git init -q . && git config user.email a@b && git config user.name a && "
     "for i in $(seq 300); do mkdir -p d$((i % 20)) && seq $i > d$((i % 20))/f$i; done && git add . && git commit -qm first"
@@ -92,42 +87,3 @@ async def _cold(client: AsyncSandboxClient) -> float:
     took_s = time.perf_counter() - began
     await asyncio.gather(*(one.delete() for one in made))
     return took_s
-
-
-async def table(client: AsyncSandboxClient, data: Path) -> str:
-    """Milliseconds, and bytes on the disk, of each method for each size of what was written."""
-    rows = [f"{'written':>9} {'method':<12} {'ms':>8} {'disk, MiB':>10}"]
-    for size in _SIZES_MIB:
-        async with await client.create_sandbox("host", cpu="2", memory="512Mi") as parent:
-            await parent.exec(f"mkdir /work && cd /work && for i in $(seq {size}); do head -c 1M /dev/urandom > f$i; done && sync")
-            for method, (took_s, disk) in (await _methods(client, parent, data, size)).items():
-                rows.append(f"{size:>5} MiB {method:<12} {took_s * 1e3:>8.1f} {disk / (1 << 20):>10.2f}")
-    return "\n".join(rows)
-
-
-async def _methods(client: AsyncSandboxClient, parent: AsyncSandbox, data: Path, size: int) -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
-    used, began = _used(data), time.perf_counter()
-    image = await parent.snapshot()
-    found["snapshot"] = time.perf_counter() - began, _used(data) - used
-    await client.images.remove(image.name)
-    for count in (1, 16):
-        used, began = _used(data), time.perf_counter()
-        async with parent.branch(count):
-            found[f"branch({count})"] = time.perf_counter() - began, _used(data) - used
-    with tempfile.TemporaryDirectory(dir=data) as folder:
-        source = Path(folder) / "source"
-        source.mkdir()
-        for number in range(size):
-            (source / str(number)).write_bytes(os.urandom(1 << 20))
-        for method, words in (("cp -a", ["cp", "-a", "source", "copy"]), ("tar", ["tar", "cf", "copy.tar", "source"])):
-            used, began = _used(data), time.perf_counter()
-            await asyncio.to_thread(subprocess.run, words, cwd=folder, check=True)
-            found[method] = time.perf_counter() - began, _used(data) - used
-    return found
-
-
-def _used(data: Path) -> float:
-    """Bytes in use on the file system of the data folder; other programs may change it meanwhile."""
-    os.sync()
-    return float(shutil.disk_usage(data).used)
