@@ -78,10 +78,10 @@ def main() -> int:
         settings = from_environment()
         secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
         store = PlacementStore(settings.placement)
+        gateway = Gateway(settings, store, runtime_of(settings), Keys(settings.keys_file), secrets)
     except (OSError, ValueError) as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 78
-    gateway = Gateway(settings, store, runtime_of(settings), Keys(settings.keys_file), secrets)
     server = Server(server_config(settings, gateway))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after an orderly exit

@@ -6,6 +6,7 @@ Owns the order of middleware, the match of a request with a row, the check of it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
@@ -17,12 +18,13 @@ from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebS
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.faces.table import HTTP_METHODS, OWNER_HEADER, PRINCIPAL, PUBLIC, WEBSOCKET, Face, Row, program_of
+from gateway.faces.table import HTTP_METHODS, OWNER_HEADER, PRINCIPAL, PROJECT_HEADER, PUBLIC, USE, WEBSOCKET, Face, Row, program_of
 from gateway.http.access import check_origin
-from gateway.http.bounded_protocol import AUTHENTICATED
-from gateway.http.middleware import ROUTE, Observed, Problems
+from gateway.http.bounded_protocol import AUTHENTICATED, CONNECTION
+from gateway.http.middleware import ROUTE, STATUS, Observed, Problems
 from gateway.http.responses import problem_response
 from gateway.memory_reservation import RequestReservation, reserve_for
+from gateway.tenants.uses import Use, ended_error
 from gateway.use_cases import create
 from gateway.use_cases.service import Gateway, for_reader
 
@@ -62,6 +64,7 @@ class Application:
     async def _run(self, app: Application) -> AsyncIterator[None]:
         gateway = self.gateway
         gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
+        gateway.background.start(gateway.tenants.run(), "comparison of projects and keys with Redis")
         gateway.background.start(gateway.feed.run(), "changes for streams of events")
         gateway.background.start(gateway.recorder.run(), "leases of recordings")
         gateway.background.start(gateway.recorder.write(), "writing of recordings")
@@ -105,31 +108,61 @@ class _Resource:
         scope[_FACE] = self._face
         scope[ROUTE] = self._path
         if scope["type"] == "websocket":
-            row, websocket = self._rows[WEBSOCKET], WebSocket(scope, receive, send)
-            await self._admit(row, websocket)
-            await row.handler(websocket)
+            connection: HTTPConnection = WebSocket(scope, receive, send)
+            row = self._rows[WEBSOCKET]
+        else:
+            method = scope["method"]
+            connection = Request(scope, receive, send)
+            row = self._rows["GET" if method == "HEAD" else method]
+        use = await self._admit(row, connection)
+        if use is None:
+            await _serve(row, connection, receive, send)
             return
-        method = scope["method"]
-        row, request = self._rows["GET" if method == "HEAD" else method], Request(scope, receive, send)
-        await self._admit(row, request)
-        response = await row.handler(request)
-        if response is not None:  # else the handler has taken the connection over
-            await response(scope, receive, send)
+        uses = self._gateway.tenants.uses
+        uses.add(use)
+        try:
+            await _serve(row, connection, receive, send)
+        except asyncio.CancelledError:
+            if not use.ended:
+                raise
+            await _end(use, scope)
+        finally:
+            uses.discard(use)
 
-    async def _admit(self, row: Row, connection: HTTPConnection) -> None:
-        """Set the request's principal. Raises the refusal of a request that the row does not permit."""
+    async def _admit(self, row: Row, connection: HTTPConnection) -> Use | None:
+        """Set the request's principal, and return its use of a key. Raises the refusal of a request that the row does not permit."""
         if row.upgrades or row.method == WEBSOCKET:
             check_origin(connection, self._gateway.settings.allowed_origins)
         if row.scope == PUBLIC:
-            return
-        principal = await row.grant(connection) or await self._gateway.identities.principal_of(row.key(connection))
+            return None
+        tenants, scope = self._gateway.tenants, row.scope
+        principal = await row.grant(connection) or await tenants.principal_of(row.key(connection))
         if (authenticated := connection.scope.get(AUTHENTICATED)) is not None:
             authenticated()
-        principal.require(row.scope)
-        if (owner := connection.headers.get(OWNER_HEADER)) is not None:
-            principal = principal.acting_for(owner)
-        reserve_for(principal.owner)
-        connection.scope[PRINCIPAL] = principal
+        owner, project = connection.headers.get(OWNER_HEADER), connection.headers.get(PROJECT_HEADER)
+        acting = tenants.admitted(principal, scope, owner, project)
+        reserve_for(acting.owner)
+        connection.scope[PRINCIPAL] = acting
+        use = connection.scope[USE] = Use(principal, scope, owner, project)
+        return use
+
+
+async def _serve(row: Row, connection: HTTPConnection, receive: Receive, send: Send) -> None:
+    response = await row.handler(connection)
+    if response is not None:  # else the handler has taken the connection over, or served its messages
+        await response(connection.scope, receive, send)
+
+
+async def _end(use: Use, scope: Scope) -> None:
+    """The end of a request whose key no longer permits it: an error, or if its answer has begun, the end of its connection."""
+    if use.task is not None:
+        use.task.uncancel()
+    protocol = scope.get(CONNECTION)
+    if STATUS not in scope and (protocol is None or not protocol.cycle.response_started):
+        raise ended_error()
+    if protocol is not None:
+        protocol.abort()
+    await asyncio.sleep(0)  # the end of the connection is reported first
 
 
 def _router(gateway: Gateway, faces: Sequence[Face]) -> Router:

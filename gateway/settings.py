@@ -177,6 +177,8 @@ class Settings:
     runtime: str = "local"
     node_socket: Path = Path("node.sock")
     keys_file: Path = Path("keys")
+    tenants_file: Path | None = None
+    """HOLDFAST_TENANTS_FILE: keeps projects and stored keys, which on one machine outlive its Redis; ``off`` for none, as in a cluster."""
     secret_file: Path = Path("secret")
     other_secrets_file: Path = Path("other-secrets")
     """HOLDFAST_OTHER_SECRETS_FILE: further accepted secrets, one a line, while the deployment rotates its own; the file may be missing."""
@@ -231,6 +233,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         runtime=runtime,
         node_socket=_path(env, "HOLDFAST_NODE_SOCKET", data_dir / "node.sock"),
         keys_file=_path(env, "HOLDFAST_KEYS_FILE", data_dir / "keys"),
+        tenants_file=_tenants_file(env, data_dir / "tenants.json" if runtime == "local" else None),
         secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
         other_secrets_file=_path(env, "HOLDFAST_OTHER_SECRETS_FILE", data_dir / "other-secrets"),
         allowed_origins=origins,
@@ -326,6 +329,11 @@ def _pools_file(env: Mapping[str, str], runtime: str) -> Path | None:
     if name and runtime == "local":
         raise ValueError("HOLDFAST_POOLS_FILE is for a cluster: the node of one machine manages its own spares")
     return Path(name) if name else None
+
+
+def _tenants_file(env: Mapping[str, str], default: Path | None) -> Path | None:
+    name = env.get("HOLDFAST_TENANTS_FILE")
+    return default if not name else None if name == "off" else Path(name)
 
 
 def _path(env: Mapping[str, str], name: str, default: Path) -> Path:

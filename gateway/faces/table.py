@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 from gateway.http.responses import problem_response
 from gateway.identity.keys import key_of
 from gateway.identity.principal import Principal, Scope
+from gateway.tenants.uses import Use
 from gateway.use_cases.service import Gateway
 
 PUBLIC: Final = "public"
@@ -30,7 +31,11 @@ PRINCIPAL: Final = "holdfast.principal"
 
 PROGRAM_HEADER: Final = "X-Holdfast-Program"
 OWNER_HEADER: Final = "X-Holdfast-Owner"
-"""Of a key with the scope ``admin``: the owner for whom the request is made."""
+"""The owner for whom the request is made, with an operator's key or one of another member of the same project."""
+PROJECT_HEADER: Final = "X-Holdfast-Project"
+"""The project in which the request is made, with a key that is limited to none."""
+USE: Final = "holdfast.use"
+"""In the scope of a request, once its key was checked: what may end it (``tenants.uses``)."""
 _PROGRAM_CHARACTERS: Final = 64
 
 HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -105,6 +110,12 @@ def principal_of(connection: HTTPConnection) -> Principal:
     """The principal of a request to a row with a scope."""
     principal: Principal = connection.scope[PRINCIPAL]
     return principal
+
+
+def use_of(connection: HTTPConnection) -> Use:
+    """What ends a request to a row with a scope when its key permits it no more."""
+    use: Use = connection.scope[USE]
+    return use
 
 
 def program_of(connection: HTTPConnection) -> str:

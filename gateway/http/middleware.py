@@ -23,7 +23,7 @@ log = logging.getLogger("gateway")
 ROUTE: Final = "holdfast.route"
 """In the scope of a request: the path of its row, for metrics; missing if no row matches."""
 _REQUEST_ID: Final = "holdfast.request_id"
-_STATUS: Final = "holdfast.status"
+STATUS: Final = "holdfast.status"
 """In the scope of a request: the status of its response, once that has begun."""
 
 
@@ -44,12 +44,12 @@ class Observed:
         async def observed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-                status = scope[_STATUS] = message["status"]
+                status = scope[STATUS] = message["status"]
                 self._metrics.count("requests_total", method=scope["method"], route=scope.get(ROUTE, "unknown"), status=str(status))
             await send(message)
 
         await self._app(scope, receive, observed)
-        if _STATUS in scope:
+        if STATUS in scope:
             self._metrics.observe("request_seconds", time.monotonic() - begun, route=scope.get(ROUTE, "unknown"))
 
 
@@ -66,11 +66,11 @@ class Problems:
             await self._app(scope, receive, send)
             return
         except HoldfastError as refusal:
-            if _STATUS in scope:
+            if STATUS in scope:
                 raise
             error = refusal
         except Exception:
-            if _STATUS in scope:
+            if STATUS in scope:
                 raise
             log.exception("request %s failed", scope.get(_REQUEST_ID, "of a WebSocket"))
             error = HoldfastError("internal", "the gateway failed to serve this request")

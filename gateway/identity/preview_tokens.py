@@ -26,11 +26,13 @@ class PreviewToken:
     incarnation: str
     port: int
     expires_at: int
+    key_digest: str = ""
+    """The SHA-256 of the key that made the link, which ends with it; "" in links of versions before."""
 
 
 def sign(secret: str, token: PreviewToken) -> str:
     """The token as text: letters, digits, ``-``, ``_`` and one dot."""
-    body = orjson.dumps([token.name, token.owner, token.incarnation, token.port, token.expires_at])
+    body = orjson.dumps([token.name, token.owner, token.incarnation, token.port, token.expires_at, token.key_digest])
     text = base64.urlsafe_b64encode(body).decode().rstrip("=")
     return f"{text}.{_mac(secret, text)}"
 

@@ -7,7 +7,7 @@ request; handlers pass it on to the use cases.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -28,11 +28,15 @@ class Scope(StrEnum):
     IMAGES = "images"
     """Import, pull and remove images."""
     ADMIN = "admin"
-    """Act for other owners (``Principal.acting_for``)."""
+    """Act for other owners (``tenants.Tenants.acting``), and manage keys, projects and limits."""
 
 
 OWNER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 """The form of an owner."""
+PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+"""The form of a project."""
+_BETWEEN: Final = "+"
+"""Between owner and project in a namespace: neither contains it."""
 DEFAULT_SCOPES: Final = frozenset(Scope) - {Scope.ADMIN}
 """Of a key whose line names none."""
 
@@ -42,12 +46,20 @@ class Principal:
     """Who sends a request."""
 
     owner: str
-    """Whose sandboxes these are. Another owner's are indistinguishable from those that do not exist."""
+    """Whose sandboxes these are: an owner, or the part of an owner in a project (``space_of``). What belongs to another one is
+    indistinguishable from what does not exist."""
     key_id: str = ""
     """Names the key in logs and records; it reveals nothing about the key."""
     project: str = ""
-    """The part of the owner that the key is limited to; "" for all."""
+    """The project; "" for what the owner has outside of all projects."""
     scopes: frozenset[Scope] = DEFAULT_SCOPES
+    credential: str = ""
+    """The SHA-256 of the key, by which ``Identities.current`` knows whether it is still valid; "" if that cannot be asked."""
+
+    @property
+    def member(self) -> str:
+        """The owner without the project."""
+        return member_of(self.owner)
 
     def require(self, scope: Scope) -> None:
         """Raises HoldfastError ``scope_missing`` if the key does not have the scope."""
@@ -55,14 +67,20 @@ class Principal:
             message = f"the API key of the request does not have the scope {scope.value!r}"
             raise HoldfastError("scope_missing", message, detail={"scope": scope.value})
 
-    def acting_for(self, owner: str) -> Principal:
-        """The same key in the place of another owner. Raises ``scope_missing`` if it is no operator's, and ``invalid_argument``."""
-        if owner == self.owner:
-            return self
-        self.require(Scope.ADMIN)
-        if not OWNER.fullmatch(owner):
-            raise HoldfastError("invalid_argument", f"{owner[:100]!r} cannot be an owner", hint="1 to 64 letters, digits and . _ @ -")
-        return replace(self, owner=owner)
+
+def space_of(owner: str, project: str) -> str:
+    """What names, groups, images and recordings of an owner in a project belong to; the owner itself without a project."""
+    return f"{owner}{_BETWEEN}{project}" if project else owner
+
+
+def member_of(space: str) -> str:
+    """The owner in a namespace of ``space_of``."""
+    return space.partition(_BETWEEN)[0]
+
+
+def project_of(space: str) -> str:
+    """The project in a namespace of ``space_of``; "" for none."""
+    return space.partition(_BETWEEN)[2]
 
 
 class Identities(Protocol):
@@ -74,4 +92,8 @@ class Identities(Protocol):
 
     async def principal_of_digest(self, digest: str) -> Principal:
         """The principal of the key with this SHA-256. Raises HoldfastError ``key_invalid``."""
+        ...
+
+    def current(self, digest: str) -> Principal | None:
+        """The principal of the key with this SHA-256 as it is known now; None if the key is not valid any more. Never waits."""
         ...

@@ -157,3 +157,13 @@ def last_term() -> str:
 def sign_in(digest: str) -> str:
     """String with an expiry: the digest of the key that a link to the page signs in; ``digest`` is that of the link's token."""
     return f"{_TAGS[shard_of(digest)]}:sign-in:{digest}"
+
+
+def tenants() -> str:
+    """Hash: every project and stored key by name, and their version (``=version``)."""
+    return "hf:{tenants}:entries"
+
+
+def key_uses() -> str:
+    """Hash: when each stored key was used last, in seconds since the epoch."""
+    return "hf:{tenants}:uses"

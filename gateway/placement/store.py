@@ -32,6 +32,7 @@ from .redis_recordings import RedisRecordings
 from .redis_sign_ins import RedisSignIns
 from .redis_spares import RedisSpares
 from .redis_steps import Arguments, as_entry, as_record, as_tombstone, maybe_ms, ms, script
+from .redis_tenants import RedisTenants
 
 log = logging.getLogger("gateway.placement")
 
@@ -50,7 +51,7 @@ _LOOK_AT = 1000
 """Most records that one listing request reads, whatever its filter leaves of them."""
 
 
-class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings, RedisSignIns):
+class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings, RedisSignIns, RedisTenants):
     """One per process. ``tests/conformance/placement.py`` is its contract."""
 
     def __init__(self, settings: PlacementSettings) -> None:
@@ -240,6 +241,19 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings,
             shard, after = group.stop, ""
         return Page(await self.records(found), None)
 
+    async def list_everyone(self, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """A page of all owners' records, of ``limit`` or somewhat more, in no order. What exists throughout is in one page, or in two."""
+        shard, position = (0, "0") if not cursor else _read_cursor(cursor)
+        if not position.isascii() or not position.isdecimal():
+            raise _wrong_cursor()
+        ids: list[str] = []
+        while shard < SHARDS and len(ids) < limit:
+            position, members = await self._redis.command("ZSCAN", keys.due(shard), position, "COUNT", max(limit - len(ids), 10))
+            ids += members[::2]
+            if not int(position):
+                shard, position = shard + 1, "0"
+        return Page(await self.records(dict.fromkeys(ids)), f"{shard}:{position}" if shard < SHARDS else None)
+
     async def ping(self) -> None:
         """Raises when the store is down."""
         await self._redis.command("SET", keys.probe(), 1, "PX", 1000)  # a store that answers may still refuse writes
@@ -424,5 +438,9 @@ def _read_cursor(cursor: str | None) -> tuple[int, str]:
         return 0, ""
     shard, _, after = cursor.partition(":")
     if not shard.isdecimal() or len(shard) > 3 or not 0 <= int(shard) < SHARDS:
-        raise HoldfastError("invalid_argument", "the cursor is not valid", hint="use the cursor of the previous page, unchanged")
+        raise _wrong_cursor()
     return int(shard), after
+
+
+def _wrong_cursor() -> HoldfastError:
+    return HoldfastError("invalid_argument", "the cursor is not valid", hint="use the cursor of the previous page, unchanged")

@@ -27,6 +27,7 @@ from .registry import AttachedSessions
 from .relay import ClientEnd, Relay
 from .tickets import Ticket
 
+_KEY_ENDED: Final = "the key of this session is no longer valid"
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
 
 
@@ -36,6 +37,12 @@ class TakeOver(Protocol):
     def __call__(
         self, head: bytes, successor: asyncio.Protocol, on_shutdown: Callable[[], None]
     ) -> tuple[asyncio.Transport, bytes] | None: ...
+
+
+class KeyUse(Protocol):
+    """``tenants.uses.Use``."""
+
+    on_end: Callable[[], object] | None
 
 
 class Attach:
@@ -61,19 +68,24 @@ class Attach:
         self._find = find
         self._metrics = metrics
 
-    async def __call__(self, owner: str, name: str, headers: Mapping[str, str], take_over: TakeOver) -> None:
-        """Attach, and relay until the session's connection ends. Raises every refusal; afterwards the connection is the session's."""
+    async def __call__(self, owner: str, name: str, headers: Mapping[str, str], take_over: TakeOver, use: KeyUse | None = None) -> None:
+        """Attach, and relay until the session's connection ends. Raises every refusal; afterwards the connection is the session's.
+
+        ``use`` ends the session when the key that it was attached with is no longer valid: the client then attaches again, and is refused.
+        """
         accepted = _accepted(headers)
         self._attached.enter(owner)
         try:
-            await self._attach(owner, name, headers.get(tickets.HEADER), accepted, take_over)
+            await self._attach(owner, name, headers.get(tickets.HEADER), accepted, take_over, use)
         except HoldfastError as error:
             self._metrics.count("attach_refused_total", code=error.code)
             raise
         finally:
             self._attached.leave(owner)
 
-    async def _attach(self, owner: str, name: str, ticket_text: str | None, accepted: bytes, take_over: TakeOver) -> None:
+    async def _attach(
+        self, owner: str, name: str, ticket_text: str | None, accepted: bytes, take_over: TakeOver, use: KeyUse | None
+    ) -> None:
         settings, begun = self._settings, time.monotonic()
         ticket, dialled = await self._reach(owner, name, ticket_text)
         relay = Relay(ticket.sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
@@ -87,6 +99,8 @@ class Attach:
             self._metrics.count("attach_total")
             self._metrics.observe("attach_seconds", time.monotonic() - begun)
             self._attached.add(relay)
+            if use is not None:
+                use.on_end = lambda: relay.close(1001, _KEY_ENDED)
             relay.start(client, dialled.early, settings.buffer_bytes, client_early)
             await relay.done
         finally:

@@ -5,10 +5,11 @@ Owns how far a filtered listing reads. Called by faces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Principal, Scope, space_of
+from gateway.identity.tenants import shared_scopes
 from gateway.model.records import Page, Record
 from gateway.placement.errors import RebuildingError
 
@@ -36,11 +37,45 @@ async def wait(gateway: Gateway, principal: Principal, name: str, timeout_s: flo
 
 async def list_owned(gateway: Gateway, principal: Principal, labels: Sequence[tuple[str, str]], cursor: str | None, limit: int) -> Page:
     """At most ``limit`` of the owner's records that have all of these labels."""
+    return await _page(gateway, labels, cursor, limit, lambda at, most: gateway.store.list_owned(principal.owner, cursor=at, limit=most))
+
+
+async def list_others(gateway: Gateway, principal: Principal, labels: Sequence[tuple[str, str]], cursor: str | None, limit: int) -> Page:
+    """About ``limit`` records of everybody whom the key may look at: of all owners for an operator, of the members of its project where
+    the project's setting permits it. Raises ``scope_missing`` for any other key."""
+    if Scope.ADMIN in principal.scopes:
+        return await _page(gateway, labels, cursor, limit, lambda at, most: gateway.store.list_everyone(cursor=at, limit=most))
+    project = gateway.tenants.tenants.projects.get(principal.project)
+    if project is None or not shared_scopes(project, principal):
+        principal.require(Scope.ADMIN)
+        raise AssertionError
+    members = sorted(project.members)
+
+    async def look(at: str | None, most: int) -> Page:
+        member, _, inner = (at or "").partition("~")
+        if member and member not in members:  # it has left meanwhile
+            member = next((one for one in members if one > member), "")
+            inner = ""
+            if not member:
+                return Page([], None)
+        member = member or members[0]
+        page = await gateway.store.list_owned(space_of(member, project.name), cursor=inner or None, limit=most)
+        following = members[members.index(member) + 1 :]
+        after = f"{member}~{page.cursor}" if page.cursor else f"{following[0]}~" if following else None
+        return Page(page.records, after)
+
+    return await _page(gateway, labels, cursor, limit, look)
+
+
+async def _page(
+    gateway: Gateway, labels: Sequence[tuple[str, str]], cursor: str | None, limit: int, look: Callable[[str | None, int], Awaitable[Page]]
+) -> Page:
+    """The records with these labels in some pages of ``look``, which takes a cursor and a limit."""
     if not await gateway.store.complete():
         raise RebuildingError  # an incomplete list would be taken for complete
     found: list[Record] = []
-    for _ in range(_PAGE_LOOKS if labels else 1):
-        page = await gateway.store.list_owned(principal.owner, cursor=cursor, limit=limit - len(found))
+    for _ in range(_PAGE_LOOKS):
+        page = await look(cursor, limit - len(found))
         found += [one for one in page.records if all(one.spec.labels.get(name) == value for name, value in labels)]
         cursor = page.cursor
         if cursor is None or len(found) >= limit:

@@ -44,7 +44,7 @@ async def link(gateway: Gateway, key: str) -> tuple[str, int]:
 
 async def begin_with_key(gateway: Gateway, key: str, host: str) -> Begun:
     """A session of the key. Raises ``key_invalid``."""
-    return _begin(gateway, await gateway.identities.principal_of(key), digest_of(key), host)
+    return _begin(gateway, await gateway.tenants.principal_of(key), digest_of(key), host)
 
 
 async def begin_with_link(gateway: Gateway, token: str, host: str) -> Begun:
@@ -53,7 +53,7 @@ async def begin_with_link(gateway: Gateway, token: str, host: str) -> Begun:
     if not found:
         hint = "sign in with an API key; `holdfast up` prints a new link when it starts"
         raise HoldfastError("key_invalid", "the link was used already, or it has expired", hint=hint)
-    return _begin(gateway, await gateway.identities.principal_of_digest(found), found, host)
+    return _begin(gateway, await gateway.tenants.principal_of_digest(found), found, host)
 
 
 async def read(gateway: Gateway, text: str, host: str) -> Begun | None:
@@ -61,7 +61,7 @@ async def read(gateway: Gateway, text: str, host: str) -> Begun | None:
     session = page_sessions.read(gateway.secrets, text, host, time.time())
     if session is None:
         return None
-    return Begun(text, await gateway.identities.principal_of_digest(session.key_digest), session.expires_at)
+    return Begun(text, await gateway.tenants.principal_of_digest(session.key_digest), session.expires_at)
 
 
 def renewed(gateway: Gateway, session: Begun, host: str) -> Begun:

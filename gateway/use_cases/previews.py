@@ -18,7 +18,7 @@ from gateway.agents.agent_socket import ReportedEndError
 from gateway.agents.port_connections import PortConnection
 from gateway.identity import preview_tokens
 from gateway.identity.preview_tokens import PreviewToken
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Principal, Scope
 from gateway.model.records import Record
 
 from . import ports
@@ -52,16 +52,25 @@ class Link:
 async def link(gateway: Gateway, principal: Principal, name: str, port: int, expires_s: float) -> Link:
     """A new link to a port of the owner's sandbox. Raises what ``Gateway.ready`` raises."""
     record = await gateway.ready(principal.owner, name)
-    token = PreviewToken(name, record.owner, record.incarnation, port, int(time.time() + expires_s))
+    token = PreviewToken(name, record.owner, record.incarnation, port, int(time.time() + expires_s), principal.credential)
     text = preview_tokens.sign(gateway.secrets[0], token)
     label, domain = f"{port}-{record.sandbox_id}", gateway.settings.preview_domain
     has_host = bool(domain) and len(label) <= _LABEL_CHARACTERS and _LABEL.fullmatch(label) is not None
     return Link(text, token.expires_at, f"{label}.{domain}" if has_host else "", f"/sandboxes/{name}/ports/{port}/")
 
 
-def granted(gateway: Gateway, text: str) -> PreviewToken | None:
-    """The valid token of a link; else None. The caller checks that it is of the requested sandbox and port."""
-    return preview_tokens.read(gateway.secrets, text, time.time())
+async def granted(gateway: Gateway, text: str) -> PreviewToken | None:
+    """The valid token of a link whose key is still valid; else None. The caller checks that it is of the requested sandbox and port."""
+    token = preview_tokens.read(gateway.secrets, text, time.time())
+    if token is None or not token.key_digest:
+        return token
+    try:
+        key = await gateway.tenants.principal_of_digest(token.key_digest)
+    except HoldfastError as error:
+        if error.code != "key_invalid":
+            raise
+        return None
+    return token if Scope.EXEC in key.scopes else None
 
 
 async def connect(gateway: Gateway, record: Record, port: int, *, fresh: bool = False) -> PortConnection:

@@ -36,6 +36,8 @@ from gateway.sessions.attach import Attach
 from gateway.sessions.registry import AttachedSessions
 from gateway.sessions.tickets import Ticket
 from gateway.settings import Settings
+from gateway.tenants.copy import TenantCopy
+from gateway.tenants.file import TenantFile
 
 from .admission import Admission, Quotas
 from .background import BackgroundTasks, Removals
@@ -71,7 +73,8 @@ class Gateway:
         self.store = store
         self.feed = ChangeFeed(store)
         self.runtime = runtime
-        self.identities = identities
+        self.tenants = TenantCopy(store, identities, TenantFile(settings.tenants_file) if settings.tenants_file else None)
+        """Who sends a request, and what is in use by whom. Includes ``identities``."""
         self.secrets = secrets
         """Accepted for tickets and agents. The first signs tickets and derives agents' tokens."""
         self.metrics = Metrics()
@@ -140,6 +143,7 @@ class Gateway:
         """End the work of this replica, then close its store and runtime."""
         self.attached.draining = True
         await self.background.aclose()
+        await self.tenants.aclose()
         await self.recorder.aclose()
         self.agents.close()
         self.ports.close()

@@ -128,6 +128,10 @@ class SandboxRecord:
     """The id of its recording, if it is recorded."""
     turn: int | None = None
     """The turn at which it branched, if that was stated."""
+    owner: str | None = None
+    """Whose it is, in a list of other owners' sandboxes."""
+    project: str | None = None
+    """The project in which it was created, in such a list."""
 
     def to_map(self) -> dict[str, Any]:
         """The record as a JSON map."""

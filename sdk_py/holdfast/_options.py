@@ -33,7 +33,7 @@ class Options:
     ``request_timeout_s`` one HTTP request, and ``cancel_timeout_s`` how long a cancelled call waits for the end of its command.
     ``answer_timeout_s`` is how long after its time limit the end of a command may be reported.
     ``command_timeout_s`` is the time limit of calls without ``timeout``. The pause between attempts to connect is ``backoff_base_s`` at
-    first and doubles each time, up to ``backoff_cap_s``.
+    first and doubles each time, up to ``backoff_cap_s``. ``owner`` and ``project`` are those for whom requests are made, "" for the key's.
     """
 
     url: str
@@ -48,6 +48,8 @@ class Options:
     backoff_cap_s: float = 10.0
     max_output_bytes: int = 64 * MIB
     transport: TransportChoice = "auto"
+    owner: str = ""
+    project: str = ""
     timing: Timing = field(default_factory=Timing)
     peers: Peers = field(default_factory=Peers, repr=False)
 
@@ -66,6 +68,10 @@ class Options:
             raise ConfigurationError(f"command_timeout_s cannot be {limit!r:.40}", hint="give seconds above 0, or None for no limit")
         if type(self.max_output_bytes) is not int or self.max_output_bytes < 0:
             raise ConfigurationError(f"max_output_bytes cannot be {self.max_output_bytes!r:.40}", hint="give a number of bytes, 0 or more")
+        for name in ("owner", "project"):
+            text: object = getattr(self, name)
+            if not isinstance(text, str) or not text.isascii() or (text and (not text.isprintable() or " " in text)):
+                raise ConfigurationError(f"{name} cannot be {text!r:.40}", hint="letters, digits and . _ @ -")
         if self.transport not in get_args(TransportChoice):
             raise ConfigurationError(f"transport cannot be {self.transport!r:.40}", hint="give 'auto', 'session' or 'rest'")
 

@@ -22,7 +22,9 @@ from holdfast_server.layout import SERVICES
 _SOCKET_PATH_LIMIT = 100  # Linux takes 107 bytes; the rest is room for a suffix
 _DEV_OWNER = "dev"
 _FOLDERS = frozenset({"logs", "run", "redis"})
-_FILES = frozenset({"lock", "secret", "other-secrets", "keys", "env", "runner.out"})
+_SCOPES = "scopes=read,create,exec,files,images,admin"
+"""The development key is the operator's: who may read it may change the keys file too."""
+_FILES = frozenset({"lock", "secret", "other-secrets", "keys", "env", "runner.out", "tenants.json"})
 
 
 class DataDir:
@@ -142,7 +144,7 @@ def _dev_key(data: DataDir) -> str:
     if key and hashlib.sha256(key.encode()).hexdigest() in lines.split():
         return key
     key = "hf_" + secrets.token_hex(16)
-    _write_private(data.keys_file, f"{lines}{_DEV_OWNER} {hashlib.sha256(key.encode()).hexdigest()}\n")
+    _write_private(data.keys_file, f"{lines}{_DEV_OWNER} {hashlib.sha256(key.encode()).hexdigest()} {_SCOPES}\n")
     return key
 
 

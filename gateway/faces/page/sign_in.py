@@ -117,7 +117,8 @@ def _is_secure(connection: HTTPConnection) -> bool:
 def _answer(request: Request, session: Begun, status: int, *, is_new: bool) -> Response:
     principal = session.principal
     body = {
-        "owner": principal.owner,
+        "owner": principal.member,
+        "project": principal.project or None,
         "key_id": principal.key_id,
         "scopes": sorted(principal.scopes),
         "expires_at": session.expires_at,

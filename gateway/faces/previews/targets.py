@@ -83,12 +83,12 @@ async def grant(connection: HTTPConnection) -> Principal | None:
     target = target_of(connection)
     sent = _tokens(connection, on_host=not target.prefix)
     for source, text in sent:
-        token = previews.granted(gateway_of(connection), text)
+        token = await previews.granted(gateway_of(connection), text)
         if token is not None and (token.name, token.port) == (target.name(token.owner), target.port):
             connection.scope[_GRANT] = Grant(token, text, source)
             if source == "cookie":
                 _check_page(connection, target)
-            return Principal(token.owner, "preview", scopes=frozenset({Scope.EXEC}))
+            return Principal(token.owner, "preview", scopes=frozenset({Scope.EXEC}), credential=token.key_digest)
     if sent and "x-api-key" not in connection.headers:
         hint = "make a new link: holdfast port --public SANDBOX PORT, or sandbox.preview_url(port)"
         raise HoldfastError("key_invalid", "the preview's link has expired, or is not of this port", hint=hint)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from gateway.faces.table import PUBLIC, Face, Row
 from gateway.identity.principal import Scope
 
-from . import commands, events, files, groups, history, images, ports, recordings, sandboxes, service, session, snapshots
+from . import commands, events, files, groups, history, images, ports, recordings, sandboxes, service, session, snapshots, tenants
 
-READ, CREATE, EXEC, FILES, IMAGES = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES
+READ, CREATE, EXEC, FILES, IMAGES, ADMIN = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES, Scope.ADMIN
 
 FACE = Face(
     "rest",
@@ -52,6 +52,18 @@ FACE = Face(
         Row("GET", "/recordings/{recording_id}", EXEC, recordings.read),
         Row("GET", "/recordings/{recording_id}/lines", EXEC, recordings.content),
         Row("DELETE", "/recordings/{recording_id}", EXEC, recordings.remove),
+        Row("POST", "/keys", ADMIN, tenants.create_key),
+        Row("GET", "/keys", ADMIN, tenants.list_keys),
+        Row("GET", "/keys/{key_id}", ADMIN, tenants.read_key),
+        Row("POST", "/keys/{key_id}/rotate", ADMIN, tenants.rotate_key),
+        Row("DELETE", "/keys/{key_id}", ADMIN, tenants.revoke_key),
+        Row("POST", "/projects", ADMIN, tenants.create_project),
+        Row("GET", "/projects", ADMIN, tenants.list_projects),
+        Row("GET", "/projects/{project}", ADMIN, tenants.read_project),
+        Row("PATCH", "/projects/{project}", ADMIN, tenants.change_project),
+        Row("DELETE", "/projects/{project}", ADMIN, tenants.delete_project),
+        Row("PUT", "/projects/{project}/members/{member}", ADMIN, tenants.add_member),
+        Row("DELETE", "/projects/{project}/members/{member}", ADMIN, tenants.remove_member),
         Row("GET", "/resources", READ, service.resources),
         Row("GET", "/doctor", READ, service.doctor),
         Row("GET", "/", PUBLIC, service.root),

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from gateway.faces.table import parts, program_of
 from gateway.http.request_fields import Fields, canonical, check_label, read_json
 from gateway.http.responses import json_response
+from gateway.identity.principal import member_of, project_of
 from gateway.model.names import id_of
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_network, read_options
 from gateway.model.records import SANDBOX_NAME, PlannedEnd, Record, SandboxSpec
@@ -83,7 +84,7 @@ async def wait(request: Request) -> Response:
 
 
 async def list_owned(request: Request) -> Response:
-    """``GET /sandboxes?label=k=v&limit=&cursor=``."""
+    """``GET /sandboxes?label=k=v&owners=all&limit=&cursor=``."""
     gateway, principal = parts(request)
     query = request.query_params
     limit = Fields(dict(query)).integer("limit", 100, least=1, most=1000)
@@ -93,8 +94,13 @@ async def list_owned(request: Request) -> Response:
         if not equals:
             raise HoldfastError("invalid_argument", "label must be name=value")
         wanted.append((check_label(name), value))
-    page = await describe.list_owned(gateway, principal, wanted, query.get("cursor") or None, limit)
-    return json_response({"sandboxes": [shown(gateway, record) for record in page.records], "cursor": page.cursor})
+    owners = query.get("owners", "own")
+    if owners not in ("own", "all"):
+        raise HoldfastError("invalid_argument", f"owners must be own or all, not {owners[:40]!r}")
+    look = describe.list_others if owners == "all" else describe.list_owned
+    page = await look(gateway, principal, wanted, query.get("cursor") or None, limit)
+    rows = [shown(gateway, record, owner=owners == "all") for record in page.records]
+    return json_response({"sandboxes": rows, "cursor": page.cursor})
 
 
 async def heartbeat(request: Request) -> Response:
@@ -139,8 +145,8 @@ async def delete(request: Request) -> Response:
     return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": existed})
 
 
-def shown(gateway: Gateway, record: Record) -> dict[str, Any]:
-    """A record in REST's form, with the fields of Orchard Env and of Holdfast, without the owner."""
+def shown(gateway: Gateway, record: Record, *, owner: bool = False) -> dict[str, Any]:
+    """A record in REST's form, with the fields of Orchard Env and of Holdfast; ``owner``: also with its owner and project."""
     spec, cause, leaving = record.spec, record.cause, record.leaving
     message, queued_s = "", round(record.queued_s(time.time()), 3)
     if cause is not None:
@@ -177,6 +183,8 @@ def shown(gateway: Gateway, record: Record) -> dict[str, Any]:
         parent=spec.parent or None,
         turn=spec.turn,
         recording=recording_id(spec.name, spec.incarnation) if spec.record else None,
+        owner=member_of(spec.owner) if owner else None,
+        project=(project_of(spec.owner) or None) if owner else None,
     ).to_map()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 
-from gateway.faces.table import parts
+from gateway.faces.table import parts, use_of
 from gateway.http.bounded_protocol import TAKE_OVER
 
 
@@ -19,4 +19,4 @@ async def attach(request: Request) -> None:
     take_over = request.scope.get(TAKE_OVER)
     if take_over is None:
         raise HoldfastError("not_found", "this route accepts only WebSocket upgrades", hint="use a WebSocket client, or the SDK")
-    await gateway.attach(principal.owner, request.path_params["sandbox_id"], request.headers, take_over)
+    await gateway.attach(principal.owner, request.path_params["sandbox_id"], request.headers, take_over, use_of(request))

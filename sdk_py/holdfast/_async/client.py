@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
@@ -36,6 +37,7 @@ from holdfast._transport.aio.opening import opening
 if TYPE_CHECKING:
     from holdfast._async.events import AsyncEvents
     from holdfast._async.sandbox import AsyncSandbox
+    from holdfast._async.tenants import AsyncKeys, AsyncProjects
     from holdfast._requests import ClusterOptions
     from holdfast._session_token import SessionToken
     from holdfast._transport.aio.mapping import Step
@@ -53,7 +55,8 @@ class AsyncSandboxClient:
     """The client of a Holdfast service.
 
     ``url`` and ``api_key`` default to ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY``. ``transport`` is ``auto`` (sessions, or REST if WebSockets
-    are blocked), ``session`` or ``rest``. ``max_output_bytes``: how much of each output stream is kept.
+    are blocked), ``session`` or ``rest``. ``max_output_bytes``: how much of each output stream is kept. ``owner``: act for this owner, with
+    an operator's key or that of another member of the same project; ``project``: act in this project, with a key that is limited to none.
 
     Times are seconds. ``connect_timeout_s``: how long each connection may take, and the first attach while the service cannot be reached;
     a service that answers but is busy gets three times as long. ``resume_timeout_s``: how long to try to resume after a lost connection
@@ -75,6 +78,8 @@ class AsyncSandboxClient:
         request_timeout_s: float = 60.0,
         command_timeout_s: float | None = None,
         max_output_bytes: int = 64 * 1024 * 1024,
+        owner: str | None = None,
+        project: str | None = None,
     ) -> None:
         url, api_key = find_options(url, api_key)
         self._options = Options(
@@ -86,6 +91,8 @@ class AsyncSandboxClient:
             request_timeout_s=request_timeout_s,
             command_timeout_s=command_timeout_s,
             max_output_bytes=max_output_bytes,
+            owner=owner or "",
+            project=project or "",
         )
         self._rest = AsyncRest(self._options)
         self._in_use: set[Any] = set()
@@ -96,6 +103,20 @@ class AsyncSandboxClient:
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
         self.recordings = AsyncRecordings(self._rest)
         """The recordings of your sandboxes: ``list``, ``get``, ``read``, ``delete``."""
+
+    @cached_property
+    def keys(self) -> AsyncKeys:
+        """The API keys of the service, for operators: ``create``, ``list``, ``rotate``, ``revoke``."""
+        from holdfast._async.tenants import AsyncKeys
+
+        return AsyncKeys(self._rest)
+
+    @cached_property
+    def projects(self) -> AsyncProjects:
+        """The projects of the service, for operators: ``create``, ``list``, ``add_member``, ``delete``."""
+        from holdfast._async.tenants import AsyncProjects
+
+        return AsyncProjects(self._rest)
 
     @property
     def _closed(self) -> bool:
@@ -264,9 +285,13 @@ class AsyncSandboxClient:
             sandbox._heartbeat(session.heartbeat_s)
         return sandbox
 
-    async def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> Records:
-        """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels."""
-        return await self._rest.list(labels_of(labels))
+    async def list_sandboxes(self, labels: Mapping[str, str] | None = None, *, all_owners: bool = False) -> Records:
+        """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels.
+
+        ``all_owners``: those of everybody whom this key may look at, with their ``owner`` and ``project``: of all owners with an operator's
+        key, of the members of the key's project if it shares them. Raises ``AuthenticationError`` for any other key.
+        """
+        return await self._rest.list(labels_of(labels), all_owners=all_owners)
 
     @opening
     async def events(

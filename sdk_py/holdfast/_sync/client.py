@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
@@ -37,6 +38,7 @@ from holdfast._transport.threads.opening import opening
 if TYPE_CHECKING:
     from holdfast._sync.events import Events
     from holdfast._sync.sandbox import Sandbox
+    from holdfast._sync.tenants import Keys, Projects
     from holdfast._requests import ClusterOptions
     from holdfast._session_token import SessionToken
     from holdfast._transport.threads.mapping import Step
@@ -54,7 +56,8 @@ class SandboxClient:
     """The client of a Holdfast service.
 
     ``url`` and ``api_key`` default to ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY``. ``transport`` is ``auto`` (sessions, or REST if WebSockets
-    are blocked), ``session`` or ``rest``. ``max_output_bytes``: how much of each output stream is kept.
+    are blocked), ``session`` or ``rest``. ``max_output_bytes``: how much of each output stream is kept. ``owner``: act for this owner, with
+    an operator's key or that of another member of the same project; ``project``: act in this project, with a key that is limited to none.
 
     Times are seconds. ``connect_timeout_s``: how long each connection may take, and the first attach while the service cannot be reached;
     a service that answers but is busy gets three times as long. ``resume_timeout_s``: how long to try to resume after a lost connection
@@ -76,6 +79,8 @@ class SandboxClient:
         request_timeout_s: float = 60.0,
         command_timeout_s: float | None = None,
         max_output_bytes: int = 64 * 1024 * 1024,
+        owner: str | None = None,
+        project: str | None = None,
     ) -> None:
         url, api_key = find_options(url, api_key)
         self._options = Options(
@@ -87,6 +92,8 @@ class SandboxClient:
             request_timeout_s=request_timeout_s,
             command_timeout_s=command_timeout_s,
             max_output_bytes=max_output_bytes,
+            owner=owner or "",
+            project=project or "",
         )
         self._rest = Rest(self._options)
         self._in_use: set[Any] = set()
@@ -97,6 +104,20 @@ class SandboxClient:
         """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
         self.recordings = Recordings(self._rest)
         """The recordings of your sandboxes: ``list``, ``get``, ``read``, ``delete``."""
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The API keys of the service, for operators: ``create``, ``list``, ``rotate``, ``revoke``."""
+        from holdfast._sync.tenants import Keys
+
+        return Keys(self._rest)
+
+    @cached_property
+    def projects(self) -> Projects:
+        """The projects of the service, for operators: ``create``, ``list``, ``add_member``, ``delete``."""
+        from holdfast._sync.tenants import Projects
+
+        return Projects(self._rest)
 
     @property
     def _closed(self) -> bool:
@@ -265,9 +286,13 @@ class SandboxClient:
             sandbox._heartbeat(session.heartbeat_s)
         return sandbox
 
-    def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> Records:
-        """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels."""
-        return self._rest.list(labels_of(labels))
+    def list_sandboxes(self, labels: Mapping[str, str] | None = None, *, all_owners: bool = False) -> Records:
+        """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels.
+
+        ``all_owners``: those of everybody whom this key may look at, with their ``owner`` and ``project``: of all owners with an operator's
+        key, of the members of the key's project if it shares them. Raises ``AuthenticationError`` for any other key.
+        """
+        return self._rest.list(labels_of(labels), all_owners=all_owners)
 
     @opening
     def events(

@@ -159,21 +159,23 @@ class Rest:
             if time.monotonic() >= until or stopped.wait(_LOOK_PAUSE_S):
                 return None
 
-    def list(self, labels: Mapping[str, str]) -> Records:
+    def list(self, labels: Mapping[str, str], *, all_owners: bool = False) -> Records:
         """The records of this key's sandboxes; with ``labels``, only of those that have all of these labels."""
-        found: Records = []
+        found: dict[tuple[str | None, ...], SandboxInfo] = {}
         cursor = None
         for _ in range(_MOST_PAGES):
             query = [("label", f"{name}={value}") for name, value in labels.items()] + [("limit", str(_PAGE))]
+            if all_owners:
+                query.append(("owners", "all"))
             if cursor:
                 query.append(("cursor", cursor))
             body = (self.request("GET", "/sandboxes", params=query)).map()
-            rows = take(body, "sandboxes", list, default=[])
-            found += [SandboxInfo.read(row) for row in rows if isinstance(row, dict)]
+            infos = [SandboxInfo.read(row) for row in take(body, "sandboxes", list, default=[]) if isinstance(row, dict)]
+            found |= {(info.owner, info.project, info.sandbox_id): info for info in infos}  # two pages may have the same one
             cursor = body.get("cursor")
             if not cursor:
                 break
-        return found
+        return list(found.values())
 
     def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
         """Delete a sandbox; returns whether it existed.

@@ -37,6 +37,8 @@ class Service:
         self.proxy = proxy_for(self.address)
         """The proxy through which it is reached."""
         self._key = options.api_key
+        acting = {"X-Holdfast-Owner": options.owner, "X-Holdfast-Project": options.project}
+        self._acting = {name: text for name, text in acting.items() if text}
 
     @cached_property
     def tls_context(self) -> SSLContext | None:
@@ -58,6 +60,7 @@ class Service:
             "X-API-Key": self._key,
             "User-Agent": "holdfast-python",
             "X-Holdfast-Program": _program(),
+            **self._acting,
         }
 
     @cached_property

@@ -51,7 +51,7 @@ def _no_command(words: Sequence[str]) -> UsageError:
         words = words[1:]
     from holdfast.cli.suggestions import suggest_command
 
-    name = " ".join(words[:2]) if words[0] == "image" else words[0]
+    name = " ".join(words[:2]) if words[0] in ("image", "key", "project") else words[0]
     return UsageError(f"there is no command {name}{suggest_command(name, NAMES)}", usage=usage)
 
 

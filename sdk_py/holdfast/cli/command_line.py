@@ -31,7 +31,7 @@ class UsageError(Exception):
         self.program = program
 
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def number(text: str) -> float:
@@ -43,7 +43,7 @@ def number(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """A time in seconds; ``m`` and ``h`` after it stand for minutes and hours."""
+    """A time in seconds; ``m``, ``h`` and ``d`` after it stand for minutes, hours and days."""
     unit = _UNITS_S.get(text[-1:])
     return number(text) if unit is None else number(text[:-1]) * unit
 

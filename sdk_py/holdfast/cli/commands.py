@@ -26,6 +26,8 @@ ALIASES = {
     "tag": "image tag",
     "save": "image save",
     "commit": "snapshot",
+    "key ls": "key list",
+    "project ls": "project list",
     "unpause": "resume",
 }
 GROUPS = ("container", "sandbox")
@@ -77,6 +79,11 @@ _RUNNING = (
     Option("-c", "a command line for the sandbox's shell, in place of COMMAND", "STRING"),
 )
 _RAW = Option("--raw", "pass control sequences to this terminal")
+_OF_OWNER = (
+    Option("--owner", "those of this owner, with an operator's key or that of another member of the same project", "OWNER"),
+    Option("--project", "those in this project, with a key that is limited to none", "PROJECT"),
+)
+_SHARING = Option("--sharing", "what members may do with each other's sandboxes: none (default), read, use", "WHAT")
 _SHARED = Option("--shared", "for all owners; needs an operator's key")
 _NO_EFFECT = "no effect; accepted for compatibility with docker"
 
@@ -157,6 +164,7 @@ The commands of all clients, the oldest first, as the sandbox reports them: at m
         "list", "list sandboxes", "sandboxes:list_", "",
         Option("-l --label", "only those with this label", "NAME=VALUE", many=True), Option("-q --quiet", "print ids only"),
         Option("-f --filter", "label=NAME=VALUE, status=pending|ready|failed, ancestor=IMAGE, id=ID, name=ID", "WHAT=VALUE", many=True),
+        Option("--all-owners", "those of everybody whom the key may look at, with their owners: of all owners for an operator"), *_OF_OWNER,
         Option("-a --all", _NO_EFFECT), Option("--no-trunc", _NO_EFFECT),
     ),
     Command(
@@ -233,7 +241,7 @@ printed.
         "rm", "delete sandboxes and everything in them", "sandboxes:remove", "SANDBOX*",
         Option("-f --force", "do not ask, and ignore sandboxes that do not exist"),
         Option("-a --all", "all sandboxes of this key"), Option("-l --label", "those with this label", "NAME=VALUE", many=True),
-        Option("-v --volumes", _NO_EFFECT),
+        *_OF_OWNER, Option("-v --volumes", _NO_EFFECT),
     ),
     Command(
         "image list", "list images", "images:list_", "",
@@ -254,6 +262,35 @@ printed.
     Command(
         "image rm", "remove images", "images:remove", "NAME...", _SHARED, Option("-f --force", _NO_EFFECT),
     ),
+    Command(
+        "key create", "make an API key and print it, once; for operators", "keys:create", "",
+        Option("--owner", "whose key it is (required)", "OWNER"),
+        Option("--project", "limit it to a project of which the owner is a member", "PROJECT"),
+        Option("--scopes", "what it permits (default: all but admin): read,create,exec,files,images,admin", "SCOPES"),
+        Option("--expires", "it ends after this time: 90s, 10m, 12h, 30d", "TIME", duration), Option("--note", "shown in lists", "TEXT"),
+    ),
+    Command(
+        "key list", "list API keys, without the keys themselves; for operators", "keys:list_", "",
+        Option("--owner", "only those of this owner", "OWNER"), Option("--project", "only those of this project", "PROJECT"),
+        Option("-a --all", "also those that are revoked or expired"), Option("-q --quiet", "print ids only"),
+    ),
+    Command(
+        "key rotate", "make a key in place of another one and print it, once; for operators", "keys:rotate", "KEY_ID",
+        Option("--grace", "how long the old key still works (default: not at all)", "TIME", duration),
+    ),
+    Command(
+        "key revoke", "end keys at once, with what is in use with them; for operators", "keys:revoke", "KEY_ID...",
+    ),
+    Command(
+        "project create", "make a project; for operators", "projects:create", "PROJECT",
+        Option("--member", "an owner whose keys are valid in it", "OWNER", many=True), _SHARING,
+    ),
+    Command("project list", "list projects; for operators", "projects:list_", "", Option("-q --quiet", "print names only")),
+    Command(
+        "project members", "list the members of a project, or change them; for operators", "projects:members", "PROJECT",
+        Option("--add", "add this owner", "OWNER", many=True), Option("--remove", "remove this owner", "OWNER", many=True), _SHARING,
+    ),
+    Command("project delete", "delete projects without sandboxes, and revoke their keys; for operators", "projects:delete", "PROJECT..."),
     Command(
         "up", "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "up:up", "",
         Option("-p --port", "the gateway's port on 127.0.0.1 (PORT, else 8765)", "PORT"),

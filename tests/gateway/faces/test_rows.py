@@ -34,6 +34,7 @@ STRANGER = "hf_" + "0" * 32
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "A" * 22 + "=="}
 
 PARAMETERS = {"sandbox_id": "sb-1", "job_id": "sb-1.j1", "name": "g1", "port": "8000", "path": "x", "recording_id": f"sb-1.{'1' * 16}"}
+PARAMETERS |= {"key_id": "key-1", "project": "p1", "member": "ada"}
 """What stands for each parameter of a path or host: ada's resources, so that bob's request is refused for its owner."""
 BODIES: dict[str, Any] = {
     "/sandboxes/{sandbox_id}/lifetime": {"lifetime_s": 60},
@@ -42,6 +43,9 @@ BODIES: dict[str, Any] = {
     "/sandboxes/{sandbox_id}/apply_patch": {"patch": "x"},
     "/groups/{name}/heartbeat": {"ttl_s": 60},
     "/sandboxes/{sandbox_id}/previews": {"port": 8000},
+    "/keys": {"owner": "ada"},
+    "/projects": {"project": "p1"},
+    "/projects/{project}": {"sharing": "none"},
 }
 OTHERS = {
     "/groups/{name}": "group_not_found",
@@ -63,6 +67,7 @@ UNOWNED = {
     ("DELETE", "/images/{name:path}"): "the runtime decides: tests of images",
     ("GET", "/events"): "streams the caller's own",
     ("GET", "/recordings"): "lists the caller's own",
+    **{(row.method, row.path): "is an operator's" for face in FACES for row in face.rows if row.scope == Scope.ADMIN},
     ("GET", "/resources"): "is about the service",
     ("GET", "/doctor"): "is about the service",
 }
@@ -122,7 +127,7 @@ async def answer_of(served: Served, pair: tuple[Face, Row], key: str | None) -> 
     headers |= {"Host": filled(face.host)} if face.host else {}
     headers |= UPGRADE if row.upgrades else {}
     async with httpx.AsyncClient(base_url=served.url, headers=headers, trust_env=False, verify=False) as client:
-        answer = await client.request(row.method, path, json=BODIES.get(path_of(*pair)) if row.method in ("POST", "PUT") else None)
+        answer = await client.request(row.method, path, json=BODIES.get(path_of(*pair)) if row.method in ("POST", "PUT", "PATCH") else None)
     is_problem = answer.headers.get("content-type") == "application/problem+json"
     return answer.status_code, answer.json()["code"] if is_problem else ""
 
@@ -239,14 +244,17 @@ async def test_scopes_and_ids_are_columns_of_the_keys_file(tmp_path: Any) -> Non
     def line(key: str, columns: str) -> str:
         return f"ada {hashlib.sha256(key.encode()).hexdigest()} {columns}\n"
 
-    columns = {"a": "", "b": "scopes=read,exec id=ci  # a comment", "c": "scopes=read,fly", "d": "expires=2030-01-01", "e": "scopes="}
+    columns = {"a": "", "b": "scopes=read,exec id=ci  # a comment", "c": "scopes=read,fly", "d": "limit=3", "e": "scopes="}
+    columns |= {"f": "project=lab expires=2999-01-01", "g": "expires=2020-01-01T12:00", "h": "expires=soon", "i": "project=Lab"}
     path = tmp_path / "keys"
     path.write_text("".join(line(key, text) for key, text in columns.items()))
     keys = Keys(path)
     plain, limited = await keys.principal_of("a"), await keys.principal_of("b")
     assert (plain.scopes, plain.key_id) == (DEFAULT_SCOPES, hashlib.sha256(b"a").hexdigest()[:12])
     assert (limited.owner, limited.scopes, limited.key_id) == ("ada", frozenset((Scope.READ, Scope.EXEC)), "ci")
-    for key in "cde":
+    in_project = await keys.principal_of("f")
+    assert (in_project.owner, in_project.member, in_project.project) == ("ada+lab", "ada", "lab")
+    for key in "cdeghi":
         with pytest.raises(Exception, match="key_invalid"):
             await keys.principal_of(key)
 

@@ -39,6 +39,8 @@ OBJECTS = [
     "Branches",
     "Events",
     "Recordings",
+    "Keys",
+    "Projects",
 ]
 ERRORS = frozenset(
     """
@@ -53,6 +55,7 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
+    KeyInfo NewKey ProjectInfo
     ActivityEvent PullEvent RecordedCommand RecordingInfo commands_of
     STDERR STDOUT Address Cause Chunk CommandResult EventGap FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost
     PastCommand PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult

@@ -115,8 +115,8 @@ def create(arguments: Arguments) -> None:
 def list_(arguments: Arguments) -> None:
     filters = _filters(arguments.filter)
     labels = pairs([*arguments.label, *filters.pop("label", ())], "--label")
-    with SandboxClient() as client:
-        found = sorted(client.list_sandboxes(labels), key=lambda info: info.created_at)
+    with SandboxClient(owner=arguments.owner, project=arguments.project) as client:
+        found = sorted(client.list_sandboxes(labels, all_owners=arguments.all_owners), key=lambda info: info.created_at)
     found = [info for info in found if all(any(_passes(info, what, value) for value in values) for what, values in filters.items())]
     if arguments.json:
         print_json([info.to_map() for info in found])
@@ -125,7 +125,12 @@ def list_(arguments: Arguments) -> None:
             print_line(info.sandbox_id)
     else:
         now = time.time()
-        table(("SANDBOX", "IMAGE", "STATUS", "AGE", "CPU", "MEMORY", "LABELS"), (_row(info, now) for info in found))
+        heads: tuple[str, ...] = ("SANDBOX", "IMAGE", "STATUS", "AGE", "CPU", "MEMORY", "LABELS")
+        rows = [_row(info, now) for info in found]
+        if arguments.all_owners:
+            heads = ("OWNER", "PROJECT", *heads)
+            rows = [(info.owner or "", info.project or "", *row) for info, row in zip(found, rows, strict=True)]
+        table(heads, rows)
 
 
 def _filters(words: list[str]) -> dict[str, list[str]]:
@@ -182,12 +187,12 @@ def stop(arguments: Arguments) -> int:
 
 
 def remove(arguments: Arguments) -> int:
-    everything = arguments.all or bool(arguments.label)
+    everything = arguments.all or bool(arguments.label) or (arguments.owner is not None and not arguments.sandbox)
     if everything == bool(arguments.sandbox):
         if everything:
             raise UsageError("ids of sandboxes cannot be combined with --all or -l", hint="leave one of them out")
         raise UsageError("no sandbox is named", hint="give ids, which `holdfast list` shows, or --all, or -l NAME=VALUE")
-    with SandboxClient() as client:
+    with SandboxClient(owner=arguments.owner, project=arguments.project) as client:
         ids = list(arguments.sandbox)
         if everything:
             ids = [info.sandbox_id for info in client.list_sandboxes(pairs(arguments.label, "--label"))]
