@@ -36,6 +36,8 @@ class Batch:
     entries: Sequence[Record | Tombstone]
     gap: str = ""
     facts: Sequence[dict[str, Any]] = ()
+    answers: bool | None = None
+    """Whether the store answers, in a batch that tells that this has changed."""
 
 
 class Follower:
@@ -79,6 +81,7 @@ class ChangeFeed:
         self._followers: dict[str, set[Follower]] = {}
         self._followed = asyncio.Event()
         self._cursor: Sequence[str] | None = None
+        self._answers = True
 
     def __len__(self) -> int:
         return sum(map(len, self._followers.values()))
@@ -120,9 +123,19 @@ class ChangeFeed:
             await self._followed.wait()
             try:
                 await self._read()
+                self._turn(answers=True)
             except PlacementUnavailableError:
-                pass  # the position stays: what changes meanwhile comes later, or as a gap
+                self._turn(answers=False)  # the position stays: what changes meanwhile comes later, or as a gap
             await asyncio.sleep(READ_S)
+
+    def _turn(self, *, answers: bool) -> None:
+        """Tell the followers when the store stops to answer, and when it answers again: until then they know only what was before."""
+        if answers == self._answers:
+            return
+        self._answers = answers
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.add(Batch(follower.cursor, (), answers=answers))
 
     async def _read(self) -> None:
         if self._cursor is None:

@@ -57,10 +57,11 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Some events, ``name`` and facts of each, and the position after them."""
+    """Some events, ``name`` and facts of each, and the position after them. ``answers``: whether the store does, when this has changed."""
 
     position: str
     events: Sequence[tuple[str, dict[str, Any]]]
+    answers: bool | None = None
 
 
 def position_of(text: str) -> list[str] | None:
@@ -103,7 +104,7 @@ async def follow(
             if followed is not None:
                 followed.changed(batch.entries)
             found = _events(batch, wanted, followed)
-            if found.events:
+            if found.events or found.answers is not None:
                 yield found
     finally:
         gateway.feed.leave(follower)
@@ -122,7 +123,7 @@ def _events(batch: Batch, wanted: Filter, followed: Followed | None) -> Events:
     found += [(fact["type"], {name: value for name, value in fact.items() if name not in ("type", "n")}) for fact in batch.facts]
     found = [one for one in found if not wanted.kinds or one[0] == "gap" or one[0] in wanted.kinds]
     position = ".".join(batch.cursor)
-    return Events(position if followed is None else f"{position}~{int(time.time() * 1000)}", found)
+    return Events(position if followed is None else f"{position}~{int(time.time() * 1000)}", found, batch.answers)
 
 
 def _event(entry: Record | Tombstone) -> tuple[str, dict[str, Any]]:

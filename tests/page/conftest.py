@@ -25,6 +25,15 @@ EXPECTED = ("the server responded with a status of", "net::ERR_", "WebSocket con
 expect.set_options(timeout=DEADLINE_MS)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="tests/page: also the tests of minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all"):
+        config.option.markexpr = "soak or not soak"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Playwright runs an event loop in this thread, whose blocking by the SDK is no fault of these tests."""
     for item in items:
@@ -63,8 +72,8 @@ def client(page_stack: Stack) -> Iterator[SandboxClient]:
 
 
 @pytest.fixture
-def open_page(chromium: Browser, page_stack: Stack) -> Iterator[Callable[..., Page]]:
-    """Opens the page in a fresh profile, signed in unless ``key`` is ""; options are those of a browser context."""
+def browse(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens the page of the service at ``url`` in a fresh profile, signed in unless ``key`` is ""; options: of a browser context."""
     contexts: list[BrowserContext] = []
     wrong: list[str] = []
 
@@ -72,26 +81,36 @@ def open_page(chromium: Browser, page_stack: Stack) -> Iterator[Callable[..., Pa
         if message.type in ("error", "warning") and not any(text in message.text for text in EXPECTED):
             wrong.append(message.text)
 
-    def open_(place: str = "", *, key: str | None = None, width: int = 1440, height: int = 900, **options: object) -> Page:
+    def open_(url: str, key: str, place: str = "", *, width: int = 1440, height: int = 900, **options: object) -> Page:
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
         contexts.append(context)
         context.set_default_timeout(DEADLINE_MS)
         page = context.new_page()
         page.on("console", note)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.goto(f"{page_stack.url}/ui")
-        if key != "":
-            page.get_by_label("API key").fill(page_stack.key if key is None else key)
+        page.goto(f"{url}/ui")
+        if key:
+            page.get_by_label("API key").fill(key)
             page.get_by_role("button", name="Sign in").click()
             expect(page.get_by_role("button", name="Sign out")).to_be_visible()
             if place:
-                page.goto(f"{page_stack.url}/ui#/{place}")
+                page.goto(f"{url}/ui#/{place}")
         return page
 
     yield open_
     for context in contexts:
         context.close()
     assert not wrong, wrong
+
+
+@pytest.fixture
+def open_page(browse: Callable[..., Page], page_stack: Stack) -> Callable[..., Page]:
+    """``browse`` on the stack of these tests, with its key."""
+
+    def open_(place: str = "", *, key: str | None = None, **options: object) -> Page:
+        return browse(page_stack.url, page_stack.key if key is None else key, place, **options)
+
+    return open_
 
 
 def picture(page: Page, name: str) -> None:

@@ -210,7 +210,7 @@ def test_a_phone_and_the_dark(open_page: OpenPage, client: SandboxClient, theme:
         for view in ("overview", "sandboxes", "sandboxes/phone-1/timeline", "sandboxes/phone-1/terminal", "sandboxes/phone-1/files"):
             page = open_page(view, width=390, height=844, color_scheme=theme)
             expect(page.locator(".skeleton")).to_have_count(0)
-            expect(page.locator("nav.bottom a")).to_have_count(5)
+            expect(page.locator("nav.bottom a")).to_have_count(6)
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= 390, f"{view} is {width} px wide"
             picture(page, f"phone-{theme}-{view.split('/')[-1]}")

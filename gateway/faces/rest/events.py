@@ -75,7 +75,12 @@ async def _written(first: Events, stream: AsyncIterator[Events]) -> AsyncIterato
 
 
 def _lines(found: Events) -> bytes:
-    """The position is the id of the last event: what came before it is part of the same change of position."""
+    """The position is the id of the last event: what came before it is part of the same change of position.
+
+    Whether the store answers is a comment, which clients that do not know it ignore.
+    """
+    if found.answers is not None:
+        return b": the placement store answers again\n\n" if found.answers else b": the placement store does not answer\n\n"
     parts = [b"event: %s\ndata: %s\n" % (name.encode(), orjson.dumps(facts)) for name, facts in found.events]
     parts = parts or [b"event: position\ndata: {}\n"]
     return b"\n".join(parts) + b"id: %s\n\n" % found.position.encode()

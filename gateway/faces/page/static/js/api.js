@@ -56,6 +56,23 @@ export async function call(method, address, body, signal) {
 /** @param {string} address @param {AbortSignal} [signal] */
 export const get = (address, signal) => call("GET", address, undefined, signal);
 
+/** The bytes at an address. @param {string} address @param {AbortSignal} [signal] @param {(piece: Uint8Array) => void} [onpiece] gets them as they come; nothing is kept then @returns {Promise<Uint8Array>} */
+export async function bytesOf(address, signal, onpiece) {
+  const answer = await send(API + address, { signal });
+  if (!onpiece) return new Uint8Array(await answer.arrayBuffer());
+  const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return new Uint8Array();
+      onpiece(value);
+    }
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Problem(0, {});
+  }
+}
+
 /** Uploads bytes with progress, which fetch does not report. @param {string} address @param {Blob} body @param {(sent: number) => void} onprogress @returns {Promise<any>} */
 export function upload(address, body, onprogress) {
   return new Promise((resolve, reject) => {
@@ -88,7 +105,7 @@ export const socket = (parts) => `${location.protocol === "https:" ? "wss" : "ws
  * The owner's events, without end: it connects again and continues after the last event.
  * @param {Record<string, string|number|undefined>} query of the first connection
  * @param {(name: string, facts: any) => void} onevent
- * @param {(state: "open"|"lost", problem?: Problem) => void} onstate
+ * @param {(state: "open"|"lost"|"stale"|"back", problem?: Problem) => void} onstate `stale` while the service's store does not answer
  * @returns {{again: () => void}} `again` tries at once
  */
 export function follow(query, onevent, onstate) {
@@ -105,6 +122,7 @@ export function follow(query, onevent, onstate) {
         failures = 0;
         for await (const { name, id, data } of read(answer, () => { heard = performance.now(); })) {
           if (id) last = id;
+          if (name === "comment") { if (data.startsWith("the placement store ")) onstate(data.endsWith("again") ? "back" : "stale"); continue; }
           if (data) onevent(name, JSON.parse(data));
         }
       } catch (error) { problem = error instanceof Problem ? error : undefined; }
@@ -133,7 +151,8 @@ async function* read(answer, onbytes) {
     rest = lines.pop() ?? "";
     for (const line of lines) {
       const at = line.indexOf(":"), field = line.slice(0, at), text = line.slice(at + 1).replace(/^ /, "");
-      if (line === "") {
+      if (at === 0) yield { name: "comment", id: "", data: text };
+      else if (line === "") {
         yield event;
         event = { name: "message", id: "", data: "" };
       } else if (field === "event") event.name = text;

@@ -49,7 +49,7 @@ class Live extends EventTarget {
     this.since = Date.now() / 1000;
     /** @type {Problem|null} the last refusal of the list */
     this.problem = null;
-    /** How long the last loss of the connection took, in seconds, and whether events were lost; null if there was none, or it was dismissed. @type {{took: number, gap: string}|null} */
+    /** How long the last loss of the connection took, in seconds, and whether events were lost; null if there was none, or it was dismissed. `of`: what was lost. @type {{took: number, gap: string, of: "offline"|"stale"}|null} */
     this.reconnected = null;
     this.loaded = false;
     /** Times of creates, in seconds since the epoch, and what the last hour knows of commands. @type {{at: number, count: number}[]} */
@@ -71,11 +71,13 @@ class Live extends EventTarget {
 
   tryNow() { this.stream?.again(); if (this.problem) this.list(); }
 
-  /** @param {"open"|"lost"} state @param {Problem} [problem] */
+  /** @param {"open"|"lost"|"stale"|"back"} state @param {Problem} [problem] */
   connection(state, problem) {
-    if (state === "open") {
+    if (state === "stale") this.become("stale");
+    else if (state === "back") this.back();
+    else if (state === "open") {
       const took = Date.now() / 1000 - this.since;
-      if (this.state === "offline" || this.state === "stale") { this.reconnected = { took, gap: "" }; setTimeout(() => { this.reconnected = null; this.changed("state"); }, 10000); }
+      if (this.state === "offline" || this.state === "stale") { this.reconnected = { took, gap: "", of: this.state }; setTimeout(() => { this.reconnected = null; this.changed("state"); }, 10000); }
       if (!this.loaded) this.list();
       this.become("live");
     } else this.become(problem?.code === "placement_unavailable" ? "stale" : "offline");
@@ -90,13 +92,19 @@ class Live extends EventTarget {
   /** The service refused something because its store does not answer, or it answers again. @param {Problem} problem */
   refused(problem) { if (problem.code === "placement_unavailable" && this.state === "live") { this.become("stale"); this.recover(); } }
 
-  /** While the store is away, the stream stays open and silent: the list shows when it is back. */
+  /** The store answers again: what the page knows is compared with it. */
+  back() {
+    if (this.state !== "stale") return;
+    this.connection("open");
+    this.list();
+  }
+
+  /** The stream tells when the store is back; after a refusal the list shows it, too. */
   recover() {
     setTimeout(async () => {
       if (this.state !== "stale") return;
       try { await get(path(["sandboxes"], { limit: 1 })); } catch { this.recover(); return; }
-      this.list();
-      this.connection("open");
+      this.back();
     }, 2000);
   }
 

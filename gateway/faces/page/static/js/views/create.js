@@ -14,20 +14,21 @@ export function create(go) {
   const same = h("div"), names = h("datalist", { id: "images" }), said = h("p.f-caller", { role: "alert" });
   const image = text("host", { list: "images", cls: "mono" }), id = text("", { placeholder: "generated" }), cpu = text("", { placeholder: "default" }), memory = text("", { placeholder: "default" });
   const lifetime = choice([["", "The default"], ["3600", "1 h"], ["600", "10 min"]]), network = choice([["", "None"], ["internet", "Internet"]]);
+  const record = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", onchange: show }));
   function show() {
-    const words = ["holdfast create", id.value && `--name ${quote(id.value)}`, cpu.value && `--cpu ${quote(cpu.value)}`, memory.value && `-m ${quote(memory.value)}`, lifetime.value && `--lifetime ${lifetime.value}`, network.value && `--network ${network.value}`, quote(image.value)];
+    const words = ["holdfast create", id.value && `--name ${quote(id.value)}`, cpu.value && `--cpu ${quote(cpu.value)}`, memory.value && `-m ${quote(memory.value)}`, lifetime.value && `--lifetime ${lifetime.value}`, network.value && `--network ${network.value}`, record.checked && "--record", quote(image.value)];
     replace(same, command(words.filter(Boolean).join(" ")));
   }
   show();
   get("/images").then((found) => replace(names, found.images.map((one) => h("option", { value: one.name })))).catch(() => {});
   async function send() {
-    const body = { image: image.value.trim(), sandbox_id: id.value.trim() || undefined, cpu: cpu.value.trim() || undefined, memory: memory.value.trim() || undefined, lifetime_s: lifetime.value ? Number(lifetime.value) : undefined, network: network.value ? { mode: network.value } : undefined, exist_ok: false };
+    const body = { image: image.value.trim(), sandbox_id: id.value.trim() || undefined, cpu: cpu.value.trim() || undefined, memory: memory.value.trim() || undefined, lifetime_s: lifetime.value ? Number(lifetime.value) : undefined, network: network.value ? { mode: network.value } : undefined, record: record.checked || undefined, exist_ok: false };
     try {
-      const record = await call("POST", "/sandboxes", body);
-      live.record(record);
+      const made = await call("POST", "/sandboxes", body);
+      live.record(made);
       live.changed("list");
-      toast(`${record.sandbox_id} is being created`);
-      go(`sandboxes/${encodeURIComponent(record.sandbox_id)}/timeline`);
+      toast(`${made.sandbox_id} is being created`);
+      go(`sandboxes/${encodeURIComponent(made.sandbox_id)}/timeline`);
       return true;
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
@@ -35,5 +36,5 @@ export function create(go) {
       return false;
     }
   }
-  dialog("New sandbox", h("div.form", field("Image", image), names, h("div.form2", field("CPU", cpu, "cores"), field("Memory", memory), field("Id", id), field("Lifetime", lifetime), field("Network", network)), said, h("div", h("p.note", "The same as a command"), same)), [["Create sandbox", "primary", send]]);
+  dialog("New sandbox", h("div.form", field("Image", image), names, h("div.form2", field("CPU", cpu, "cores"), field("Memory", memory), field("Id", id), field("Lifetime", lifetime), field("Network", network), h("label.check", record, h("span", "Record it ", h("span.note", "to replay later")))), said, h("div", h("p.note", "The same as a command"), same)), [["Create sandbox", "primary", send]]);
 }

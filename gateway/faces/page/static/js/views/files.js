@@ -1,6 +1,7 @@
 // Files of a sandbox: browse, view text and images, upload, download. Names and contents are hostile text: text nodes, or images from bytes.
 import { Problem, call, get, path } from "../api.js";
 import { add, h, replace, safe, bytes, age } from "../dom.js";
+import { save } from "../downloads.js";
 import { button, command, dialog, empty, icon, loading, problem, skeleton, toast } from "../parts.js";
 
 const SHOWN_BYTES = 512 * 1024;
@@ -22,12 +23,6 @@ function isText(data) {
   if (data.subarray(0, 8000).includes(0)) return false;
   try { new TextDecoder("utf-8", { fatal: true }).decode(data); return true; } catch { return false; }
 }
-function save(data, name) {
-  const address = URL.createObjectURL(new Blob([/** @type {any} */ (data)], { type: "application/octet-stream" }));
-  h("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10000);
-}
-
 /** @param {{id: string, signal: AbortSignal, keep: Map<string, any>, episode: import("../episode.js").Episode}} context */
 export function files({ id, signal, keep, episode }) {
   const crumbs = h("nav.path", { "aria-label": "Path" }), list = h("div.table-box"), preview = h("div.preview"), said = h("div"), picker = /** @type {HTMLInputElement} */ (h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files to upload" }));

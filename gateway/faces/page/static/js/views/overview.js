@@ -69,7 +69,7 @@ export const overview = {
       }
       if (!found.size) return null;
       return panel("Groups", h("table.table", h("thead", h("tr", ["Group", "Ready", "Faults of the workload", "Faults to exclude"].map((t, i) => h("th", { cls: ["", "num", "num lg", "num"][i], scope: "col" }, t)))),
-        h("tbody", [...found].sort((a, b) => b[1].all - a[1].all).slice(0, 20).map(([name, g]) => h("tr", h("td", link(safe(name), query(`group:${name}`), "mono")), h("td.num", `${count(g.ready)} of ${count(g.all)}`), h("td.num.lg", count(g.work)), h("td.num", g.infra ? link(h("span.f-infrastructure", count(g.infra)), query(`group:${name} fault:infrastructure`)) : "0"))))), { note: "a group ends when its client stops renewing the lease" });
+        h("tbody", [...found].sort((a, b) => b[1].all - a[1].all).slice(0, 20).map(([name, g]) => h("tr", h("td", link(safe(name), `#/groups/${encodeURIComponent(name)}`, "mono")), h("td.num", `${count(g.ready)} of ${count(g.all)}`), h("td.num.lg", count(g.work)), h("td.num", g.infra ? link(h("span.f-infrastructure", count(g.infra)), query(`group:${name} fault:infrastructure`)) : "0"))))), { note: "a group ends when its client stops renewing the lease", actions: link("All groups", "#/groups") });
     }
     function attention(all) {
       const lost = all.filter((one) => one.fault === "infrastructure" && (one.status === "ended" || one.status === "failed" || one.status === "leaving"));

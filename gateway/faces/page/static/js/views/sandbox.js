@@ -10,11 +10,14 @@ import { details } from "./details.js";
 import { files } from "./files.js";
 import { network } from "./network.js";
 import { ports } from "./ports.js";
+import { recording } from "./recording.js";
 import { terminal } from "./terminal.js";
 import { timeline } from "./timeline.js";
 
-const TABS = ["timeline", "terminal", "files", "ports", "network", "details"];
-const VIEWS = { timeline: (c) => timeline(c.episode, c.acts, c.signal), terminal, files, ports, network, details };
+const TABS = ["timeline", "terminal", "files", "ports", "network", "recording", "details"];
+/** Tabs that show a sandbox that has ended, too. */
+const LASTING = ["timeline", "recording", "details"];
+const VIEWS = { timeline: (c) => timeline(c.episode, c.acts, c.signal), terminal, files, ports, network, recording, details };
 /** What a tab without a sandbox says. @param {import("../live.js").Sandbox} one */
 function gone(one, what) {
   if (one.status === "pending") return empty("Not ready yet", `It waits for its image, ${span(Math.max(Date.now() / 1000 - (one.created ?? Date.now() / 1000), 0))} so far. This tab opens as soon as it is ready.`);
@@ -22,7 +25,7 @@ function gone(one, what) {
   if (one.status === "paused") return empty("The sandbox is paused", "Resume it to open this tab: nothing runs in it now.");
   return empty(`${what} ended with the sandbox`, `It ended at ${one.ended ? wall(one.ended) : "–"} with the cause ${one.reason}.`, h("div.row", h("a.btn", { href: `#/sandboxes/${encodeURIComponent(one.id)}/timeline` }, "Open the timeline")));
 }
-const WHAT = { terminal: "The terminal", files: "The files", ports: "The ports", network: "The network" };
+const WHAT = { terminal: "The terminal", files: "The files", ports: "The ports", network: "The network", recording: "The recording" };
 
 export const sandbox = {
   title: "Sandbox",
@@ -68,7 +71,7 @@ export const sandbox = {
     }
     function drawBody() {
       const sb = one();
-      let name = !live.loaded ? "loading" : !sb ? "missing" : `${tab} ${tab === "timeline" || tab === "details" ? "open" : sb.status === "ready" || sb.status === "leaving" ? "open" : sb.status}`;
+      let name = !live.loaded ? "loading" : !sb ? "missing" : `${tab} ${LASTING.includes(tab) && (tab !== "recording" || sb.status !== "pending") ? "open" : sb.status === "ready" || sb.status === "leaving" ? "open" : sb.status}`;
       if (!sb && live.loaded && !asked) { asked = true; get(path(["sandboxes", id])).then((record) => { live.record(record); live.changed("list"); }).catch(() => {}); }
       if (name === opened) return;
       opened = name;

@@ -2,6 +2,7 @@
 // the focus is in the list; sandboxes that are new then wait behind a button.
 import { Problem, call, path } from "../api.js";
 import { h, add, replace, safe, age, span, bytes, count, shortImage } from "../dom.js";
+import { save } from "../downloads.js";
 import { spark } from "../charts.js";
 import { glyph, icon, state, fault, button, command, dialog, empty, loading, problem, skeleton, toast } from "../parts.js";
 import { isOrdinary, live } from "../live.js";
@@ -39,11 +40,6 @@ async function each(ids, act) {
   let failed = 0;
   await Promise.all(Array.from({ length: AT_ONCE }, async () => { for (let id = queue.pop(); id !== undefined; id = queue.pop()) { try { await act(id); } catch { failed += 1; } } }));
   return failed;
-}
-function save(name, text) {
-  const address = URL.createObjectURL(new Blob([text], { type: "application/jsonl" })), node = h("a", { href: address, download: name });
-  node.click();
-  setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
 export const sandboxes = {
@@ -161,7 +157,7 @@ export const sandboxes = {
     }
     function drawBulk() {
       const n = ui.picked.size;
-      replace(bulk, n ? h("div.bulk", { role: "toolbar", "aria-label": "Selected sandboxes" }, h("b", `${count(n)} selected`), button("Extend by 1 h", { onclick: extend }), button("Copy ids", { glyph: "copy", onclick: () => navigator.clipboard?.writeText([...ui.picked].join("\n")) }), button("Export as JSON lines", { onclick: () => save("sandboxes.jsonl", picked().map((x) => `${JSON.stringify(x.record ?? { sandbox_id: x.id, status: x.status, reason: x.reason, fault: x.fault })}\n`).join("")) }), h("span.grow"), button("Delete", { kind: "danger", key: "d", onclick: remove }), button("Clear", { kind: "quiet", key: "Esc", onclick: () => { ui.picked.clear(); refresh(); } })) : null);
+      replace(bulk, n ? h("div.bulk", { role: "toolbar", "aria-label": "Selected sandboxes" }, h("b", `${count(n)} selected`), button("Extend by 1 h", { onclick: extend }), button("Copy ids", { glyph: "copy", onclick: () => navigator.clipboard?.writeText([...ui.picked].join("\n")) }), button("Export as JSON lines", { onclick: () => save(picked().map((x) => `${JSON.stringify(x.record ?? { sandbox_id: x.id, status: x.status, reason: x.reason, fault: x.fault })}\n`).join(""), "sandboxes.jsonl") }), h("span.grow"), button("Delete", { kind: "danger", key: "d", onclick: remove }), button("Clear", { kind: "quiet", key: "Esc", onclick: () => { ui.picked.clear(); refresh(); } })) : null);
     }
     viewport.addEventListener("scroll", () => requestAnimationFrame(() => drawRows()), { passive: true });
     viewport.addEventListener("keydown", (e) => {

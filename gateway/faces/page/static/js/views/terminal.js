@@ -10,7 +10,7 @@ const MOST_WAITING = 64 * 1024;
 const SCROLLBACK = 5000;
 
 /** xterm's colours from the tokens of the page. @param {Element} node */
-function colours(node) {
+export function colours(node) {
   const style = getComputedStyle(node), token = (name) => style.getPropertyValue(name).trim();
   const names = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"], all = { background: token("--panel"), foreground: token("--ink"), cursor: token("--ink"), cursorAccent: token("--panel"), selectionBackground: token("--picked"), selectionInactiveBackground: token("--hover") };
   names.forEach((name, i) => { all[name] = token(`--a${i}`); all[`bright${name[0].toUpperCase()}${name.slice(1)}`] = token(`--a${i}`); });

@@ -2,17 +2,25 @@
 // kept and updated in place, so that output keeps its place and selection while commands run.
 import { h, s, add, replace, safe, span, clock, wall, bytes, count } from "../dom.js";
 import { lines } from "../ansi.js";
-import { glyph, icon, button, command as commandLine, copyable, empty, loading, problem, segmented, skeleton } from "../parts.js";
+import { glyph, icon, button, command as commandLine, copyable, empty, link, loading, problem, segmented, skeleton } from "../parts.js";
 import { isOrdinary } from "../live.js";
 import { cores, quantity } from "../quantities.js";
 
 /** @typedef {import("../episode.js").Command} Command */
 /** @typedef {import("../episode.js").Episode} Episode */
-const FOLD = 12, EDGE = 5, IDLE_S = 8, IDLE_SHARE = 0.016;
+const FOLD = 12, EDGE = 5, IDLE_S = 8, IDLE_SHARE = 0.016, IDLE_APART = 0.008;
+/** Longer lists draw only the rows in sight, and so many more on both sides. */
+const ALL_ROWS = 120, MORE_ROWS = 20;
 export const ADVICE = { workload: "The workload did this. Score this rollout.", infrastructure: "The infrastructure did this. Exclude this rollout from training.", caller: "The request caused this. Correct it before the next create." };
 /** The share of the axis that one label takes. */
 const label = () => (innerWidth < 720 ? 0.11 : innerWidth < 1280 ? 0.082 : 0.048);
 
+/** How many elements at the beginning of `list` satisfy `is`; after them none does. @template T @param {T[]} list @param {(one: T) => boolean} is */
+function count_(list, is) {
+  let low = 0, high = list.length;
+  while (low < high) { const mid = (low + high) >> 1; if (is(list[mid])) low = mid + 1; else high = mid; }
+  return low;
+}
 /** Maps seconds to a share of the width. Idle stretches longer than IDLE_S shrink to a fixed share if `compress`. @param {any} ep @param {number[]} range @param {boolean} compress */
 export function scale(ep, [from, to], compress) {
   /** @type {number[][]} */
@@ -26,29 +34,30 @@ export function scale(ep, [from, to], compress) {
     }
   }
   const lost = idle.reduce((sum, [a, b]) => sum + b - a, 0), real = Math.max(to - from - lost, 0.001), each = Math.min(IDLE_SHARE, 0.5 / Math.max(idle.length, 1)), share = 1 - idle.length * each;
+  // Idle time before each idle stretch: an episode may have thousands of them.
+  const sum = [0];
+  for (const [a, b] of idle) sum.push(sum[sum.length - 1] + b - a);
   const x = (t) => {
-    let out = Math.max(t, from) - from, extra = 0;
-    for (const [a, b] of idle) {
-      if (t >= b) { out -= b - a; extra += each; } else if (t > a) { out -= t - a; extra += each * (t - a) / (b - a); }
-    }
-    return out / real * share + extra;
+    const k = count_(idle, ([, b]) => b <= t), gap = idle[k], part = gap && t > gap[0] ? t - gap[0] : 0;
+    return (Math.max(t, from) - from - sum[k] - part) / real * share + each * (k + (part ? part / (gap[1] - gap[0]) : 0));
   };
   const step = [0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800].find((n) => real / n <= 8) || 3600;
   /** @type {number[]} */
   const ticks = [];
-  /** @param {number[]} gap */
-  const mid = ([a, b]) => (x(a) + x(b)) / 2;
-  const room = (t) => 1 - x(t) > label() && ticks.every((o) => Math.abs(x(o) - x(t)) > label() * 1.2) && idle.every((gap) => mid(gap) < x(t) || mid(gap) > x(t) + label());
+  const mids = idle.map(([a, b]) => (x(a) + x(b)) / 2);
+  const room = (t) => { const at = x(t), next = mids[count_(mids, (mid) => mid < at)] ?? 2; return 1 - at > label() && ticks.every((o) => Math.abs(x(o) - at) > label() * 1.2) && next > at + label(); };
   if (!compress) ticks.push(from);
   for (const [, b] of idle) if (room(b)) ticks.push(b);
-  for (let t = Math.ceil(from / step) * step; t <= to && ticks.length < 40; t += step) if (!idle.some(([a, b]) => t > a && t < b) && room(t)) ticks.push(t);
+  for (let t = Math.ceil(from / step) * step; t <= to && ticks.length < 40; t += step) { const gap = idle[count_(idle, ([, b]) => b <= t)]; if (!(gap && t > gap[0]) && room(t)) ticks.push(t); }
   /** The time at a share of the width: the inverse of x. */
   const time = (part) => {
     let [low, high] = [from, to];
     for (let i = 0; i < 24; i += 1) { const half = (low + high) / 2; if (x(half) < part) low = half; else high = half; }
     return low;
   };
-  return { x, time, idle, ticks, left: (t) => `${(x(t) * 100).toFixed(3)}%`, width: (a, b) => `${((x(b) - x(a)) * 100).toFixed(3)}%` };
+  let last = -1;
+  const drawn = idle.filter((_, i) => { const fits = mids[i] - last > IDLE_APART; if (fits) last = mids[i]; return fits; });
+  return { x, time, idle: drawn, ticks, left: (t) => `${(x(t) * 100).toFixed(3)}%`, width: (a, b) => `${((x(b) - x(a)) * 100).toFixed(3)}%` };
 }
 /** @param {Command} c @param {boolean} over whether the sandbox has ended @returns {"running"|"unknown"|"ok"|"failed"} */
 export const outcome = (c, over = false) => (c.running ? (over ? "unknown" : "running") : c.exit === 0 ? "ok" : c.exit === null ? "unknown" : "failed");
@@ -74,7 +83,7 @@ function stream(name, text, c, find, gaps) {
   return h("section", { cls: `stream ${name}` }, h("header", h("b", name), h("span.note", `${count(all.length)} ${all.length === 1 ? "line" : "lines"} · ${bytes(Math.max(written, 0))}`), h("span.grow"), wrap, copyable(text)), pre);
 }
 /** @param {Command} c */
-function detail(c, side, find, kind) {
+function detail(c, side, find, kind, recorded) {
   const o = c.output, parts = o ? [o.out ? stream("stdout", o.out, c, find, o.gaps.filter((gap) => gap.stream !== 2)) : null, o.err ? stream("stderr", o.err, c, find, o.gaps.filter((gap) => gap.stream === 2)) : null].filter(Boolean) : [];
   const written = c.outBytes + c.errBytes;
   const notes = [
@@ -85,7 +94,7 @@ function detail(c, side, find, kind) {
   ];
   const none = !o || o.state === "reading" ? "Reading its output." : o.state === "failed" ? (written ? `Its output is not kept any more (${o.error}); it wrote ${bytes(written)}.` : "No output.") : "No output.";
   return h("div.detail-in", { role: "gridcell" }, notes, c.text.includes("\n") ? h("pre.script", safe(c.text)) : null, parts.length ? h("div", { cls: side && parts.length > 1 ? "streams side" : "streams" }, parts) : h("p.note.none", none),
-    h("p.meta", "id ", h("code", safe(c.id)), ` · in ${c.where}${c.shell ? ` (${c.shell})` : ""} · started ${wall(c.began)}`, c.cpu !== null ? ` · CPU ${span(c.cpu)}` : ""));
+    h("p.meta", "id ", h("code", safe(c.id)), ` · in ${c.where}${c.shell ? ` (${c.shell})` : ""} · started ${wall(c.began)}`, c.cpu !== null ? ` · CPU ${span(c.cpu)}` : "", recorded ? [" · ", link("Replay", `#/recordings/${encodeURIComponent(recorded)}/${encodeURIComponent(c.id)}`)] : null));
 }
 function bar(c, sc, ep, kind) {
   const end = c.dur === null ? ep.length : c.at + c.dur, after = sc.x(end) < 0.8;
@@ -109,7 +118,7 @@ function strip(ep, view, onview, kindOf) {
   const { cpu, mem } = ep.use();
   const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", "aria-hidden": "true" },
     cpu ? s("path", { class: "strip-cpu", d: `${curve(cpu, 2, 28)}L${W} 30L0 30Z` }) : null, mem ? s("path", { class: "strip-mem", d: curve(mem, 2, 28), "vector-effect": "non-scaling-stroke" }) : null,
-    ep.commands.map((c) => s("rect", { class: `strip-cmd b-${kindOf(c)}`, x: x(c.at), width: Math.max(x(c.dur ?? ep.length - c.at), 2.5), y: 34, height: 7 })),
+    ["ok", "failed", "unknown", "running"].map((kind) => s("path", { class: `strip-cmd b-${kind}`, d: ep.commands.filter((c) => kindOf(c) === kind).map((c) => `M${x(c.at).toFixed(1)} 34h${Math.max(x(c.dur ?? ep.length - c.at), 2.5).toFixed(1)}v7H${x(c.at).toFixed(1)}z`).join("") })),
     ep.marks.map((m) => s("rect", { class: `strip-mark ${m.kind}`, x: x(m.at), width: Math.max(x(m.dur), 1.2), y: 0, height: H })));
   const win = h("div.brush", { style: { left: `${view[0] / ep.length * 100}%`, width: `${(view[1] - view[0]) / ep.length * 100}%` } });
   const box = h("div.strip-plot", svg, view[0] > 0 || view[1] < ep.length ? win : null);
@@ -152,8 +161,11 @@ export function timeline(episode, acts, signal) {
   /** @param {Command} c @param {number[]} range */
   const inView = (c, [from, to]) => c.at <= to && (c.dur === null || c.at + c.dur >= from);
   const view = (ep) => ui.view ?? [0, ep.length];
-  const shown = (ep) => ep.commands.filter((c) => inView(c, view(ep)) && (ui.only === "all" || (ui.only === "failed" ? isBad(c) : (c.dur ?? 99) >= 1)) && (c.text + (c.output?.out ?? "") + (c.output?.err ?? "")).toLowerCase().includes(ui.text));
+  const shown = (ep) => ep.commands.filter((c) => inView(c, view(ep)) && (ui.only === "all" || (ui.only === "failed" ? isBad(c) : (c.dur ?? 99) >= 1)) && (!ui.text || (c.text + (c.output?.out ?? "") + (c.output?.err ?? "")).toLowerCase().includes(ui.text)));
   const focus = () => /** @type {HTMLElement|null} */ (root.querySelector(`[data-i="${ui.at}"]`))?.focus();
+  let rowHeight = 30;
+  /** @type {Map<string, number>} heights of what is open */
+  const heights = new Map();
   function toggle(c, open = !ui.open.has(c.id)) {
     if (open) { ui.open.add(c.id); episode.follow(c); } else ui.open.delete(c.id);
     draw(); focus();
@@ -185,14 +197,16 @@ export function timeline(episode, acts, signal) {
     add(toolBox, rest);
     if (held >= 0) toolBox.querySelectorAll("button")[held]?.focus();
   }
+  /** @param {Command} c */
+  const isOpen = (c) => ui.open.has(c.id) || (ui.text.length > 1 && ((c.output?.out ?? "") + (c.output?.err ?? "")).toLowerCase().includes(ui.text));
   /** The nodes of one command. The detail is drawn again only when something of it changed. */
   function nodes(c, i, sc, ep) {
-    const kind = kindOf(c), o = c.output, found = ui.text.length > 1 && ((o?.out ?? "") + (o?.err ?? "")).toLowerCase().includes(ui.text), open = ui.open.has(c.id) || found;
+    const kind = kindOf(c), o = c.output, open = isOpen(c);
     const sign = JSON.stringify([c.id, i, c.n, kind, c.exit, open, c.text, i === ui.at]);
     let kept = rows.get(c.id);
     if (!kept) { kept = { row: h("div"), detail: h("div.detail", { role: "row" }), sign: "", shown: "" }; rows.set(c.id, kept); }
     if (kept.sign !== sign) {
-      const row = h("div", { cls: `tl-row r-${kind}${open ? " open" : ""}`, role: "row", tabindex: i === ui.at ? 0 : -1, "data-i": i, "aria-level": 1, "aria-expanded": String(open), onclick: () => { ui.at = i; const list = shown(model()); if (list[i]) toggle(list[i]); }, onfocus: () => { ui.at = i; ui.touched = true; } },
+      const row = h("div", { cls: `tl-row r-${kind}${open ? " open" : ""}`, role: "row", tabindex: i === ui.at ? 0 : -1, "data-i": i, "aria-rowindex": i + 2, "aria-level": 1, "aria-expanded": String(open), onclick: () => { ui.at = i; const list = shown(model()); if (list[i]) toggle(list[i]); }, onfocus: () => { ui.at = i; ui.touched = true; } },
         h("span.c-caret", { role: "gridcell" }, icon("caret")), h("span.c-n", { role: "gridcell" }, c.n), h("span.c-text", { role: "gridcell" }, safe(c.text, "code")), h("span.c-where", { role: "gridcell", title: c.shell ?? "" }, safe(c.where)),
         h("span.c-exit", { role: "gridcell" }, exitCell(c, kind)), h("span.c-dur", { role: "gridcell" }), h("span.c-lane", { role: "gridcell" }));
       if (kept.row.isConnected) kept.row.replaceWith(row);
@@ -207,7 +221,7 @@ export function timeline(episode, acts, signal) {
       if (content !== kept.shown) {
         kept.shown = content;
         const places = [...kept.detail.querySelectorAll("pre.out")].map((pre) => pre.scrollTop);
-        replace(kept.detail, detail(c, ui.side, ui.text, kind));
+        replace(kept.detail, detail(c, ui.side, ui.text, kind, episode.recordingId || episode.sandbox?.record?.recording));
         kept.detail.querySelectorAll("pre.out").forEach((pre, k) => { pre.scrollTop = places[k] ?? 0; });
       }
     }
@@ -219,6 +233,29 @@ export function timeline(episode, acts, signal) {
     return h("div.tl-mark", { cls: m.kind, role: "row" }, h("span.tl-mark-text", { role: "gridcell" }, glyph(m.kind === "reconnect" ? "leaving" : "pending"), h("b", m.text), h("span.note", m.detail)),
       h("span.lane", { role: "gridcell" }, h("i", { style: { left: sc.left(m.at), width: sc.width(m.at, m.at + m.dur) } })));
   }
+  /** The rows to draw, and the heights of those between that are left out. The row with the tab stop is always drawn. @param {{at: number, i: number, mark: any}[]} all @param {Command[]} list @returns {any[]} */
+  function inSight(all, list) {
+    if (all.length <= ALL_ROWS) return all;
+    const top = -body.getBoundingClientRect().top - MORE_ROWS * rowHeight, bottom = top + innerHeight + 2 * MORE_ROWS * rowHeight;
+    /** @type {any[]} */
+    const drawn = [];
+    let y = 0, gap = 0;
+    for (const item of all) {
+      const c = item.mark ? null : list[item.i], tall = rowHeight + (c && isOpen(c) ? heights.get(c.id) ?? 160 : 0);
+      if ((y + tall >= top && y <= bottom) || item.i === ui.at) { if (gap) drawn.push({ gap }); gap = 0; drawn.push(item); } else gap += tall;
+      y += tall;
+    }
+    if (gap) drawn.push({ gap });
+    return drawn;
+  }
+  /** Learns how tall rows are, which decides what is in sight. */
+  function measure() {
+    const first = /** @type {HTMLElement|null} */ (body.querySelector(".tl-row:not(.open)"));
+    if (first) rowHeight = first.offsetHeight || rowHeight;
+    for (const [id, kept] of rows) if (kept.detail.isConnected) heights.set(id, kept.detail.offsetHeight);
+  }
+  let scrolled = 0;
+  addEventListener("scroll", () => { if (episode.commands.length > ALL_ROWS && !scrolled) scrolled = requestAnimationFrame(() => { scrolled = 0; if (!signal.aborted && drawn && frameOf === "rows") drawRows(); }); }, { signal, passive: true });
   let frameOf = "";
   function frame() {
     const one = episode.sandbox, name = episode.commands.length ? "rows" : episode.state === "loading" ? "loading" : one?.status === "pending" ? "pending" : over() ? "over" : episode.state === "failed" ? "failed" : "none";
@@ -232,6 +269,16 @@ export function timeline(episode, acts, signal) {
     }
     return name;
   }
+  /** What was drawn last. @type {any} */
+  let drawn = null;
+  /** Draws the rows in sight: all that changes while the page scrolls. */
+  function drawRows() {
+    const { ep, sc, list, items, before, after } = drawn;
+    const nodesOf = (item) => (item.gap ? [h("div.tl-gap", { "aria-hidden": "true", style: { height: `${item.gap}px` } })] : item.mark ? [markRow(item.mark, sc)] : nodes(list[item.i], item.i, sc, ep));
+    const none = list.length ? null : h("p.none.pad", { role: "row" }, h("span", { role: "gridcell" }, "No command matches. ", button("Show all", { kind: "quiet", onclick: () => { ui.only = "all"; ui.text = search.value = ""; draw(); } })));
+    reconcile(body, [grid, beyond("before", before), ...inSight(items, list).flatMap(nodesOf), none, beyond("after", after)].filter(Boolean));
+    measure();
+  }
   function draw() {
     const atEnd = endBox.isConnected && endBox.getBoundingClientRect().bottom <= innerHeight + 60 && scrollY > 0;
     replace(endBox, ending(episode, acts));
@@ -242,9 +289,11 @@ export function timeline(episode, acts, signal) {
     replace(stripBox, strip(ep, [from, to], (v) => { ui.view = v; draw(); }, kindOf));
     replace(grid, sc.ticks.map((t) => h("i.tick", { style: { left: sc.left(t) } })), sc.idle.map(([a, b]) => h("i.idle", { style: { left: sc.left(a), width: sc.width(a, b) } })), ep.marks.filter((m) => m.kind === "reconnect").map((m) => h("i.cut", { style: { left: sc.left(m.at), width: sc.width(m.at, m.at + m.dur) } })), hair);
     replace(axis, sc.ticks.map((t) => h("span", { style: { left: sc.left(t) } }, clock(t, to - from < 8 && t % 1 > 0))), sc.idle.map(([a, b]) => h("span.idle-label", { style: { left: `${(sc.x(a) + sc.x(b)) * 50}%` }, title: `${span(b - a)} without a command` }, breakMark())), readout);
-    const items = [...list.map((c, i) => ({ at: c.at, nodes: nodes(c, i, sc, ep) })), ...(ui.only === "all" && !ui.text ? ep.marks.filter((m) => m.at >= from && m.at <= to).map((m) => ({ at: m.at, nodes: [markRow(m, sc)] })) : [])].sort((a, b) => a.at - b.at).flatMap((item) => item.nodes);
-    const none = list.length ? null : h("p.none.pad", { role: "row" }, h("span", { role: "gridcell" }, "No command matches. ", button("Show all", { kind: "quiet", onclick: () => { ui.only = "all"; ui.text = search.value = ""; draw(); } })));
-    reconcile(body, [grid, beyond("before", ep.commands.filter((c) => c.dur !== null && c.at + c.dur < from).length), ...items, none, beyond("after", ep.commands.filter((c) => c.at > to).length)].filter(Boolean));
+    const marks = ui.only === "all" && !ui.text ? ep.marks.filter((m) => m.at >= from && m.at <= to) : [];
+    drawn = { ep, sc, list, items: [...list.map((c, i) => ({ at: c.at, i, mark: null })), ...marks.map((mark) => ({ at: mark.at, i: -1, mark }))].sort((a, b) => a.at - b.at), before: ep.commands.filter((c) => c.dur !== null && c.at + c.dur < from).length, after: ep.commands.filter((c) => c.at > to).length };
+    table.setAttribute("aria-rowcount", String(list.length + 1));
+    table.classList.toggle("many", ep.commands.length > 99);
+    drawRows();
     if (focused && !body.contains(document.activeElement)) focus();
     const ids = new Set(ep.commands.map((c) => c.id));
     for (const id of rows.keys()) if (!ids.has(id)) rows.delete(id);
@@ -254,8 +303,7 @@ export function timeline(episode, acts, signal) {
     const box = grid.getBoundingClientRect(), share = (e.clientX - box.left) / box.width;
     hair.hidden = readout.hidden = e.pointerType === "touch" || share < 0 || share > 1 || !!(/** @type {Element} */ (e.target)).closest(".detail");
     hair.style.left = readout.style.left = `${share * 100}%`;
-    const ep = model();
-    readout.textContent = clock(scale(ep, view(ep), ui.compress).time(share), true);
+    if (drawn) readout.textContent = clock(drawn.sc.time(share), true);
   });
   body.addEventListener("pointerleave", () => { hair.hidden = readout.hidden = true; });
   root.addEventListener("keydown", (e) => {
