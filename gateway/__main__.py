@@ -14,6 +14,8 @@ from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.logs import configure_logging
 
 from gateway.app import Application
+from gateway.faces.e2b import FACE as E2B
+from gateway.faces.e2b import host_face as e2b_hosts
 from gateway.faces.orchard import FACE as ORCHARD
 from gateway.faces.page import page_face
 from gateway.faces.previews import FACE as PREVIEWS
@@ -36,13 +38,17 @@ FACES: tuple[Face, ...] = (
     REST,
     ORCHARD,
     PREVIEWS,
+    E2B,
 )
 
 
 def faces_of(settings: Settings) -> tuple[Face, ...]:
     """All faces: those above, the page, and the hosts of previews where the deployment has a domain for them."""
-    faces = (*FACES, page_face(REST.rows))
-    return (*faces, host_face(settings.preview_domain)) if settings.preview_domain else faces
+    faces, domain = (*FACES, page_face(REST.rows)), settings.preview_domain
+    if not domain:
+        return faces
+    faces = (*faces, e2b_hosts(domain))  # before the hosts of previews, of which it is a part
+    return (*faces, host_face(domain))
 
 
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:

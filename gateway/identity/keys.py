@@ -69,6 +69,11 @@ class Keys:
         found = self._lines.get(digest)
         return found.principal if found is not None and (found.expires_at is None or time.time() < found.expires_at) else None
 
+    def digests_of(self, owner: str) -> list[str]:
+        """See ``principal.Identities``."""
+        self._refresh()
+        return [digest for digest, line in self._lines.items() if line.principal.member == owner]
+
     def lines(self) -> list[KeyLine]:
         """Every key of the file, for a list of all keys."""
         self._refresh()

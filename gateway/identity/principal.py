@@ -97,3 +97,7 @@ class Identities(Protocol):
     def current(self, digest: str) -> Principal | None:
         """The principal of the key with this SHA-256 as it is known now; None if the key is not valid any more. Never waits."""
         ...
+
+    def digests_of(self, owner: str) -> list[str]:
+        """The SHA-256 of the keys of an owner, in all projects and outside; those of a provider that cannot list them are missing."""
+        ...

@@ -75,6 +75,10 @@ class TenantCopy:
         """See ``principal.Identities``."""
         return self.others.current(digest) or self.tenants.principal(digest, time.time())
 
+    def digests_of(self, owner: str) -> list[str]:
+        """See ``principal.Identities``."""
+        return [*self.others.digests_of(owner), *(key.digest for key in self.tenants.keys.values() if key.owner == owner)]
+
     async def _stored(self, digest: str) -> Principal:
         found = self.tenants.principal(digest, time.time())
         if found is None:  # another replica may have made it a moment ago

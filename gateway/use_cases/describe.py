@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from holdfast_wire.errors import HoldfastError
+
 from gateway.identity.principal import Principal, Scope, space_of
 from gateway.identity.tenants import shared_scopes
 from gateway.model.records import Page, Record
@@ -18,6 +20,9 @@ from .service import Gateway
 
 _PAGE_LOOKS: Final = 10
 """Most store pages that one filtered listing reads."""
+_PAGE: Final = 1000
+_MOST_ALL: Final = 20_000
+"""Most records of one owner that are read at once."""
 
 
 async def describe(gateway: Gateway, principal: Principal, name: str) -> Record:
@@ -33,6 +38,20 @@ async def ready(gateway: Gateway, principal: Principal, name: str) -> Record:
 async def wait(gateway: Gateway, principal: Principal, name: str, timeout_s: float | None) -> Record:
     """The record once it is ready or failed. Raises ``wait_timeout`` when it is neither in time."""
     return await wait_until_settled(gateway, principal.owner, name, timeout_s or gateway.settings.rest.ready_timeout_s)
+
+
+async def all_owned(gateway: Gateway, principal: Principal, labels: Sequence[tuple[str, str]]) -> list[Record]:
+    """All of the owner's records that have these labels, for a listing in another order than the store's. Raises ``request_too_large``."""
+    found: list[Record] = []
+    cursor, read = None, 0
+    while read <= _MOST_ALL:
+        page = await list_owned(gateway, principal, (), cursor, _PAGE)
+        found += [one for one in page.records if all(one.spec.labels.get(name) == value for name, value in labels)]
+        cursor, read = page.cursor, read + len(page.records)
+        if cursor is None:
+            return found
+    hint = "list them with GET /sandboxes, which has pages"
+    raise HoldfastError("request_too_large", f"there are more than {_MOST_ALL} sandboxes", hint=hint)
 
 
 async def list_owned(gateway: Gateway, principal: Principal, labels: Sequence[tuple[str, str]], cursor: str | None, limit: int) -> Page:

@@ -20,6 +20,8 @@ from .service import Gateway
 _ENTRIES: Final = 100_000
 _LISTING_BYTES: Final = 64 * 1024 * 1024
 """Most bytes of a directory's listing, as the agent sends it."""
+_SHORT: Final = ("name", "type", "size", "mtime")
+_LONG: Final = (*_SHORT, "path", "mode", "uid", "gid", "target")
 
 
 async def read(gateway: Gateway, record: Record, path: str, user: str | int | None = None) -> bytearray:
@@ -49,6 +51,15 @@ async def patch(gateway: Gateway, record: Record, diff: bytes, timeout_s: float)
 
 async def list_all(gateway: Gateway, record: Record, path: str, user: str | int | None = None) -> list[dict[str, Any]]:
     """At most ``_ENTRIES`` entries of a directory: of each its name, type, size and mtime. Raises ``request_too_large``."""
+    return await _list(gateway, record, {"path": path, **_as(user)}, _SHORT)
+
+
+async def list_tree(gateway: Gateway, record: Record, path: str, *, depth: int) -> list[dict[str, Any]]:
+    """The entries of a directory and of those in it, ``depth`` levels in all: of each what ``stat`` reports. Raises as ``list_all``."""
+    return await _list(gateway, record, {"path": path, "depth": depth}, _LONG)
+
+
+async def _list(gateway: Gateway, record: Record, params: dict[str, Any], shown: tuple[str, ...]) -> list[dict[str, Any]]:
     unpacker = msgpack.Unpacker(
         raw=False, strict_map_key=True, max_buffer_size=4 * 1024 * 1024, max_ext_len=0, max_array_len=64, max_map_len=64
     )
@@ -66,11 +77,11 @@ async def list_all(gateway: Gateway, record: Record, path: str, user: str | int 
             return
         try:
             unpacker.feed(data)
-            entries.extend(_listed(entry) for entry in unpacker if isinstance(entry, dict))
+            entries.extend(_listed(entry, shown) for entry in unpacker if isinstance(entry, dict))
         except Exception as error:  # msgpack raises many kinds, and the bytes come from a sandbox
             raise AgentCallError("agent_unreachable", "the sandbox's agent sent a listing that cannot be read") from error
 
-    await request(gateway, record, "fs", {"op": "list", "path": path, "limit": _ENTRIES, **_as(user)}, take=take)
+    await request(gateway, record, "fs", {"op": "list", "limit": _ENTRIES, **params}, take=take)
     return entries[:_ENTRIES]
 
 
@@ -78,6 +89,6 @@ def _as(user: str | int | None) -> dict[str, str | int]:
     return {} if user is None else {"user": user}
 
 
-def _listed(entry: dict[str, Any]) -> dict[str, Any]:
+def _listed(entry: dict[str, Any], shown: tuple[str, ...]) -> dict[str, Any]:
     """The shown fields of a directory entry; the others may be anything, of any size."""
-    return {name: value for name in ("name", "type", "size", "mtime") if isinstance(value := entry.get(name), str | bytes | int | float)}
+    return {name: value for name in shown if isinstance(value := entry.get(name), str | bytes | int | float)}

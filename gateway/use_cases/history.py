@@ -33,6 +33,7 @@ class PastCommand:
     command_id: str
     kind: str
     shell: str
+    pid: int | None
     line: str
     started_at: float | None
     duration_s: float | None
@@ -86,6 +87,7 @@ def _command(row: dict[Any, Any]) -> PastCommand:
         command_id=_text(row.get("id"), ID_BYTES) or "",
         kind=kind if isinstance(kind, str) and kind in _KINDS else "command",
         shell=_text(row.get("shell"), ID_BYTES) or "",
+        pid=_whole(row.get("pid")),
         line=_text(row.get("line"), _TEXT) or "",
         started_at=_number(row.get("started_at")),
         duration_s=_number(row.get("duration_s")),

@@ -44,6 +44,8 @@ class PastCommand:
     """How many bytes it has written to standard error."""
     held_bytes: int = 0
     """How many bytes of its output the sandbox still holds."""
+    pid: int | None = None
+    """The id of its process in the sandbox; None for a ``run``."""
 
 
 _NUMBER = (int, float)
@@ -51,6 +53,7 @@ _FIELDS: Fields = (
     ("command_id", (str,), ""), ("kind", (str,), "command"), ("shell", (str,), ""), ("line", (str,), ""), ("started_at", _NUMBER, None),
     ("duration_s", _NUMBER, None), ("running", (bool,), False), ("exit_code", (int,), None), ("signal", (str,), None),
     ("reason", (str,), None), ("cpu_s", _NUMBER, None), ("stdout_bytes", (int,), 0), ("stderr_bytes", (int,), 0), ("held_bytes", (int,), 0),
+    ("pid", (int,), None),
 )  # fmt: skip
 
 

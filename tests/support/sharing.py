@@ -26,7 +26,7 @@ LONG = (
     "regressions/test_e2b_1031", "package/", "node/", "faults/", "wire/", "sdk/", "contract/",
 )  # fmt: skip
 """Files that start first, the longest first; otherwise the last worker would run them alone. A missing entry only costs time."""
-TOGETHER = ("package/",)
+TOGETHER = ("e2b/", "package/")
 """Folders whose files share something that is expensive to create."""
 _ALONE = "alone"
 _HANG_FACTOR = 2.5

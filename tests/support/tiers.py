@@ -13,6 +13,7 @@ import pytest
 SLOW = (
     "cli/test_start",
     "docker/",
+    "e2b/",
     "e2e/test_concurrent",
     "e2e/test_demo",
     "e2e/test_idle",

@@ -38,19 +38,24 @@ _WIGGLE_S = 0.1
 
 
 def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
-    """Attach to the terminal of this name, or start it. Raises ``HoldfastError``."""
+    """Attach to the terminal of this name, or start it, unless ``create`` is false. Raises ``HoldfastError``.
+
+    An attach without a size leaves that of the terminal.
+    """
     params = channel.params
     name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
         raise HoldfastError("invalid_argument", f"a terminal's name must have at most {ID_BYTES} bytes")
     size = window_size(params)
     terminal = context.terminals.get(name)
+    if terminal is None and not read.boolean(params, "create", True):
+        raise HoldfastError("command_not_found", f"there is no terminal {name!r:.140}")
     if terminal is None:
         if len(context.terminals) >= context.limits.terminals:
             raise HoldfastError("session_limit", f"{len(context.terminals)} terminals are open in this sandbox")
         return TerminalHandler(channel, Terminal(context, name, params, size), created=True)
     assert isinstance(terminal, Terminal)
-    resized = terminal.resize(*size)
+    resized = ("rows" in params or "cols" in params) and terminal.resize(*size)
     past, cut = terminal.past()
     handler = TerminalHandler(channel, terminal, created=False, past=replay(past, cut=cut))
     if not resized:
@@ -97,6 +102,7 @@ class Terminal(Process):
             raise
         finally:
             os.close(slave)
+        self.record.info = {"pid": self.pid}
         context.groups.join(self.pid)
         self._sink = Keyboard(os.dup(self._master))
         self._sources = [PipeReader(self._master, 1, self.spool, arrived=self.record.notify, ended=self._source_ended)]

@@ -20,6 +20,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.process.users import User, check_ids_exist, find_user
+from session_agent.agent.request.params import text
 
 Owner = tuple[int, int] | None
 """The uid and gid of new files; None: they stay those of the user as whom the thread works."""
@@ -71,15 +72,18 @@ def _restore(capabilities: bytes, groups: list[int], ids: tuple[int, int], death
 def acting(context: AgentContext, params: dict[str, Any]) -> tuple[User | None, Owner]:
     """The user to whom the thread has to switch (None: to none), and the owner of new files.
 
-    With ``user`` in ``params`` it is that user, and without it the owner is the sandbox's default user. Raises ``user_not_found``,
-    ``invalid_argument``, and ``permission_denied`` if the agent cannot switch users.
+    With ``user`` in ``params`` it is that user, and without it the owner is the one that ``owner`` names, else the sandbox's default user.
+    Raises ``user_not_found``, ``invalid_argument``, and ``permission_denied`` if the agent cannot switch users.
     """
     wanted = params.get("user")
     if wanted is None:
-        if not context.settings.user:
+        named = text(params, "owner", None)
+        if not (named or context.settings.user):
             return None, None
-        usual = find_user(context.settings.user)
-        return None, (usual.uid, usual.gid)
+        owner = find_user(named or context.settings.user)
+        if named:
+            check_ids_exist(owner, ids=context.settings.command_ids)
+        return None, (owner.uid, owner.gid)
     if isinstance(wanted, bool) or not isinstance(wanted, str | int) or wanted == "":
         raise HoldfastError("invalid_argument", f"user must be a user name or a uid, not {type(wanted).__name__}")
     user = find_user(str(wanted))

@@ -33,6 +33,7 @@ class Described(Protocol):
     head: str | bytes
     began_at: float
     cpu_s: float | None
+    info: dict[str, Any]
     spool: Spool
 
 
@@ -53,6 +54,7 @@ class _Entry(NamedTuple):
     shell: str
     head: str | bytes
     cpu_s: float | None
+    pid: int | None
     sizes: tuple[int, int]
     exit_status: ExitStatus
     size_bytes: int
@@ -76,7 +78,7 @@ class History:
         for entry in self._entries:
             status = entry.exit_status
             cause = status.cause
-            yield _described(entry, entry.sizes) | {
+            yield _described(entry, entry.pid, entry.sizes) | {
                 "started_at": entry.ended_at - status.duration_s,
                 "duration_s": status.duration_s,
                 "running": False,
@@ -92,7 +94,20 @@ class History:
         size = _ENTRY_BYTES + head.__sizeof__()
         entries = self._entries
         entries.append(
-            _new_entry((time(), record.command_id, record.kind, record.shell, head, record.cpu_s, record.spool.sizes(), exit_status, size))
+            _new_entry(
+                (
+                    time(),
+                    record.command_id,
+                    record.kind,
+                    record.shell,
+                    head,
+                    record.cpu_s,
+                    record.info.get("pid"),
+                    record.spool.sizes(),
+                    exit_status,
+                    size,
+                )
+            )
         )
         self.held_bytes += size
         while self.held_bytes > self._most_bytes or len(entries) > self._most:
@@ -105,14 +120,15 @@ _new_entry = _Entry._make
 
 def described(record: Described) -> dict[str, Any]:
     """The map of a command that has not ended."""
-    return _described(record, record.spool.sizes()) | {"started_at": record.began_at, "running": True}
+    return _described(record, record.info.get("pid"), record.spool.sizes()) | {"started_at": record.began_at, "running": True}
 
 
-def _described(command: Described | _Entry, sizes: tuple[int, int]) -> dict[str, Any]:
+def _described(command: Described | _Entry, pid: int | None, sizes: tuple[int, int]) -> dict[str, Any]:
     return {
         "id": command.command_id,
         "kind": command.kind,
         "shell": command.shell,
+        "pid": pid,
         "line": first_line(command.head),
         "stdout_bytes": sizes[0],
         "stderr_bytes": sizes[1],

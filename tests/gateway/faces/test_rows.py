@@ -46,6 +46,7 @@ BODIES: dict[str, Any] = {
     "/keys": {"owner": "ada"},
     "/projects": {"project": "p1"},
     "/projects/{project}": {"sharing": "none"},
+    "/e2b/sandboxes/{sandbox_id}/timeout": {"timeout": 60},
 }
 OTHERS = {
     "/groups/{name}": "group_not_found",
@@ -69,6 +70,9 @@ UNOWNED = {
     ("GET", "/recordings"): "lists the caller's own",
     **{(row.method, row.path): "is an operator's" for face in FACES for row in face.rows if row.scope == Scope.ADMIN},
     ("GET", "/resources"): "is about the service",
+    ("POST", "/e2b/v2/sandboxes"): "creates the caller's own sandbox",
+    ("POST", "/e2b/sandboxes"): "creates the caller's own sandbox",
+    ("GET", "/e2b/v2/sandboxes"): "lists the caller's own",
     ("GET", "/doctor"): "is about the service",
 }
 """Rows whose path names no resource of an owner, and what they do instead."""
@@ -261,4 +265,4 @@ async def test_scopes_and_ids_are_columns_of_the_keys_file(tmp_path: Any) -> Non
 
 def test_every_scope_is_documented() -> None:
     assert {scope.value for scope in Scope} == {"read", "create", "exec", "files", "images", "admin"}
-    assert not [row for _, row in ROWS if not re.fullmatch(r"(/[a-z_.]*|/\{\w+(:path)?\})+", row.path)]
+    assert not [row for _, row in ROWS if not re.fullmatch(r"(/[A-Za-z0-9_.]*|/\{\w+(:path)?\})+", row.path)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
 
 import msgpack
 import pytest
-from holdfast_wire.frames import Closed, Opened
+from holdfast_wire.frames import Closed, Opened, Started
 from holdfast_wire.limits import HISTORY_BYTES, HISTORY_COMMANDS
 
 from session_agent.agent.output.exit_status import ExitStatus
@@ -54,6 +55,12 @@ async def test_commands_runs_and_what_still_runs() -> None:
         assert (second["line"], second["exit_code"], second["reason"], second["signal"]) == ("sleep 60", 124, "timeout", None)
         assert (run["kind"], run["shell"], run["line"], run["exit_code"], run["cpu_s"]) == ("run", "main", "echo a run", 0, None)
         assert (running["id"], running["running"], "exit_code" in running) == ("c3", True, False)
+        assert os.path.exists(f"/proc/{running['pid']}"), "by it a command is found that is known by its process alone"
+        assert first["pid"] not in (None, second["pid"], running["pid"])
+        assert run["pid"] is None
+        terminal = made.open("terminal", {"argv": ["cat"], "name": "t1"})
+        started = await terminal.fact(Started)
+        assert (await _history(made))[-1]["pid"] == started.info["pid"]
 
 
 def test_the_history_is_bounded() -> None:

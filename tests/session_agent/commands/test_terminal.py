@@ -99,6 +99,21 @@ async def test_attach_again_by_name() -> None:
         assert last.result["cause"]["reason"] == "cancelled"
 
 
+async def test_an_attach_without_a_size_leaves_it_and_one_that_must_not_create_creates_nothing() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        bash(sandbox, name="t", rows=31, cols=97)
+        again = sandbox.open("terminal", {"name": "t", "create": False})
+        assert (await again.fact(Started)).info["created"] is False
+        again.handler.write(b"stty size\n", False)
+        await until_output(again, b"31 97\r\n")
+        again.handler.write(b"exit\n", False)
+        await again.end()
+        refused = await sandbox.open("terminal", {"name": "t", "create": False}).end()
+        assert isinstance(refused, Failed)
+        assert refused.error["code"] == "command_not_found"
+        assert not sandbox.context.terminals
+
+
 async def test_a_size_that_a_program_overwrites_with_the_old_one_is_set_again() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"name": "t", "argv": ["sleep", "60"]})

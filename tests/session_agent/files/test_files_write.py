@@ -296,6 +296,17 @@ async def test_name_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 @root_only
+@root_only
+async def test_an_owner_without_a_user_gets_the_new_files_and_limits_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    await put(tmp_path, "new/file", b"x", owner="123:456")
+    await put(tmp_path, "new/in-place", b"x", owner="123:456", atomic=False)
+    for name in ("new", "new/file", "new/in-place"):
+        state = (tmp_path / name).stat()
+        assert (state.st_uid, state.st_gid) == (123, 456)
+    assert (await write(tmp_path, "a", owner="nobody-of-that-name").error())["code"] == "user_not_found"
+
+
 async def test_new_files_belong_to_the_sandboxs_own_user(tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     for path in ("old", "new/file"):

@@ -54,6 +54,21 @@ async def events(channel: FakeChannel, root: Path) -> list[tuple[str, ...]]:
     return rows
 
 
+async def test_changes_of_attributes_alone_are_told_from_those_of_content(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    channel = watch("/", tmp_path, attributes=True)
+    await until(channel, lambda _: channel.facts)
+    (tmp_path / "file").chmod(0o600)
+    with (tmp_path / "file").open("a") as file:
+        file.write("y")
+    (tmp_path / LAST).touch()
+    found = await until(channel, lambda all_: any(event["path"].endswith(LAST) for event in all_))
+    assert [(event["type"], event.get("attributes")) for event in found if event["path"].endswith("file")] == [
+        ("modified", True),
+        ("modified", None),
+    ]
+
+
 async def test_one_directory(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("x")
     (tmp_path / "sub").mkdir()

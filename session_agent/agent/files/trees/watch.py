@@ -44,10 +44,10 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOL
 
 
 def open_watch(context: AgentContext, channel: Channel) -> Handler:
-    """``watch {path, recursive?: false, user?}``: Opened{directories}, Output(1) = event maps, back to back; Closed{} when it is gone."""
+    """``watch {path, recursive?, attributes?, user?}``: Opened{directories}, Output(1) = event maps, back to back; Closed{} at its end."""
     params = channel.params
     path = absolute(context.workdir, path_param(params))
-    events = _changes(path, boolean(params, "recursive", False))
+    events = _changes(path, boolean(params, "recursive", False), boolean(params, "attributes", False))
     return Watching(channel, events, path, context, acting(context, params)[0])
 
 
@@ -81,9 +81,9 @@ class _Node:
         return "/".join(reversed(parts)).replace("//", "/", 1)
 
 
-def _changes(path: str, recursive: bool) -> Source:
+def _changes(path: str, recursive: bool, attributes: bool) -> Source:
     """The events of a directory, one file in it, or all below it, as maps, until the directory is removed."""
-    with contextlib.closing(WatchedTree(start_of(path), recursive)) as tree:
+    with contextlib.closing(WatchedTree(start_of(path), recursive, attributes)) as tree:
         yield {"directories": tree.open()}
         while True:
             yield from packed(tree.waiting())
@@ -95,8 +95,10 @@ def _changes(path: str, recursive: bool) -> Source:
 class WatchedTree:
     """A directory, one file in it, or all below it. Used by one thread at a time."""
 
-    def __init__(self, path: str, recursive: bool) -> None:
+    def __init__(self, path: str, recursive: bool, attributes: bool = False) -> None:
+        """``attributes``: tell changes of attributes from those of content."""
         self._path = path
+        self._attributes = attributes
         self._recursive = recursive
         self._only: str | None = None
         self.inotify = inotify.Inotify()
@@ -168,7 +170,7 @@ class WatchedTree:
                 self.ended = True
                 yield _event("deleted", self._path, is_directory=self._only is None)
             elif self._only is None and mask & (inotify.MODIFY | inotify.ATTRIB):
-                yield _event("modified", self._path, is_directory=True)
+                yield self._modified(self._path, mask, is_directory=True)
         elif mask & inotify.MOVED_FROM:
             yield from self._moved(event, node)
         else:
@@ -191,7 +193,11 @@ class WatchedTree:
             self._dropped(node, name)
             yield _event("deleted", path, is_directory=is_directory)
         elif mask & (inotify.MODIFY | inotify.ATTRIB):
-            yield _event("modified", path, is_directory=is_directory)
+            yield self._modified(path, mask, is_directory=is_directory)
+
+    def _modified(self, path: str, mask: int, *, is_directory: bool) -> dict[str, Any]:
+        event = _event("modified", path, is_directory=is_directory)
+        return event | {"attributes": True} if self._attributes and not mask & inotify.MODIFY else event
 
     def _moved(self, event: inotify.Event, node: _Node) -> Iterator[dict[str, Any]]:
         """The first event of a move. Without a second one, the target is not watched and the entry counts as deleted."""
