@@ -22,7 +22,7 @@ from .process.cgroups import Groups, container_events
 from .process.delayed_watch import DelayedWatch
 from .process.fork import Forker
 from .process.privileges import CommandNamespace
-from .process.process_tree import Tags, members, signal_all
+from .process.process_tree import KILL_PATIENCE_S, Tags, members, signal_all
 from .process.processes import Reaper
 from .settings import AgentSettings
 
@@ -62,11 +62,13 @@ class SandboxLimits:
     """Limits of one sandbox; the defaults are the protocol's.
 
     ``abort_patience_s``: how long a shell may take to return from an interrupt before it is killed and rebuilt.
+    ``kill_patience_s``: how long processes may take to end after SIGKILL before their end is reported without them.
     ``oom_score_adj``: the score of commands, higher than the agent's so that the kernel kills them first.
     """
 
     oom_score_adj: int | None = 500
     abort_patience_s: float = 1.0
+    kill_patience_s: float = KILL_PATIENCE_S
     spool_command_bytes: int = SPOOL_COMMAND_BYTES
     spool_sandbox_bytes: int = SPOOL_SANDBOX_BYTES
     run_queue: int = RUN_QUEUE

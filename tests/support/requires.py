@@ -131,6 +131,7 @@ _PROBES: dict[str, Callable[[], str | None]] = {
     "reflink file systems": _reflink,
     "skopeo": _program("skopeo"),
     "container tools": _container_tools,
+    "fuse": lambda: None if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse cannot be opened",
     "git": _program("git"),
     "namespaces": _namespaces,
     "redis": lambda: None if find_redis_server() else "no redis-server: run make setup",

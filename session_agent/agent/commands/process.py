@@ -1,7 +1,8 @@
 """One process from its start to its exit: the common base of one-off commands and terminals.
 
-Owns start, signals, time limit and exit status, and killing the processes that it has started. ``command`` and ``terminal`` define its
-streams and store its result; ``delivery`` sends the result to clients, and the process runs the same with or without one.
+Owns start, signals, time limit and exit status, and killing the processes that it has started. A killed process that the kernel does not
+let end gets its result without its exit. ``command`` and ``terminal`` define its streams and store its result; ``delivery`` sends it to
+clients, and the process runs the same with or without one.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Process:
         self._rest: LastOutput | None = None
         """While it has ended and other processes write the rest of its output."""
         self._late = False
+        self._survives = False
+        """Whether SIGKILL has not ended it, or a process that it has started, in time."""
         self._timer: asyncio.TimerHandle | None = None
         self._sink: PipeWriter | None = None
         self._sources: list[PipeReader] = []
@@ -180,15 +183,39 @@ class Process:
         if roots:
             # Stop the whole group at once: a fork bomb would fork faster than its processes are found.
             kill_group(self.pid, signal.SIGSTOP)
-        self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
+        self._killing = None
+        self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots, patience_s=self._context.limits.kill_patience_s)
 
     def _killed(self) -> None:
+        left = frozenset() if self._killing is None else self._killing.left  # None: it has found none at once
+        self._survives = bool(left)
         self._context.reaper.reap_orphans(owned_by(self._tag))
         if self._status is not None:
             self._finish()
-        # else ``_exited`` follows
+        elif self.pid in left:
+            self._give_up()
+        else:  # ``_exited`` follows, unless a debugger keeps the exit to itself
+            self._replace_timer(self._context.limits.kill_patience_s, self._give_up)
+
+    def _replace_timer(self, delay_s: float, then: Callable[[], None]) -> None:
+        """It is being killed: its time limit matters no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._context.loop.call_later(delay_s, then)
+
+    def _give_up(self) -> None:
+        """Report the end without the exit: the kernel does not let it end now. It is reaped when it ends."""
+        self._context.reaper.reap()
+        if self._live:
+            self._survives, self._abort = True, self._abort or "cancelled"
+            self._status = signal.SIGKILL
+            self.record.started = True  # as for one that was killed before its exec was confirmed
+            self._finish()
 
     def _exited(self, status: int) -> None:
+        if not self._live:  # its end was reported before
+            self._context.reaper.reap_orphans(owned_by(self._tag))
+            return
         self._status = status
         self.record.cpu_s = self._context.reaper.cpu_s
         if self._killing is not None or self._outlive == "wait" or not self._await_rest():
@@ -239,6 +266,7 @@ class Process:
         exit_code, name = exit_outcome(self._status)
         duration_s = self._context.now() - self._began
         self._release()
-        exit_status = exit_status_of(self.KIND, exit_code, name, duration_s, abort=self._abort, oom_killed=self._context.oom_killed)
+        oom_killed, survives = self._context.oom_killed, self._survives
+        exit_status = exit_status_of(self.KIND, exit_code, name, duration_s, abort=self._abort, oom_killed=oom_killed, survives=survives)
         exit_status.late = self._late
         self._store(exit_status)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TIMEOUT_EXIT_CODE = 124
 """The exit code of timeout(1)."""
 _KILLED = 128 + signal.SIGKILL
+_SURVIVES = "; the kernel has not ended all of them yet, because one waits for a device or a file server: it ends when that answers"
 
 
 @dataclass(slots=True)
@@ -72,13 +73,18 @@ def exit_status_of(
     abort: str,
     oom_killed: Callable[[], bool],
     shell: dict[str, Any] | None = None,
+    survives: bool = False,
 ) -> ExitStatus:
-    """The result of ``what``. ``abort``: ``timeout``, another word if a client ended it, or empty; ``name``: the signal that killed it."""
+    """The result of ``what``. ``abort``: ``timeout``, another word if a client ended it, or empty; ``name``: the signal that killed it.
+
+    ``survives``: whether a process that was killed with it has not ended yet.
+    """
+    rest = _SURVIVES if survives else ""
     if abort == "timeout":
-        cause = workload_cause("timeout", f"the {what} exceeded its time limit and was killed with all processes that it had started")
+        cause = workload_cause("timeout", f"the {what} exceeded its time limit and was killed with all processes that it had started{rest}")
         return ExitStatus(TIMEOUT_EXIT_CODE, duration_s, None, True, cause, shell)
     if abort:
-        cause = workload_cause("cancelled", f"the {what} was cancelled by a client")
+        cause = workload_cause("cancelled", f"the {what} was cancelled by a client{rest}")
         return ExitStatus(_KILLED, duration_s, signal_name(signal.SIGKILL), False, cause, shell)
     if exit_code == _KILLED and oom_killed():
         cause = workload_cause("oom", f"the sandbox ran out of memory, and the kernel killed the {what} or what it ran")

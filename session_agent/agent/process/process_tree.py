@@ -21,8 +21,15 @@ _RLIMIT_RTTIME = 15
 _MARK = 1 << 62
 _AGENT_BITS, _OWNER_BITS, _RUN_BITS = 16, 24, 22
 _LABEL = b"Max realtime timeout"
+_FIRST_PAUSES = 5
+"""After so many passes the pauses between them become longer."""
 _PASS_INTERVAL_S = 0.01
+_LONGEST_PAUSE_S = 0.1
 _PASSES = 500
+KILL_PATIENCE_S = 3.0
+"""How long processes to which SIGKILL was sent may take to end, before their end is reported without them. One that waits for a device or
+a file server in the kernel (state D) ends only when that has answered. With a shell's ``abort_patience_s`` it is less than the 5 s that
+a cancelled call of the SDK waits; 2 GiB of memory take 0.5 s to free on a busy machine."""
 _SLICE_S = 0.005
 """How long a scan may run before it returns to the event loop."""
 _MANY_PROC_ENTRIES = 400
@@ -191,6 +198,9 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 class TreeKill:
     """Kills matching processes until none is left, in time slices so that the event loop is not blocked; then calls ``done``.
 
+    Processes that have got SIGKILL and still are the same ``patience_s`` later stay in ``left``: they start no other process, run no other
+    instruction of their program, and end when the kernel lets them. Until then the kernel counts them as processes of the sandbox.
+
     If there are many processes, one of them may be a fork bomb, which forks faster than processes are found. Then the whole sandbox is
     stopped first: ``kill(-1, SIGSTOP)`` reaches every process, also one that is being forked. After the kill all others continue. Only
     PID 1 of a pid namespace does this: from any other process, -1 would reach every process of the machine.
@@ -203,12 +213,19 @@ class TreeKill:
         *,
         roots: Iterable[int] = (),
         exclude: Iterable[int] = (),
+        patience_s: float = KILL_PATIENCE_S,
     ) -> None:
         self._match = match
         self._done = done
         self._roots = tuple(roots)
         self._exclude = tuple(exclude)
+        self._patience_s = patience_s
         self._passes = 0
+        self._unchanged = 0
+        """How many passes have found only what the one before them had killed, and all of it."""
+        self._changed_at = 0.0
+        self.left: frozenset[int] = frozenset()
+        """Processes that the last pass has found. Once it is ``over``: those that SIGKILL has not ended yet."""
         self._timer: asyncio.TimerHandle | None = None
         self._stopped_all = False
         self.over = False
@@ -228,7 +245,7 @@ class TreeKill:
             self._signal_everything(signal.SIGCONT)
 
     def _start_pass(self) -> None:
-        if os.getpid() == 1 and len(os.listdir("/proc")) > _MANY_PROC_ENTRIES:
+        if not self._unchanged and os.getpid() == 1 and len(os.listdir("/proc")) > _MANY_PROC_ENTRIES:
             self._signal_everything(signal.SIGSTOP)
         self._scan = ProcessScan(self._match, self._roots, self._exclude)
         self._steps = self._scan.steps()
@@ -251,21 +268,27 @@ class TreeKill:
 
     def _end_pass(self, alive: list[int]) -> None:
         self._passes += 1
-        if self._passes > 2 and not self._stopped_all:
+        now = time.monotonic()
+        self._unchanged = self._unchanged + 1 if self._passes > 1 and self.left == frozenset(alive) else 0
+        if not self._unchanged:
+            self.left, self._changed_at = frozenset(alive), now
+        if self._passes > 2 and not self._unchanged and not self._stopped_all:
             # the tree forks faster than one pass kills: stop its processes first
             signal_all(alive, signal.SIGSTOP)
         signal_all(alive, signal.SIGKILL)
         if self._stopped_all:
             self._stopped_all = False
             signal_all(self._scan.others, signal.SIGCONT)
-        if not alive or self._passes > _PASSES:
+        if not alive or self._passes > _PASSES or (self._unchanged and now - self._changed_at >= self._patience_s):
             if alive:
-                log.error("%d processes of a process tree are still alive after %d rounds of SIGKILL", len(alive), self._passes)
+                log.error(
+                    "%d processes of a process tree have not ended after %d rounds of SIGKILL: %s", len(alive), self._passes, alive[:5]
+                )
             self._end()
             self._done()
             return
         self._roots = tuple(pid for pid in self._roots if pid in alive)
-        delay = 0.001 if self._passes < 5 else _PASS_INTERVAL_S
+        delay = 0.001 if self._passes < _FIRST_PAUSES else min(_PASS_INTERVAL_S * (1 + self._unchanged), _LONGEST_PAUSE_S)
         self._timer = asyncio.get_running_loop().call_later(delay, self._start_pass)
 
     def _end(self) -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
@@ -104,6 +105,11 @@ class ShellProcess:
         self._broken_off: Report | None = None
         """The report that an error or interrupt has made it begin again to read control lines, since the run began."""
         self.status: int | None = None
+        """Its wait status; that of a death by SIGKILL if it ``survives``."""
+        self.survives = False
+        """Whether the kernel has not ended it some seconds after SIGKILL: it is lost, and reaped when it ends."""
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._kill_patience_s = context.limits.kill_patience_s
         self.dialect: Dialect
         nofile = context.settings.ulimits.get("nofile", resource.getrlimit(resource.RLIMIT_NOFILE))[0]
         self._nofile = _few(nofile)
@@ -258,9 +264,16 @@ class ShellProcess:
                 pass
 
     def kill(self) -> None:
-        """Kill the process, and mark it as broken so that no run begins before its exit is reaped."""
+        """Kill the process, and mark it as broken so that no run begins before its exit is reaped, or given up."""
         self.broken = True
         self.signal(signal.SIGKILL)
+        if self._giving_up is None:
+            self._giving_up = self._loop.call_later(self._kill_patience_s, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.status is None:
+            self.survives = True
+            self._exited(signal.SIGKILL)
 
     def idle(self) -> bool:
         """Whether it is blocked reading control lines, or requests to read them, while there are none. False if the kernel hides that."""
@@ -379,7 +392,7 @@ class ShellProcess:
             self._events.start_failed(self, error)
 
     def _exited(self, status: int) -> None:
-        if self._closed:
+        if self._closed or self.status is not None:  # it was given up before it ended
             self.status = status
             return
         self.read_reports()
@@ -434,6 +447,8 @@ class ShellProcess:
     def close(self) -> None:
         """Close all descriptors. Call when the process has ended or is being killed."""
         self._closed = True
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         for paths in self._new_pipes.values():
             _unlink(paths)
         self._loop.remove_reader(self.descriptors.status)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.output.exit_status import ExitStatus, exit_status_of
 from session_agent.agent.output.pipes import PipeWriter
 from session_agent.agent.output.records import Record
 
@@ -54,6 +55,8 @@ class Run:
     """How many processes of the shell ended before they began the run."""
     late = False
     """Whether a process that writes the rest of its output was still there at its end."""
+    survives = False
+    """Whether a process of it, or its shell, was killed and has not ended yet."""
     exit_code = 0
     signal_name: str | None = None
 
@@ -120,6 +123,15 @@ class Run:
             consumed(len(data))
         else:
             self.sink.feed(data, eof, consumed)
+
+    def exit_status(self, duration_s: float, oom_killed: Callable[[], bool], shell: dict[str, Any]) -> ExitStatus:
+        """Its result; ``shell`` as of ``Exited``."""
+        code, name = self.exit_code, self.signal_name
+        status = exit_status_of(
+            "command", code, name, duration_s, abort=self.abort, oom_killed=oom_killed, shell=shell, survives=self.survives
+        )
+        status.late = self.late
+        return status
 
     def close(self) -> None:
         """The run has ended: discard its input."""

@@ -20,7 +20,7 @@ from holdfast_wire.paths import wire
 
 from session_agent.agent.commands.window import Keyboard
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import ExitStatus, exit_status_of, workload_cause
+from session_agent.agent.output.exit_status import ExitStatus, workload_cause
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch
 from session_agent.agent.process.last_writers import LastOutput
@@ -40,6 +40,7 @@ from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITH_RESULT, State, ch
 log = logging.getLogger("session_agent.agent.shell.shell")
 
 _SNAPSHOT_CHECKS = 3
+_SURVIVORS_PATIENCE_S = 0.5
 _MOST_BEGINS = 4
 """Processes that may end before they begin a run, until it is given up."""
 
@@ -71,6 +72,8 @@ class Shell:
         """The run in progress, or the one during which the process was lost."""
         self._rest: LastOutput | None = None
         """While a run has ended and processes of it write the rest of its output."""
+        self._killing: TreeKill | None = None
+        """What kills the processes of an aborted run."""
         self._loaded: asyncio.Future[list[str]] | None = None
         """While a shell that was copied from another sandbox loads its state."""
         self.last_status = 0
@@ -359,10 +362,7 @@ class Shell:
         duration_s = now - run.began
         self._monitor.last_run_s = duration_s
         shell = self._rebuilding.report(self.cwd)
-        oom_killed = self._context.oom_killed
-        status = exit_status_of("command", run.exit_code, run.signal_name, duration_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
-        status.late = run.late
-        self._context.records.finish(run.record, status, now)
+        self._context.records.finish(run.record, run.exit_status(duration_s, self._context.oom_killed, shell), now)
 
     # abort -----------------------------------------------------------------------------------------------------
 
@@ -379,12 +379,20 @@ class Shell:
         self._retry = interrupt_until_report(self.process, run.number, self._children_of(run), patience_s)
 
     def _kill_processes(self, run: Run) -> None:
-        own = {self.process.pid} if self.process.status is None else set()  # of a shell that has ended, another process may have the pid
-        exclude = run.before | own
-        TreeKill(self._processes.match(run), lambda: self._processes_killed(run), exclude=exclude)
+        process = self.process
+        own = (
+            {process.pid} if process.status is None or process.survives else set()
+        )  # another process may have the pid of one that has ended
+        patience_s = self._context.limits.kill_patience_s
+        if process.survives:  # beside a shell that was given up they have had their time to end
+            patience_s = min(patience_s, _SURVIVORS_PATIENCE_S)
+        match, exclude = self._processes.match(run), run.before | own
+        self._killing = None
+        self._killing = TreeKill(match, lambda: self._processes_killed(run), exclude=exclude, patience_s=patience_s)
 
     def _processes_killed(self, run: Run) -> None:
-        """All processes of an aborted run are dead."""
+        """All processes of an aborted run are dead, but for those that the kernel does not let end."""
+        run.survives = self.process.survives or (self._killing is not None and bool(self._killing.left))  # None: it has found none at once
         self._context.reaper.reap_orphans(self._processes.match(run))
         if run is not self._run:
             return
@@ -450,7 +458,7 @@ class Shell:
                 run.abort = run.abort or "cancelled"
                 run.exit_code, run.signal_name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
             self._finish(run)
-        TreeKill(own, self.process.close, roots=roots)
+        TreeKill(own, self.process.close, roots=roots, patience_s=self._context.limits.kill_patience_s)
         while self._queue:
             if error is None:
                 self._finish_unstarted(self._queue.popleft())
