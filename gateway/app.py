@@ -21,8 +21,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from gateway.faces.table import HTTP_METHODS, OWNER_HEADER, PRINCIPAL, PROJECT_HEADER, PUBLIC, USE, WEBSOCKET, Face, Row, program_of
 from gateway.http.access import check_origin
 from gateway.http.bounded_protocol import AUTHENTICATED, CONNECTION
+from gateway.http.counted import counted
 from gateway.http.middleware import ROUTE, STATUS, Observed, Problems
 from gateway.http.responses import problem_response
+from gateway.identity.limits import limits_for
+from gateway.identity.principal import Scope as KeyScope
+from gateway.identity.principal import project_of
 from gateway.memory_reservation import RequestReservation, reserve_for
 from gateway.tenants.uses import Use, ended_error
 from gateway.use_cases import create
@@ -120,6 +124,9 @@ class _Resource:
             return
         uses = self._gateway.tenants.uses
         uses.add(use)
+        if use.limits:
+            receive, send = counted(use.limits, self._gateway.rates, receive, send)
+            connection = WebSocket(scope, receive, send) if isinstance(connection, WebSocket) else Request(scope, receive, send)
         try:
             await _serve(row, connection, receive, send)
         except asyncio.CancelledError:
@@ -144,6 +151,11 @@ class _Resource:
         reserve_for(acting.owner)
         connection.scope[PRINCIPAL] = acting
         use = connection.scope[USE] = Use(principal, scope, owner, project)
+        if limits := tenants.tenants.limits:
+            whose = principal if KeyScope.ADMIN in principal.scopes else acting  # an operator's help does not count for whom it is
+            use.limits = limits_for(limits, whose.member, project_of(whose.owner), whose.key_id)
+            if not row.unlimited:
+                await self._gateway.rates.request(use.limits)
         return use
 
 

@@ -29,6 +29,7 @@ _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "pool_makes_total": ("Spares that were created.", ("pool",)),
     "reconcile_actions_total": ("Actions of the controller's reconciliation.", ("action",)),
     "reconcile_passes_total": ("Passes of the controller's reconciliation.", ()),
+    "requests_limited_total": ("Requests refused by a rate of an owner, project or key.", ("limit",)),
     "requests_total": ("Answered HTTP requests.", ("method", "route", "status")),
     "resumes_total": ("Sandboxes that continued after a pause.", ()),
     "sandboxes_ended_total": ("Sandboxes whose end the runtime reported.", ("fault", "reason")),

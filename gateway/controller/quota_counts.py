@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
+from gateway.identity.tenants import Tenants
 from gateway.model.records import Quota, Record
 from gateway.placement.store import PlacementStore
 from gateway.settings import AdmissionSettings
-from gateway.use_cases.admission import ALL_OWNERS
+from gateway.use_cases.admission import counted_for
 
 from .groups import UNMADE_S
 
@@ -21,19 +22,22 @@ class QuotaCounts:
 
     def __init__(self, store: PlacementStore, settings: AdmissionSettings | None, unmade_s: float = UNMADE_S) -> None:
         self._store = store
-        self._by_owner = bool(settings and settings.owner_quota)
-        self._of_all = bool(settings and settings.quota)
+        self._settings = settings or AdmissionSettings()
+        self._tenants = Tenants()
+        """The latest limits of owners, projects and keys."""
         self._unmade_s = unmade_s
 
     async def reconcile(self, records: Mapping[str, Record], term: int) -> None:
-        if not self._by_owner and not self._of_all:
+        if await self._store.tenants_version() != self._tenants.version:
+            self._tenants = Tenants.read(*await self._store.tenants())
+        limits = self._tenants.limits
+        if not (self._settings.owner_quota or self._settings.quota or any(one.has_quotas for one in limits.values())):
             return
         wanted: dict[str, dict[str, Record]] = {}
         for record in records.values():
             if record.status != "failed":
-                for owner in (record.owner if self._by_owner else None, ALL_OWNERS if self._of_all else None):
-                    if owner is not None:
-                        wanted.setdefault(owner, {})[record.sandbox_id] = record
+                for one in counted_for(self._settings, limits, record.spec):
+                    wanted.setdefault(one.usage, {})[record.sandbox_id] = record
         for owner in {*wanted, *await self._store.usage_owners()}:
             await self._agree(owner, wanted.get(owner, {}), term)
 
@@ -52,7 +56,13 @@ class QuotaCounts:
         ended = {id_: tombstone.ended_at for id_, tombstone in (await self._store.tombstones(ids)).items()}
         records = await self._store.records(ids)
         ended |= {record.sandbox_id: record.ended_at or 0.0 for record in records if record.status == "failed"}
-        return ended, {one.sandbox_id for one in records if one.status != "failed" and owner in (one.owner, ALL_OWNERS)}
+        limits = self._tenants.limits
+        living = {
+            one.sandbox_id
+            for one in records
+            if one.status != "failed" and owner in [counted.usage for counted in counted_for(self._settings, limits, one.spec)]
+        }
+        return ended, living
 
     async def _count_missing(self, owner: str, wanted: Mapping[str, Record], counted: Mapping[str, str], term: int) -> None:
         missing = [sandbox_id for sandbox_id in wanted if sandbox_id not in counted]

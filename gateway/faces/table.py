@@ -62,6 +62,8 @@ class Row:
     handler: Callable[[Any], Awaitable[ASGIApp | None]]
     """Takes a ``Request`` and returns the response (any ASGI application), or None after a take-over of the connection. That of a
     WEBSOCKET row takes a ``WebSocket`` and returns None."""
+    unlimited: bool = False
+    """Whether its requests are not counted as requests: those that show limits, or keep sandboxes alive."""
     upgrades: bool = False
     """Whether the handler accepts an upgrade, so that the page that requests it must be of an allowed origin."""
     key: Callable[[HTTPConnection], str | None] = header_key

@@ -39,6 +39,8 @@ def problem(error: HoldfastError, status: int | None = None) -> dict[str, Any]:
         body["reason"] = error.reason
     if error.detail:
         body["context"] = error.detail
+        if "limit" in error.detail:
+            body["limit"] = error.detail["limit"]
     return body
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, get_args
 import orjson
 from holdfast_wire.errors import HoldfastError
 
+from .limits import Limits, read_limits
 from .principal import OWNER, PROJECT, Principal, Scope, space_of
 
 KEY_PREFIX: Final = "hfk_"
@@ -71,6 +72,8 @@ class Tenants:
     version: int = 0
     keys: Mapping[str, StoredKey] = field(default_factory=dict)
     projects: Mapping[str, Project] = field(default_factory=dict)
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    """By subject: ``owner:ada``, ``owner:*``, ``project:lab``, ``key:ID``."""
     by_digest: Mapping[str, tuple[StoredKey, Principal]] = field(default_factory=dict)
 
     @classmethod
@@ -78,6 +81,7 @@ class Tenants:
         """From entries by name. One that this version of Holdfast cannot read is left out, so that its key is not valid here."""
         keys: dict[str, StoredKey] = {}
         projects: dict[str, Project] = {}
+        limits: dict[str, Limits] = {}
         for name, text in entries.items():
             kind, _, id_ = name.partition(":")
             try:
@@ -85,9 +89,11 @@ class Tenants:
                     keys[id_] = _key(id_, orjson.loads(text))
                 elif kind == "project":
                     projects[id_] = _project(id_, orjson.loads(text))
+                elif kind == "limits":
+                    limits[id_] = read_limits(text)
             except (TypeError, ValueError, KeyError):
                 continue
-        return cls(version, keys, projects, {key.digest: (key, key.principal) for key in keys.values()})
+        return cls(version, keys, projects, limits, {key.digest: (key, key.principal) for key in keys.values()})
 
     def principal(self, digest: str, now: float) -> Principal | None:
         """The principal of the valid key with this digest; None if there is none."""

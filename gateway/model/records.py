@@ -69,6 +69,8 @@ class SandboxSpec:
     """Whether what happens in it is recorded."""
     turn: int | None = None
     """The turn of the parent's episode that it branched from, if the caller stated it."""
+    key_id: str = ""
+    """The key that created it, which its quota counts; "" from a version before."""
 
     @property
     def name(self) -> str:

@@ -164,6 +164,11 @@ def tenants() -> str:
     return "hf:{tenants}:entries"
 
 
+def rate(bucket: str) -> str:
+    """Hash with an expiry: what is left of a rate, and since when; ``bucket`` names the subject and the limit."""
+    return f"{_TAGS[shard_of(bucket)]}:rate:{bucket}"
+
+
 def key_uses() -> str:
     """Hash: when each stored key was used last, in seconds since the epoch."""
     return "hf:{tenants}:uses"

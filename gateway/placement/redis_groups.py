@@ -100,6 +100,11 @@ class RedisGroups(RedisSteps):
         outcome, n, cpu, memory = await self._run("usage", keys.usage_keys(owner), [verb, owner, sandbox_id, *rest, term])
         return Usage(cast(Any, outcome), int(n), int(cpu) / 1000, int(memory))
 
+    async def usage_of(self, owner: str) -> Usage:
+        """The sums over the sandboxes that are counted for an owner."""
+        n, cpu, memory = await self._redis.command("HMGET", keys.usage(owner), "=n", "=cpu", "=memory")
+        return Usage("known", int(n or 0), int(cpu or 0) / 1000, int(memory or 0))
+
     async def usage_owners(self) -> set[str]:
         """Every owner with a usage."""
         answers = await self._redis.many([("SMEMBERS", key) for key in keys.all_usages()])

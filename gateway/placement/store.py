@@ -28,6 +28,7 @@ from .keys import SHARDS
 from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_leadership import RedisLeadership
+from .redis_rates import RedisRates
 from .redis_recordings import RedisRecordings
 from .redis_sign_ins import RedisSignIns
 from .redis_spares import RedisSpares
@@ -51,7 +52,7 @@ _LOOK_AT = 1000
 """Most records that one listing request reads, whatever its filter leaves of them."""
 
 
-class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings, RedisSignIns, RedisTenants):
+class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings, RedisSignIns, RedisTenants, RedisRates):
     """One per process. ``tests/conformance/placement.py`` is its contract."""
 
     def __init__(self, settings: PlacementSettings) -> None:

@@ -8,11 +8,12 @@ sessions, streams and previews with it. The check looks at what the replica know
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.identity.limits import Limits
 from gateway.identity.principal import Principal, Scope
 
 _ENDED: Final = "the API key of the request was revoked, has expired, or has lost a right"
@@ -21,7 +22,7 @@ _ENDED: Final = "the API key of the request was revoked, has expired, or has los
 class Use:
     """One request in progress: the principal of its key, the scope that it needs, and the owner and project that it names."""
 
-    __slots__ = ("ended", "on_end", "owner", "principal", "project", "scope", "task")
+    __slots__ = ("ended", "limits", "on_end", "owner", "principal", "project", "scope", "task")
 
     def __init__(self, principal: Principal, scope: Scope, owner: str | None, project: str | None) -> None:
         self.principal = principal
@@ -30,6 +31,8 @@ class Use:
         self.project = project
         self.task = asyncio.current_task()
         self.ended = False
+        self.limits: Sequence[tuple[str, Limits]] = ()
+        """What holds for it, if an operator has set limits."""
         self.on_end: Callable[[], object] | None = None
         """Ends it in place of the cancellation of its task."""
 

@@ -11,10 +11,14 @@ import asyncio
 import math
 import random
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Self
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.identity.limits import Limits, limits_for
+from gateway.identity.principal import member_of, project_of
 from gateway.metrics import Metrics
 from gateway.model.records import Quota, SandboxSpec
 from gateway.placement.errors import PlacementUnavailableError
@@ -136,29 +140,60 @@ class Admission:
             del self._waiting[owner]
 
 
-class Quotas:
-    """Quotas of owners and of the service. The store counts the sandboxes. Does nothing if no quota is set."""
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Whose sandboxes are counted: in the store by ``usage``, for people by ``subject``."""
 
-    def __init__(self, settings: AdmissionSettings, store: PlacementStore, admission: Admission) -> None:
-        self._owner, self._all = settings.owner_quota, settings.quota
+    usage: str
+    subject: str
+    quota: Quota
+
+
+def counted_for(settings: AdmissionSettings, limits: Mapping[str, Limits], spec: SandboxSpec) -> list[Counted]:
+    """Every quota that holds for a sandbox: of its owner, its project, its key and of the service."""
+    member, found = member_of(spec.owner), []
+    own = settings.owner_quota
+    for subject, held in limits_for(limits, member, project_of(spec.owner), spec.key_id):
+        quota = Quota(held.sandboxes, held.cores, held.memory_bytes)
+        if subject.startswith("owner:"):
+            own = quota or own
+        elif quota:
+            found.append(Counted(f"={subject}", subject, quota))
+    if own:
+        found.insert(0, Counted(member, f"owner:{member}", own))
+    if settings.quota:
+        found.append(Counted(ALL_OWNERS, "service", settings.quota))
+    return found
+
+
+class Quotas:
+    """Quotas of owners, projects, keys and the service. The store counts the sandboxes. Does nothing if no quota is set."""
+
+    def __init__(
+        self,
+        settings: AdmissionSettings,
+        store: PlacementStore,
+        admission: Admission,
+        limits: Callable[[], Mapping[str, Limits]] = dict,
+    ) -> None:
+        self._settings = settings
+        self._limits = limits
         self._store = store
         self._admission = admission
 
     async def reserve(self, spec: SandboxSpec) -> list[str]:
-        """Count a sandbox; returns the owners whose count it was added to.
+        """Count a sandbox; returns the usages that it was added to.
 
-        Raises ``quota_exceeded`` for the quota of its owner, and ``no_capacity`` for that of all owners.
+        Raises ``quota_exceeded`` for the quota of its owner, project or key, and ``no_capacity`` for that of all owners.
         """
         counted: list[str] = []
-        for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)):
-            if not quota:
-                continue
-            usage = await self._store.reserve(owner, spec, quota)
+        for one in self._counted(spec):
+            usage = await self._store.reserve(one.usage, spec, one.quota)
             if usage.outcome == "over":
                 await self.release(counted, spec.sandbox_id)
-                raise self._over(owner, quota, usage.sandboxes, usage.cores, usage.memory_bytes)
+                raise self._over(one, usage.sandboxes, usage.cores, usage.memory_bytes)
             if usage.outcome == "fresh":
-                counted.append(owner)
+                counted.append(one.usage)
         return counted
 
     async def release(self, owners: list[str], sandbox_id: str) -> None:
@@ -171,16 +206,24 @@ class Quotas:
 
     async def ended(self, spec: SandboxSpec) -> None:
         """Stop counting a sandbox that has ended."""
-        await self.release([owner for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)) if quota], spec.sandbox_id)
+        await self.release([one.usage for one in self._counted(spec)], spec.sandbox_id)
 
-    def _over(self, owner: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:
+    def _counted(self, spec: SandboxSpec) -> list[Counted]:
+        return counted_for(self._settings, self._limits(), spec)
+
+    def _over(self, of: Counted, sandboxes: int, cores: float, memory: int) -> HoldfastError:
+        quota = of.quota
         pairs = (
-            ("sandboxes", sandboxes, quota.sandboxes, "{:g} sandboxes"),
-            ("cores", cores, quota.cores, "{:g} cores"),
-            ("bytes of memory", memory, quota.memory_bytes, "{:,.0f} bytes of memory"),
+            ("sandboxes", "sandboxes", sandboxes, quota.sandboxes, "{:g} sandboxes"),
+            ("cores", "cores", cores, quota.cores, "{:g} cores"),
+            ("memory_bytes", "bytes of memory", memory, quota.memory_bytes, "{:,.0f} bytes of memory"),
         )
-        what, asked, most, shown = next(pair for pair in pairs if pair[2] is not None and pair[1] > pair[2])
-        if owner == ALL_OWNERS:
+        name, what, asked, most, shown = next(pair for pair in pairs if pair[3] is not None and pair[2] > pair[3])
+        if of.usage == ALL_OWNERS:
             return self._admission.refused("no_capacity", f"this service holds at most {shown.format(most)}", "service")
-        message = f"with this sandbox you would have {shown.format(asked)}, and your quota is {shown.format(most)}"
-        return self._admission.refused("quota_exceeded", message, what)
+        kind, _, whose = of.subject.partition(":")
+        who, its = ("you", "your") if kind == "owner" else (f"the {kind} {whose}", "its")
+        message = f"with this sandbox {who} would have {shown.format(asked)}, and {its} quota is {shown.format(most)}"
+        error = self._admission.refused("quota_exceeded", message, what)
+        error.detail["limit"] = {"subject": of.subject, "name": name, "most": most, "used": asked}
+        return error

@@ -63,7 +63,7 @@ async def branch(gateway: Gateway, principal: Principal, name: str, request: Bra
     """
     parent, began = await gateway.ready(principal.owner, name), time.monotonic()
     runtime = snapshots_of(gateway)
-    specs = [_spec(parent.spec, branch, request) for branch in request.names]
+    specs = [_spec(parent.spec, branch, request, principal) for branch in request.names]
     async with shell_states.held(gateway, parent, request.wait_s) as dump:
         point = await runtime.hold(parent.sandbox_id, parent.incarnation)
     try:
@@ -77,9 +77,10 @@ async def branch(gateway: Gateway, principal: Principal, name: str, request: Bra
     return Branched([record for record, _ in made], list(lost))
 
 
-def _spec(parent: SandboxSpec, name: str, request: Branching) -> SandboxSpec:
+def _spec(parent: SandboxSpec, name: str, request: Branching, principal: Principal) -> SandboxSpec:
     sandbox_id, incarnation = id_of(parent.owner, name), secrets.token_hex(8)
-    return replace(parent, sandbox_id=sandbox_id, incarnation=incarnation, parent=parent.name, turn=request.turn, request="")
+    made = replace(parent, sandbox_id=sandbox_id, incarnation=incarnation, parent=parent.name, turn=request.turn, request="")
+    return replace(made, key_id=principal.key_id)
 
 
 async def _one(

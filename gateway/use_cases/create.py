@@ -18,7 +18,8 @@ from typing import Final
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.identity.principal import Principal
+from gateway.identity.limits import limits_for
+from gateway.identity.principal import Principal, member_of, project_of
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.errors import PlacementUnavailableError, RebuildingError
 from gateway.runtimes.base import RuntimeUnavailableError
@@ -120,6 +121,9 @@ async def _reserve(gateway: Gateway, new: NewSandbox, *, queued: bool) -> Record
     """Count the sandbox, add it to its group, and write its record, in this order: then counts and groups include every sandbox with a
     record."""
     spec = new.spec
+    limits = gateway.tenants.tenants.limits
+    if limits:
+        await gateway.rates.create(limits_for(limits, member_of(spec.owner), project_of(spec.owner), spec.key_id))
     counted = await gateway.quotas.reserve(spec)
     try:
         if spec.group:

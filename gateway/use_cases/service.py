@@ -38,6 +38,7 @@ from gateway.sessions.tickets import Ticket
 from gateway.settings import Settings
 from gateway.tenants.copy import TenantCopy
 from gateway.tenants.file import TenantFile
+from gateway.tenants.rates import Rates
 
 from .admission import Admission, Quotas
 from .background import BackgroundTasks, Removals
@@ -90,7 +91,8 @@ class Gateway:
         self.removals = Removals(self.background)
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
-        self.quotas = Quotas(settings.admission, store, self.admission)
+        self.quotas = Quotas(settings.admission, store, self.admission, lambda: self.tenants.tenants.limits)
+        self.rates = Rates(store, self.metrics)
         self.command_ids: CommandIds = new_command_ids
         self.recorder = Recorder(
             settings.recordings,

@@ -82,6 +82,8 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("image_pull_failed", 502, 0, "ImagePullError", True, "infrastructure",
        "the message comes from the registry: retry, or import the image with `holdfast image import`"),
     _K("quota_exceeded", 429, 0, "QuotaError", True, "caller", "delete sandboxes you no longer need, or wait"),
+    _K("rate_limited", 429, 0, "QuotaError", True, "caller",
+       "wait for the seconds in Retry-After; `holdfast limits` shows whose limits hold"),
     _K("overloaded", 503, 0, "ServiceUnavailableError", True, "infrastructure",
        "too many sandboxes are being created: retry after the seconds in Retry-After"),
     _K("group_not_found", 404, 0, "NotFoundError", False, "caller",

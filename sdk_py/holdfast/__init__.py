@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
     from holdfast._async.snapshots import AsyncBranches
-    from holdfast._async.tenants import AsyncKeys, AsyncProjects
+    from holdfast._async.tenants import AsyncKeys, AsyncLimits, AsyncProjects
     from holdfast._async.tunnel import AsyncTunnel
     from holdfast._async.watch import AsyncWatch
     from holdfast._errors import (  # isort: skip
@@ -54,30 +54,30 @@ if TYPE_CHECKING:
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
     from holdfast._sync.snapshots import Branches
-    from holdfast._sync.tenants import Keys, Projects
+    from holdfast._sync.tenants import Keys, Limits, Projects
     from holdfast._sync.tunnel import Tunnel
     from holdfast._sync.watch import Watch
-    from holdfast._tenant_results import KeyInfo, NewKey, ProjectInfo
+    from holdfast._tenant_results import KeyInfo, LimitInfo, NewKey, ProjectInfo
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "STDERR", "STDOUT", "ActivityEvent", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches",
     "AsyncCommandStream", "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncKeys",
-    "AsyncListener", "AsyncProcess", "AsyncProjects", "AsyncRecordings", "AsyncSandbox", "AsyncSandboxClient", "AsyncShell",
-    "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches", "CancelledRemotelyError", "Cause",
-    "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError", "CommandResult", "CommandStream",
-    "ConfigurationError", "ConflictError", "Connection", "EventGap", "Events", "FileEntry", "FileEvent", "FileMatch", "Files",
-    "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError", "Images", "InputClosedError",
-    "InvalidArgumentError", "InvalidPathError", "KeyInfo", "Keys", "Listener", "ListeningPort", "Lost", "NewKey",
-    "NoSpaceError", "NotFoundError", "OutcomeUnknownError", "PastCommand", "PatchResult", "PauseResult",
-    "PortUnreachableError", "PreviewUrl", "Process", "ProjectInfo", "Projects", "ProtocolError", "PullEvent", "QuotaError",
-    "RecordedCommand", "RecordingInfo", "Recordings", "RemoteFileError", "RemoteFileExistsError", "RemoteFileNotFoundError",
-    "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError", "RequestTooLargeError", "Sandbox",
-    "SandboxClient", "SandboxEvent", "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError",
-    "ServiceError", "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell", "ShellLostError",
-    "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel", "UnsupportedError", "UserNotFoundError",
-    "WaitTimeoutError", "Watch", "WorkingDirectoryError", "commands_of",
+    "AsyncLimits", "AsyncListener", "AsyncProcess", "AsyncProjects", "AsyncRecordings", "AsyncSandbox", "AsyncSandboxClient",
+    "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches", "CancelledRemotelyError",
+    "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError", "CommandResult",
+    "CommandStream", "ConfigurationError", "ConflictError", "Connection", "EventGap", "Events", "FileEntry", "FileEvent",
+    "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError",
+    "Images", "InputClosedError", "InvalidArgumentError", "InvalidPathError", "KeyInfo", "Keys", "LimitInfo", "Limits",
+    "Listener", "ListeningPort", "Lost", "NewKey", "NoSpaceError", "NotFoundError", "OutcomeUnknownError", "PastCommand",
+    "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process", "ProjectInfo", "Projects", "ProtocolError",
+    "PullEvent", "QuotaError", "RecordedCommand", "RecordingInfo", "Recordings", "RemoteFileError", "RemoteFileExistsError",
+    "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError",
+    "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxEvent", "SandboxInfo", "SandboxLostError",
+    "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError",
+    "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel",
+    "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch", "WorkingDirectoryError", "commands_of",
 ]  # fmt: skip
 
 _ASYNC = {
@@ -92,6 +92,7 @@ _ASYNC = {
     "AsyncInput": "running",
     "AsyncKeys": "tenants",
     "AsyncLifecycle": "lifecycle",
+    "AsyncLimits": "tenants",
     "AsyncListener": "listener",
     "AsyncProcess": "process",
     "AsyncProjects": "tenants",
@@ -112,7 +113,7 @@ _HOMES = {
     **dict.fromkeys(("FileEntry", "FileEvent", "FileMatch", "PatchResult", "TransferResult"), "holdfast._file_results"),
     **dict.fromkeys(("ActivityEvent", "EventGap", "PullEvent", "SandboxEvent"), "holdfast._event_results"),
     **dict.fromkeys(("RecordedCommand", "RecordingInfo", "commands_of"), "holdfast._recording_results"),
-    **dict.fromkeys(("KeyInfo", "NewKey", "ProjectInfo"), "holdfast._tenant_results"),
+    **dict.fromkeys(("KeyInfo", "LimitInfo", "NewKey", "ProjectInfo"), "holdfast._tenant_results"),
     "ClusterOptions": "holdfast._requests",
     "PastCommand": "holdfast._history_results",
 }

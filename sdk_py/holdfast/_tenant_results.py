@@ -1,4 +1,4 @@
-"""API keys and projects as operators see them.
+"""API keys, projects and limits.
 
 Pure. Owns the reading of answers about them; ``_async.tenants`` asks for them.
 """
@@ -71,7 +71,25 @@ class ProjectInfo:
     """When it was made, in seconds since the epoch."""
 
 
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """One limit that holds, and how much of it is used."""
+
+    subject: str
+    """Whose limit it is: ``owner:NAME``, ``project:NAME`` or ``key:ID``."""
+    name: str
+    """Which: ``sandboxes``, ``cores``, ``memory_bytes``, ``creates_per_minute``, ``requests_per_minute``, ``output_bytes_per_minute`` or
+    ``upload_bytes_per_minute``."""
+    most: float
+    """The limit."""
+    used: float | None = None
+    """Of a quota: how much is used."""
+    left: float | None = None
+    """Of a rate: how much there is at the moment."""
+
+
 _NUMBER = (int, float)
+_LIMIT: Fields = (("subject", (str,), ""), ("name", (str,), ""), ("most", _NUMBER, 0.0), ("used", _NUMBER, None), ("left", _NUMBER, None))
 _KEY: Fields = (
     ("key_id", (str,), ""), ("owner", (str,), ""), ("project", (str,), None), ("scopes", (list,), []), ("created_at", _NUMBER, None),
     ("created_by", (str,), None), ("expires_at", _NUMBER, None), ("revoked_at", _NUMBER, None), ("replaced_by", (str,), None),
@@ -97,5 +115,10 @@ def read_project(body: Any) -> ProjectInfo:
     return ProjectInfo(project, tuple(map(str, members)), *rest)
 
 
-for _public in (KeyInfo, NewKey, ProjectInfo):
+def read_limit(body: Any) -> LimitInfo:
+    """From a REST answer."""
+    return LimitInfo(*take_all(body, _LIMIT))
+
+
+for _public in (KeyInfo, LimitInfo, NewKey, ProjectInfo):
     _public.__module__ = "holdfast"  # where they are imported from

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.faces.table import PUBLIC, Face, Row
 from gateway.identity.principal import Scope
 
-from . import commands, events, files, groups, history, images, ports, recordings, sandboxes, service, session, snapshots, tenants
+from . import commands, events, files, groups, history, images, limits, ports, recordings, sandboxes, service, session, snapshots, tenants
 
 READ, CREATE, EXEC, FILES, IMAGES, ADMIN = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES, Scope.ADMIN
 
@@ -24,7 +24,7 @@ FACE = Face(
         Row("PUT", "/sandboxes/{sandbox_id}/network", CREATE, sandboxes.network),
         Row("PUT", "/sandboxes/{sandbox_id}/lifetime", CREATE, sandboxes.lifetime),
         Row("GET", "/sandboxes/{sandbox_id}/wait", READ, sandboxes.wait),
-        Row("POST", "/sandboxes/{sandbox_id}/heartbeat", CREATE, sandboxes.heartbeat),
+        Row("POST", "/sandboxes/{sandbox_id}/heartbeat", CREATE, sandboxes.heartbeat, unlimited=True),
         Row("POST", "/sandboxes/{sandbox_id}/branch", CREATE, snapshots.branch),
         Row("POST", "/sandboxes/{sandbox_id}/snapshot", IMAGES, snapshots.snapshot),
         Row("POST", "/sandboxes/{sandbox_id}/pause", CREATE, snapshots.pause),
@@ -38,7 +38,7 @@ FACE = Face(
         Row("POST", "/sandboxes/{sandbox_id}/previews", EXEC, ports.link),
         Row("GET", "/jobs/{job_id}", READ, commands.job),
         Row("GET", "/jobs/{job_id}/wait", READ, commands.wait_job),
-        Row("POST", "/groups/{name}/heartbeat", CREATE, groups.heartbeat),
+        Row("POST", "/groups/{name}/heartbeat", CREATE, groups.heartbeat, unlimited=True),
         Row("GET", "/groups/{name}", READ, groups.read),
         Row("DELETE", "/groups/{name}", CREATE, groups.delete),
         Row("GET", "/images", READ, images.list_images),
@@ -64,6 +64,9 @@ FACE = Face(
         Row("DELETE", "/projects/{project}", ADMIN, tenants.delete_project),
         Row("PUT", "/projects/{project}/members/{member}", ADMIN, tenants.add_member),
         Row("DELETE", "/projects/{project}/members/{member}", ADMIN, tenants.remove_member),
+        Row("GET", "/limits", READ, limits.held, unlimited=True),
+        Row("PUT", "/limits/{subject}", ADMIN, limits.put),
+        Row("DELETE", "/limits/{subject}", ADMIN, limits.delete),
         Row("GET", "/resources", READ, service.resources),
         Row("GET", "/doctor", READ, service.doctor),
         Row("GET", "/", PUBLIC, service.root),

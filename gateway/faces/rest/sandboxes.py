@@ -18,7 +18,7 @@ from starlette.responses import Response
 from gateway.faces.table import parts, program_of
 from gateway.http.request_fields import Fields, canonical, check_label, read_json
 from gateway.http.responses import json_response
-from gateway.identity.principal import member_of, project_of
+from gateway.identity.principal import Principal, member_of, project_of
 from gateway.model.names import id_of
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_network, read_options
 from gateway.model.records import SANDBOX_NAME, PlannedEnd, Record, SandboxSpec
@@ -41,7 +41,7 @@ async def create(request: Request) -> Response:
     fields = Fields(body)
     key = idempotency_key(request, "Idempotency-Key")
     new = NewSandbox(
-        _spec(gateway, principal.owner, fields, key),
+        _spec(gateway, principal, fields, key),
         fingerprint=fingerprint(body),
         env=fields.environment(),
         key=key,
@@ -193,7 +193,8 @@ def _leaving(planned: PlannedEnd) -> dict[str, Any]:
     return {"reason": cause.reason, "fault": cause.fault, "message": cause.message, "deadline": planned.deadline}
 
 
-def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> SandboxSpec:
+def _spec(gateway: Gateway, principal: Principal, fields: Fields, key: str | None) -> SandboxSpec:
+    owner = principal.owner
     rest = gateway.settings.rest
     chosen = fields.text("sandbox_id", most=200)
     if chosen is not None and not SANDBOX_NAME.fullmatch(chosen):
@@ -229,4 +230,5 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> Sand
         egress=egress,
         options=read_options(fields.given(OPTION_FIELDS)),
         record=fields.boolean("record", False),
+        key_id=principal.key_id,
     )

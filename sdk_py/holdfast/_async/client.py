@@ -37,7 +37,7 @@ from holdfast._transport.aio.opening import opening
 if TYPE_CHECKING:
     from holdfast._async.events import AsyncEvents
     from holdfast._async.sandbox import AsyncSandbox
-    from holdfast._async.tenants import AsyncKeys, AsyncProjects
+    from holdfast._async.tenants import AsyncKeys, AsyncLimits, AsyncProjects
     from holdfast._requests import ClusterOptions
     from holdfast._session_token import SessionToken
     from holdfast._transport.aio.mapping import Step
@@ -118,6 +118,13 @@ class AsyncSandboxClient:
 
         return AsyncProjects(self._rest)
 
+    @cached_property
+    def limits(self) -> AsyncLimits:
+        """The limits that hold for this key: ``list``; for operators also ``every`` and ``set``."""
+        from holdfast._async.tenants import AsyncLimits
+
+        return AsyncLimits(self._rest)
+
     @property
     def _closed(self) -> bool:
         return self._rest.closed
@@ -176,7 +183,7 @@ class AsyncSandboxClient:
         ``sandbox_id`` is the id of the new sandbox. If you already have a sandbox of that id, ``ConflictError`` is raised; with
         ``exist_ok`` that sandbox is returned instead, if it was created with the same arguments, and the first client to leave its
         ``with`` block deletes it. The call may be repeated: requests carry an idempotency key. If the service or the quota is full, this
-        method waits.
+        method waits, and the logger ``holdfast`` says for whose quota.
 
         Raises ``ConflictError``, ``ImageNotFoundError``, ``ImagePullError``, ``QuotaError``, ``SandboxNotReadyError``,
         ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -18,6 +19,7 @@ from holdfast._async.http import AsyncHttp
 from holdfast._errors import ClientClosedError, ServiceUnavailableError, WaitTimeoutError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._history_results import PastCommand, read_history
+from holdfast._log import log
 from holdfast._options import Options
 from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo, cut, take, take_all
 from holdfast._transport.aio.events import Event
@@ -30,6 +32,7 @@ from holdfast._urls import quoted
 LEAST_BEAT_S = 1.0
 """Shortest time that a heartbeat waits for its answer. Otherwise it waits until the next one is due, so that a missing answer does not stop
 them."""
+_WAITED_FOR = frozenset({"quota_exceeded", "rate_limited", "no_capacity", "overloaded"})
 _ALIVE_S = 30.0
 """Longest time for one answer while a command runs."""
 _LEAST_WAIT_S = 1.0
@@ -58,6 +61,10 @@ class AsyncRest:
         self.closed = False
         """Whether the client was closed: requests raise ``ClientClosedError`` then."""
         self._closing = Event()
+        self._waited: set[str] = set()
+        """The limits for which a request has waited."""
+        self.on_wait: Callable[[str], None] = partial(log, "warning", "%s")
+        """Told that a request waits for a quota, and whose."""
 
     def refuse(self) -> None:
         """Refuse further requests, because the client was closed, and end the pauses between attempts."""
@@ -103,9 +110,21 @@ class AsyncRest:
             pause_s = retry.pause_s(failure, sent, time.monotonic(), restarting=self._answered)
             if pause_s is None:
                 raise failure.why
+            self._note_wait(failure.why)
             if later is not None and retry.reached:
                 more["json"] = later
             await self._closing.wait(pause_s)
+
+    def _note_wait(self, why: HoldfastError) -> None:
+        """Say once for each limit that a request waits for it, and whose it is."""
+        if why.code not in _WAITED_FOR:
+            return
+        limit = why.detail.get("limit")
+        limit = limit if isinstance(limit, dict) else {}
+        whose = f"{limit.get('subject')} {limit.get('name')}" if limit else why.code
+        if whose not in self._waited:
+            self._waited.add(whose)
+            self.on_wait(f"waiting: {why.message}")
 
     # Sandboxes --------------------------------------------------------------------------------------------------
 

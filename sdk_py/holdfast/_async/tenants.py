@@ -1,18 +1,20 @@
-"""API keys and projects, for operators: make, list, change, end."""
+"""API keys and projects, for operators: make, list, change, end; and limits, which everybody may look at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from holdfast._arguments import given
 from holdfast._async.rest import AsyncRest
 from holdfast._public import public
 from holdfast._results import take
-from holdfast._tenant_results import KeyInfo, NewKey, ProjectInfo, read_key, read_new_key, read_project
+from holdfast._tenant_results import KeyInfo, LimitInfo, NewKey, ProjectInfo, read_key, read_limit, read_new_key, read_project
 from holdfast._urls import quoted
 
 KeyList = list[KeyInfo]
 ProjectList = list[ProjectInfo]
+LimitList = list[LimitInfo]
 
 
 @public
@@ -94,3 +96,32 @@ class AsyncProjects:
     async def delete(self, project: str) -> None:
         """Delete ``project`` and revoke its keys. Raises ``ConflictError`` while there are sandboxes in it, ``NotFoundError``."""
         await self._rest.request("DELETE", f"/projects/{quoted(project)}")
+
+
+@public
+class AsyncLimits:
+    """``client.limits``: how much owners, projects and keys may have at a time, and do in a minute."""
+
+    def __init__(self, rest: AsyncRest) -> None:
+        self._rest = rest
+
+    async def list(self) -> LimitList:
+        """The limits that hold for this key, and how much of them is used."""
+        rows = take((await self._rest.request("GET", "/limits")).map(), "limits", list, default=[])
+        return [read_limit(row) for row in rows if isinstance(row, dict)]
+
+    async def every(self) -> LimitMaps:
+        """The limits of every subject that has some, as maps with ``subject`` and each limit by name. Needs an operator's key."""
+        answer = await self._rest.request("GET", "/limits", params={"subjects": "all"})
+        return [row for row in take(answer.map(), "limits", list, default=[]) if isinstance(row, dict)]
+
+    async def set(self, subject: str, limits: Mapping[str, float | None]) -> None:
+        """Set all limits of ``subject``: ``owner:NAME``, ``owner:*`` (each owner without own limits), ``project:NAME`` or ``key:ID``.
+
+        ``limits`` are those of ``LimitInfo.name``; what is not in it is not limited. Needs an operator's key. Raises
+        ``InvalidArgumentError``, and ``NotFoundError`` for an unknown project.
+        """
+        await self._rest.request("PUT", f"/limits/{quoted(subject)}", json=dict(limits))
+
+
+LimitMaps = list[dict[str, Any]]

@@ -38,7 +38,7 @@ from holdfast._transport.threads.opening import opening
 if TYPE_CHECKING:
     from holdfast._sync.events import Events
     from holdfast._sync.sandbox import Sandbox
-    from holdfast._sync.tenants import Keys, Projects
+    from holdfast._sync.tenants import Keys, Limits, Projects
     from holdfast._requests import ClusterOptions
     from holdfast._session_token import SessionToken
     from holdfast._transport.threads.mapping import Step
@@ -119,6 +119,13 @@ class SandboxClient:
 
         return Projects(self._rest)
 
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits that hold for this key: ``list``; for operators also ``every`` and ``set``."""
+        from holdfast._sync.tenants import Limits
+
+        return Limits(self._rest)
+
     @property
     def _closed(self) -> bool:
         return self._rest.closed
@@ -177,7 +184,7 @@ class SandboxClient:
         ``sandbox_id`` is the id of the new sandbox. If you already have a sandbox of that id, ``ConflictError`` is raised; with
         ``exist_ok`` that sandbox is returned instead, if it was created with the same arguments, and the first client to leave its
         ``with`` block deletes it. The call may be repeated: requests carry an idempotency key. If the service or the quota is full, this
-        method waits.
+        method waits, and the logger ``holdfast`` says for whose quota.
 
         Raises ``ConflictError``, ``ImageNotFoundError``, ``ImagePullError``, ``QuotaError``, ``SandboxNotReadyError``,
         ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.

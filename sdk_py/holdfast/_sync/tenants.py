@@ -1,19 +1,21 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""API keys and projects, for operators: make, list, change, end."""
+"""API keys and projects, for operators: make, list, change, end; and limits, which everybody may look at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from holdfast._arguments import given
 from holdfast._sync.rest import Rest
 from holdfast._public import public
 from holdfast._results import take
-from holdfast._tenant_results import KeyInfo, NewKey, ProjectInfo, read_key, read_new_key, read_project
+from holdfast._tenant_results import KeyInfo, LimitInfo, NewKey, ProjectInfo, read_key, read_limit, read_new_key, read_project
 from holdfast._urls import quoted
 
 KeyList = list[KeyInfo]
 ProjectList = list[ProjectInfo]
+LimitList = list[LimitInfo]
 
 
 @public
@@ -95,3 +97,32 @@ class Projects:
     def delete(self, project: str) -> None:
         """Delete ``project`` and revoke its keys. Raises ``ConflictError`` while there are sandboxes in it, ``NotFoundError``."""
         self._rest.request("DELETE", f"/projects/{quoted(project)}")
+
+
+@public
+class Limits:
+    """``client.limits``: how much owners, projects and keys may have at a time, and do in a minute."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def list(self) -> LimitList:
+        """The limits that hold for this key, and how much of them is used."""
+        rows = take((self._rest.request("GET", "/limits")).map(), "limits", list, default=[])
+        return [read_limit(row) for row in rows if isinstance(row, dict)]
+
+    def every(self) -> LimitMaps:
+        """The limits of every subject that has some, as maps with ``subject`` and each limit by name. Needs an operator's key."""
+        answer = self._rest.request("GET", "/limits", params={"subjects": "all"})
+        return [row for row in take(answer.map(), "limits", list, default=[]) if isinstance(row, dict)]
+
+    def set(self, subject: str, limits: Mapping[str, float | None]) -> None:
+        """Set all limits of ``subject``: ``owner:NAME``, ``owner:*`` (each owner without own limits), ``project:NAME`` or ``key:ID``.
+
+        ``limits`` are those of ``LimitInfo.name``; what is not in it is not limited. Needs an operator's key. Raises
+        ``InvalidArgumentError``, and ``NotFoundError`` for an unknown project.
+        """
+        self._rest.request("PUT", f"/limits/{quoted(subject)}", json=dict(limits))
+
+
+LimitMaps = list[dict[str, Any]]

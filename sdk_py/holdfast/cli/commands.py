@@ -282,6 +282,15 @@ printed.
         "key revoke", "end keys at once, with what is in use with them; for operators", "keys:revoke", "KEY_ID...",
     ),
     Command(
+        "limits", "show the limits that hold for this key, or set those of an owner, a project or a key", "limits:limits", "SUBJECT?",
+        Option("--set", "set this limit; needs an operator's key, as do the options below", "NAME=NUMBER", many=True),
+        Option("--clear", "remove the limits that are not set by --set"), Option("-a --all", "those of every owner, project and key"),
+        more="""
+SUBJECT is owner:NAME, owner:* (each owner without limits of its own), project:NAME or key:ID. Limits are sandboxes, cores, memory_bytes,
+creates_per_minute, requests_per_minute, output_bytes_per_minute and upload_bytes_per_minute.
+""",
+    ),
+    Command(
         "project create", "make a project; for operators", "projects:create", "PROJECT",
         Option("--member", "an owner whose keys are valid in it", "OWNER", many=True), _SHARING,
     ),

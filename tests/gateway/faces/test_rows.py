@@ -34,7 +34,7 @@ STRANGER = "hf_" + "0" * 32
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "A" * 22 + "=="}
 
 PARAMETERS = {"sandbox_id": "sb-1", "job_id": "sb-1.j1", "name": "g1", "port": "8000", "path": "x", "recording_id": f"sb-1.{'1' * 16}"}
-PARAMETERS |= {"key_id": "key-1", "project": "p1", "member": "ada"}
+PARAMETERS |= {"key_id": "key-1", "project": "p1", "member": "ada", "subject": "owner:ada"}
 """What stands for each parameter of a path or host: ada's resources, so that bob's request is refused for its owner."""
 BODIES: dict[str, Any] = {
     "/sandboxes/{sandbox_id}/lifetime": {"lifetime_s": 60},
@@ -47,6 +47,7 @@ BODIES: dict[str, Any] = {
     "/projects": {"project": "p1"},
     "/projects/{project}": {"sharing": "none"},
     "/e2b/sandboxes/{sandbox_id}/timeout": {"timeout": 60},
+    "/limits/{subject}": {"sandboxes": 1},
 }
 OTHERS = {
     "/groups/{name}": "group_not_found",
@@ -73,6 +74,7 @@ UNOWNED = {
     ("POST", "/e2b/v2/sandboxes"): "creates the caller's own sandbox",
     ("POST", "/e2b/sandboxes"): "creates the caller's own sandbox",
     ("GET", "/e2b/v2/sandboxes"): "lists the caller's own",
+    ("GET", "/limits"): "is about the caller",
     ("GET", "/doctor"): "is about the service",
 }
 """Rows whose path names no resource of an owner, and what they do instead."""

@@ -40,6 +40,7 @@ OBJECTS = [
     "Events",
     "Recordings",
     "Keys",
+    "Limits",
     "Projects",
 ]
 ERRORS = frozenset(
@@ -55,7 +56,7 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
-    KeyInfo NewKey ProjectInfo
+    KeyInfo LimitInfo NewKey ProjectInfo
     ActivityEvent PullEvent RecordedCommand RecordingInfo commands_of
     STDERR STDOUT Address Cause Chunk CommandResult EventGap FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost
     PastCommand PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult

@@ -20,7 +20,7 @@ from gateway.model.records import SandboxSpec
 from gateway.runtimes.kubernetes.names import NETWORK, RECORD
 
 _KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("sandbox_id", "owner", "incarnation", "image", "cpu", "memory", "group", "request"), (str,)),
+    **dict.fromkeys(("sandbox_id", "owner", "incarnation", "image", "cpu", "memory", "group", "request", "key_id"), (str,)),
     **dict.fromkeys(("cores", "memory_bytes", "ready_timeout_s"), (int, float)),
     **dict.fromkeys(("disk_bytes", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "group_ttl_s"), (int, float, NoneType)),
 }

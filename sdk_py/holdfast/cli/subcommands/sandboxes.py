@@ -26,7 +26,7 @@ from holdfast import (
     SandboxNotFoundError,
 )
 from holdfast.cli.command_line import Arguments, UsageError
-from holdfast.cli.output import age, pairs, print_json, print_line, report, table, variables
+from holdfast.cli.output import age, pairs, print_json, print_line, print_note, report, table, variables
 from holdfast.cli.sandbox_names import found
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _ASK_FROM = 2
 
 def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = False) -> Sandbox:
     """Create the sandbox that the options of ``create`` and ``run`` describe; ``entrypoint``: also start the image's own command in it."""
+    client._rest.on_wait = lambda text: print_note(f"holdfast: {text}")
     try:
         return client.create_sandbox(
             arguments.image,
