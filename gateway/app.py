@@ -187,14 +187,48 @@ def _router(gateway: Gateway, faces: Sequence[Face]) -> Router:
         if face.host:
             own = [_AnyCaseHost(face.host, app=_FaceRouter(face, own))]
         routes += own
-    return Router(routes, redirect_slashes=False, default=_default)
+    return _IndexedRouter(routes)
 
 
-class _FaceRouter(Router):
+class _IndexedRouter(Router):
+    """Starlette's router, which tries only the routes whose first and third segments are a path's where they are fixed: of some hundred
+    routes a few.
+    """
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        super().__init__(routes, redirect_slashes=False, default=_default)
+        self._fixed = [(route, _fixed_segments(route)) for route in routes]
+        self._words = frozenset(word for _, (first, third) in self._fixed for word in (first, third) if word)
+        self._found: dict[tuple[str, str], Router] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        segments = scope["path"].removeprefix(scope.get("root_path", "")).split("/", 4)
+        first, third = (segments[n] if len(segments) > n and segments[n] in self._words else "" for n in (1, 3))
+        router = self._found.get((first, third))
+        if router is None:
+            routes = [route for route, fixed in self._fixed if fixed[0] in ("", first) and fixed[1] in ("", third)]
+            router = self._found[first, third] = Router(routes, redirect_slashes=False, default=_default)
+        await router(scope, receive, send)
+
+
+def _fixed_segments(route: BaseRoute) -> tuple[str, str]:
+    """The first and the third segment of the paths of a route, "" for what is not fixed or follows what may contain slashes."""
+    if not isinstance(route, Route | WebSocketRoute):
+        return "", ""
+    fixed: list[str] = []
+    for segment in route.path.split("/")[1:4]:
+        if "{" in segment and ":" in segment:
+            break
+        fixed.append("" if "{" in segment else segment)
+    fixed += [""] * (3 - len(fixed))
+    return fixed[0], fixed[2]
+
+
+class _FaceRouter(_IndexedRouter):
     """The rows below a face's host or prefix. A request that none of them matches is refused in the face's form too."""
 
     def __init__(self, face: Face, routes: Sequence[BaseRoute]) -> None:
-        super().__init__(routes, redirect_slashes=False, default=_default)
+        super().__init__(routes)
         self._face = face
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -228,7 +262,13 @@ def _matches(routes: Sequence[BaseRoute], scope: Scope) -> bool:
 class _AnyCaseHost(Host):
     """A host in any of its forms: names have no case, and may end with the dot of the root (RFC 4343, RFC 1034 §3.1)."""
 
+    def __init__(self, host: str, app: ASGIApp) -> None:
+        super().__init__(host, app)
+        self._end = host.rpartition("}")[2].encode()
+
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if not any(name == b"host" and self._end in value.lower() for name, value in scope["headers"]):
+            return Match.NONE, {}
         fields = [(name, value.lower().partition(b":")[0].rstrip(b".")) for name, value in scope["headers"] if name == b"host"]
         match, child = super().matches({**scope, "headers": fields})
         return match, child

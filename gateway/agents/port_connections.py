@@ -1,107 +1,123 @@
-"""Connections to ports inside sandboxes, each a ``tunnel`` channel to the sandbox's agent, and the idle ones that HTTP may use again.
+"""Connections to ports inside sandboxes, and the idle ones that HTTP may use again.
 
-Owns how many idle connections are kept and for how long, and the end of each. The bytes are those of the program that listens: nothing here
-reads them. They have agent connections of their own, so that a large answer does not delay commands. Called by ``faces.previews``.
+Owns which form a connection has (a socket that the runtime has made, else a ``tunnel`` channel to the sandbox's agent), how many idle ones
+are kept and for how long, and the end of each. The bytes are those of the program that listens: nothing here reads them. The tunnels have
+agent connections of their own, so that a large answer does not delay commands. Called by ``use_cases.previews``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+import socket
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
 
-from holdfast_wire.frames import Failed, Opened, Output
+from holdfast_wire.errors import HoldfastError
 
 from gateway.model.records import Record
 
-from .agent_call import AgentCall
 from .kept_connections import KeptConnections
+from .port_sockets import SocketConnection
+from .port_tunnels import TunnelConnection
 
 IDLE_S: Final = 4.0
 """How long an unused connection is kept: less than the five seconds after which common servers close theirs."""
 _MOST_OF_PORT: Final = 8
 _MOST: Final = 256
 """Most unused connections of one port, and of this replica; beyond that, the one that was unused longest is closed."""
+_MOST_SOCKETS_OF_SANDBOX: Final = 64
+_MOST_SOCKETS: Final = 1024
+"""Most sockets into one sandbox, and of this replica, used or not: each holds memory of the kernel. Beyond that there are tunnels."""
 
 _Key = tuple[str, str, int, str]
 
 
-class PortConnection:
+class PortConnection(Protocol):
     """One connection. ``read`` and ``write`` may be used at the same time, each by one task; a cancelled ``read`` ends the connection."""
 
-    def __init__(self, key: _Key, call: AgentCall, release: Callable[[], None]) -> None:
-        self.key = key
-        self.used_before = False
-        """Whether it carried an earlier request: the program may have closed it at the moment it was used again."""
-        self._call = call
-        self._release = release
-        self._facts = call.facts()
-        self._ended = False
-        self._closed = False
-
-    async def opened(self) -> Failed | None:
-        """Wait until the program has accepted the connection; the reason if it has not. Raises ``AgentCallError``."""
-        fact = await anext(self._facts, None)
-        return None if isinstance(fact, Opened) else fact if isinstance(fact, Failed) else Failed(self._call.number, {})
+    key: _Key
+    used_before: bool
+    """Whether it carried an earlier request: the program may have closed it at the moment it was used again."""
 
     async def read(self) -> bytes:
-        """The next bytes, empty after the last. Raises ``AgentCallError``."""
-        while not self._ended:
-            fact = await anext(self._facts, None)
-            if isinstance(fact, Output) and fact.data:
-                return fact.data
-            self._ended = True
-        return b""
+        """The next bytes, empty after the last. Raises ``HoldfastError``."""
+        ...
 
     async def write(self, data: bytes) -> None:
-        """Send bytes within the agent's credit; without effect once the program has ended the connection. Raises ``AgentCallError``."""
-        await self._call.write(data)
+        """Send bytes as fast as the program reads them; without effect once it has ended the connection. Raises ``HoldfastError``."""
+        ...
 
     @property
     def reusable(self) -> bool:
         """Whether it is open and nothing has come that was not read."""
-        return not self._closed and not self._ended and self._call.quiet
+        ...
 
     def close(self) -> None:
         """End it; the program sees a reset if it was still sending."""
-        if not self._closed:
-            self._closed = True
-            try:
-                self._call.detach()
-            finally:
-                self._release()
+        ...
 
 
 class PortConnections:
-    """One per replica."""
+    """One per replica. ``connect_port`` makes the runtime's sockets, by sandbox, incarnation and port; None if it makes none."""
 
-    def __init__(self, agents: KeptConnections) -> None:
+    def __init__(self, agents: KeptConnections, connect_port: Callable[[str, str, int], Awaitable[socket.socket]] | None = None) -> None:
         self._agents = agents
+        self._connect_port = connect_port
+        self._sockets: Counter[str] = Counter()
+        """How many there are into each sandbox."""
         self._idle: OrderedDict[PortConnection, asyncio.TimerHandle] = OrderedDict()
         """The latest used last."""
         self._of_key: dict[_Key, list[PortConnection]] = {}
 
-    async def connect(self, record: Record, port: int, host: str = "", *, fresh: bool = False) -> PortConnection:
-        """A connection to ``port`` on ``host`` (default: the sandbox's loopback addresses), an idle one unless ``fresh``.
-
-        Raises ``HoldfastError`` if the agent cannot be reached. Whether the program accepts a new one is what ``opened`` returns.
-        """
-        key = (record.sandbox_id, record.incarnation, port, host)
-        while not fresh and (waiting := self._of_key.get(key)):
+    def kept(self, record: Record, port: int, host: str = "") -> PortConnection | None:
+        """An idle connection to ``port``, if there is one; the caller returns it with ``give_back`` or closes it."""
+        while waiting := self._of_key.get((record.sandbox_id, record.incarnation, port, host)):
             connection = waiting[-1]
             self._take(connection)
             if connection.reusable:
                 connection.used_before = True
                 return connection
             connection.close()
+        return None
+
+    async def open_socket(self, record: Record, port: int) -> PortConnection | None:
+        """A new connection to ``port`` on a loopback address of the sandbox by a socket of the runtime's.
+
+        None if it makes none, if there are too many, or if it could not reach the port: a tunnel will, or report why not.
+        """
+        name = record.sandbox_id
+        if self._connect_port is None or self._sockets[name] >= _MOST_SOCKETS_OF_SANDBOX or self._sockets.total() >= _MOST_SOCKETS:
+            return None
+        self._sockets[name] += 1
+        connection = SocketConnection((name, record.incarnation, port, ""), lambda: self._released(name))
+        try:
+            connected = await self._connect_port(name, record.incarnation, port)
+            try:
+                await connection.adopt(connected)
+            except BaseException:
+                connected.close()
+                raise
+        except (HoldfastError, OSError):
+            connection.close()
+            return None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def open_tunnel(self, record: Record, port: int, host: str = "") -> TunnelConnection:
+        """A new connection to ``port`` on ``host`` (default: the sandbox's loopback addresses) through the sandbox's agent.
+
+        Raises ``HoldfastError`` if the agent cannot be reached. Whether the program accepts it is what ``opened`` returns.
+        """
         call, end = await self._agents.begin(record)
         try:
             call.open("tunnel", {"port": port, **({"host": host} if host else {})})
         except BaseException:
             end()
             raise
-        return PortConnection(key, call, end)
+        return TunnelConnection((record.sandbox_id, record.incarnation, port, host), call, end)
 
     def give_back(self, connection: PortConnection) -> None:
         """Keep a connection whose last answer has ended, if it may carry another request; else close it."""
@@ -120,6 +136,11 @@ class PortConnections:
         """Close the idle connections."""
         for connection in list(self._idle):
             self._expire(connection)
+
+    def _released(self, name: str) -> None:
+        self._sockets[name] -= 1
+        if not self._sockets[name]:
+            del self._sockets[name]
 
     def _expire(self, connection: PortConnection) -> None:
         self._take(connection)

@@ -27,4 +27,4 @@ def scheme_of(connection: HTTPConnection, settings: Settings) -> str:
     forwarded = connection.headers.get("x-forwarded-proto", "")
     if forwarded in ("http", "https") and connection.client is not None and settings.connections.is_trusted(connection.client.host):
         return forwarded
-    return settings.public_url.partition("://")[0] or ("https" if connection.url.scheme in ("https", "wss") else "http")
+    return settings.public_url.partition("://")[0] or ("https" if connection.scope["scheme"] in ("https", "wss") else "http")

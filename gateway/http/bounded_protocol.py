@@ -34,7 +34,7 @@ AUTHENTICATED: Final = "holdfast.authenticated"
 TAKE_OVER: Final = "holdfast.take_over"
 """In the scope of a request to upgrade to WebSocket: ``BoundedHttpProtocol.take_over``."""
 CONNECTION: Final = "holdfast.connection"
-"""In the scope of a request: its ``BoundedHttpProtocol``, for ``abort`` and ``at_shutdown``."""
+"""In the scope of a request: its ``BoundedHttpProtocol``, for ``abort``, ``at_shutdown`` and ``at_disconnect``."""
 HEAD_BYTES: Final = 64 * 1024
 """Bytes that may come without completing a head or a part of a body: heads, trailers, chunk extensions."""
 HEAD_S: Final = 20.0
@@ -89,6 +89,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _refusal: tuple[int, HoldfastError] | None = None
     """The answer to malformed bytes that waits for the answers to the requests before them."""
     _on_shutdown: Callable[[], None] | None = None
+    _on_disconnect: Callable[[], None] | None = None
 
     @classmethod
     def with_limits(cls, limits: ConnectionLimits) -> type[Self]:
@@ -112,6 +113,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._held = b""
         super().connection_lost(exc)
+        if self._on_disconnect is not None:
+            self._on_disconnect()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -150,6 +153,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Call ``end`` when the server stops, during the request that is being served: its answer would not end by itself."""
         self._on_shutdown = end
 
+    def at_disconnect(self, end: Callable[[], None] | None) -> None:
+        """Call ``end`` (or nothing) if the client leaves before the served request is answered: for one that does not ``receive``."""
+        self._on_disconnect = end
+
     def abort(self) -> None:
         """Reset the connection: the only way to show that an answer which has begun is incomplete."""
         self.transport.abort()
@@ -179,7 +186,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.cycle.disconnected or self.transport.is_closing():
             return None
         self.cycle.response_started = self.cycle.response_complete = True
-        self._on_shutdown = on_shutdown
+        self._on_shutdown, self._on_disconnect = on_shutdown, None
         self.transport.write(head)
         self.transport.set_protocol(successor)
         early, self._held = self._held, b""
@@ -214,7 +221,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         cycle.on_response()
 
     def on_response_complete(self) -> None:
-        self._on_shutdown = None
+        self._on_shutdown = self._on_disconnect = None
         if self._refusal is not None and not self.pipeline:
             self.server_state.total_requests += 1
             self._send_refusal(*self._refusal)

@@ -97,13 +97,18 @@ class RedisConnection:
         self._era = 0
         """Rises when the address may lead to another server than before: connections of an earlier era are made again before their use."""
         self._free = asyncio.Semaphore(settings.connections)
+        self.steps = 0
+        """Rises when a step begins and when it has ended, so that what was read between two equal numbers was changed by none of these."""
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run one step."""
+        self.steps += 1
         try:
             return (await self._answers([("EVALSHA", script.sha, len(keys), *keys, *arguments)]))[0]
         except NoScriptError:
             return (await self._answers([("EVAL", script.source, len(keys), *keys, *arguments)]))[0]
+        finally:
+            self.steps += 1
 
     async def run_many(self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> list[Any]:
         """Run one step for many sandboxes; the answers keep the order. On one server all are carried out even if one fails."""

@@ -26,6 +26,10 @@ class RedisSteps:
     def __init__(self, settings: PlacementSettings) -> None:
         self._redis = RedisConnection(settings)
 
+    def steps(self) -> int:
+        """A number that rises with each change of one sandbox that this replica makes."""
+        return self._redis.steps
+
     async def _run(self, name: str, keys_: list[str], arguments: Arguments) -> Any:
         """Run a step. Raises ``FencedError`` if the step has a term and a newer controller is the leader."""
         return await self._redis.run(script(name), keys_, ["" if one is None else one for one in arguments])

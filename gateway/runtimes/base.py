@@ -8,6 +8,7 @@ Called by the gateway's lifecycle routes and by the controller.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -321,6 +322,18 @@ class PullProgress(Protocol):
         ...
 
 
+@runtime_checkable
+class PortSockets(Protocol):
+    """It connects to ports inside sandboxes without their agents, from this process."""
+
+    async def connect_port(self, sandbox_id: str, incarnation: str, port: int) -> socket.socket:
+        """A connection to a program on a loopback address of that incarnation's own network: a TCP socket that does not block.
+
+        No process of the sandbox has it. Raises what a sandbox or port that cannot be reached means, such as ``port_unreachable``.
+        """
+        ...
+
+
 CAPABILITIES: Final[dict[str, type]] = {
     "images": HasImages,
     "pools": Pools,
@@ -329,6 +342,7 @@ CAPABILITIES: Final[dict[str, type]] = {
     "collection": Collects,
     "machine": OwnMachine,
     "pull-progress": PullProgress,
+    "port-sockets": PortSockets,
 }
 """The optional protocols by the name that the doctor shows."""
 

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from gateway.model.labels import SPEC_LABEL
 from gateway.model.options import Egress, Options
 from gateway.model.records import Cause, SandboxSpec
 
+from . import node_sockets
 from .base import CreateRequest, Event, Image, RuntimeUnavailableError, SandboxEnded, SandboxStatus, Synced
 
 log = logging.getLogger("gateway.local")
@@ -178,6 +180,14 @@ class LocalRuntime:
         found = (await self._node.call("image_pulls", {"owner": owner})).get("pulls")
         fields = ("name", "state", "received_bytes", "error")
         return [{name: one.get(name) for name in fields} for one in found] if isinstance(found, list) else []
+
+    async def connect_port(self, sandbox_id: str, incarnation: str, port: int) -> socket.socket:
+        request = {"id": 1, "op": "connect", "sandbox_id": sandbox_id, "incarnation": incarnation, "port": port}
+        answer, made = await _in_time(node_sockets.ask(self._path, orjson.dumps(request)), _CALL_S)
+        _result(answer)
+        if made is None:
+            raise RuntimeUnavailableError("the node answered without a socket")
+        return made
 
     async def largest(self) -> tuple[float, int] | None:
         return self._size
@@ -373,9 +383,9 @@ class _Connection(asyncio.Protocol):
                 answer.set_exception(RuntimeUnavailableError("the node closed the connection"))
 
 
-async def _in_time(connecting: Awaitable[_T]) -> _T:
+async def _in_time(connecting: Awaitable[_T], timeout_s: float = _CONNECT_S) -> _T:
     try:
-        async with asyncio.timeout(_CONNECT_S):
+        async with asyncio.timeout(timeout_s):
             return await connecting
     except (OSError, TimeoutError) as error:
         raise RuntimeUnavailableError("the node is not running", made_nothing=True) from error

@@ -59,6 +59,11 @@ async def link(gateway: Gateway, principal: Principal, name: str, port: int, exp
     return Link(text, token.expires_at, f"{label}.{domain}" if has_host else "", f"/sandboxes/{name}/ports/{port}/")
 
 
+async def record_of(gateway: Gateway, principal: Principal, name: str) -> Record:
+    """The owner's sandbox, as it was a moment ago at most. Raises what ``Gateway.ready`` raises."""
+    return await gateway.recent_records.get(principal.owner, name, gateway.ready)
+
+
 async def granted(gateway: Gateway, text: str) -> PreviewToken | None:
     """The valid token of a link whose key is still valid; else None. The caller checks that it is of the requested sandbox and port."""
     token = preview_tokens.read(gateway.secrets, text, time.time())
@@ -82,16 +87,29 @@ async def connect(gateway: Gateway, record: Record, port: int, *, fresh: bool = 
 
 
 async def explained(gateway: Gateway, record: Record, error: HoldfastError) -> HoldfastError:
-    """``error`` of a request that a connection carried, or the end of the sandbox that its agent reports with it."""
-    return await confirmed(gateway, record, error) if isinstance(error, ReportedEndError) else error
+    """``error`` of a request that a connection carried, or the end of the sandbox, if placement has it or its agent reports it."""
+    if isinstance(error, ReportedEndError):
+        return await confirmed(gateway, record, error)
+    if error.code == "port_unreachable":
+        gateway.recent_records.forget(record.owner, record.name)
+        try:
+            await gateway.ready(record.owner, record.name)
+        except HoldfastError as ended:
+            return ended
+    return error
 
 
 async def _connected(gateway: Gateway, record: Record, port: int, fresh: bool) -> PortConnection:
-    connection, failure = await _connect(gateway, record, port, "", fresh)
+    if not fresh and (kept := gateway.ports.kept(record, port)) is not None:
+        return kept
+    direct = await gateway.ports.open_socket(record, port)
+    if direct is not None:
+        return direct
+    connection, failure = await _tunnel(gateway, record, port, "", fresh)
     if connection is None:
         host = await ports.address_of(gateway, record, port)
         if host:
-            connection, failure = await _connect(gateway, record, port, host, fresh)
+            connection, failure = await _tunnel(gateway, record, port, host, fresh)
     if connection is not None:
         return connection
     assert failure is not None
@@ -102,10 +120,10 @@ async def _connected(gateway: Gateway, record: Record, port: int, fresh: bool) -
     raise HoldfastError("port_unreachable", f"nothing listens on port {port} of sandbox {record.name!r}", hint=hint)
 
 
-async def _connect(gateway: Gateway, record: Record, port: int, host: str, fresh: bool) -> tuple[PortConnection | None, Failed | None]:
-    connection = await gateway.ports.connect(record, port, host, fresh=fresh)
-    if connection.used_before:
-        return connection, None
+async def _tunnel(gateway: Gateway, record: Record, port: int, host: str, fresh: bool) -> tuple[PortConnection | None, Failed | None]:
+    if host and not fresh and (kept := gateway.ports.kept(record, port, host)) is not None:
+        return kept, None
+    connection = await gateway.ports.open_tunnel(record, port, host)
     try:
         async with limit(_OPEN_S):
             failure = await connection.opened()

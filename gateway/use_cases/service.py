@@ -27,11 +27,12 @@ from gateway.model.names import ids_of
 from gateway.model.records import Cause, Entry, Record, SandboxSpec, Tombstone
 from gateway.placement.change_feed import ChangeFeed
 from gateway.placement.errors import RebuildingError
+from gateway.placement.recent_records import RecentRecords
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
 from gateway.recordings.files import files_of
 from gateway.recordings.recorder import Recorder
-from gateway.runtimes.base import Runtime
+from gateway.runtimes.base import PortSockets, Runtime
 from gateway.sessions.attach import Attach
 from gateway.sessions.registry import AttachedSessions
 from gateway.sessions.tickets import Ticket
@@ -72,6 +73,7 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.store = store
+        self.recent_records = RecentRecords(store.steps)
         self.feed = ChangeFeed(store)
         self.runtime = runtime
         self.tenants = TenantCopy(store, identities, TenantFile(settings.tenants_file) if settings.tenants_file else None)
@@ -85,7 +87,7 @@ class Gateway:
         self.agents = KeptConnections(self.dial, self.ready, settings.relay.dial_timeout_s)
         self.preview_agents = KeptConnections(self.dial, self.ready, settings.relay.dial_timeout_s)
         """Apart from ``agents``: a large answer of a preview must not delay commands."""
-        self.ports = PortConnections(self.preview_agents)
+        self.ports = PortConnections(self.preview_agents, runtime.connect_port if isinstance(runtime, PortSockets) else None)
         self.attach = Attach(settings.relay, lambda: self.secrets, self.attached, self.dial, self.ready, self.metrics)
         self.background = BackgroundTasks()
         self.removals = Removals(self.background)

@@ -95,6 +95,10 @@ def sandbox_id(body: dict[str, Any]) -> str:
     return _text(body, "sandbox_id", _ID)
 
 
+def port(body: dict[str, Any]) -> int:
+    return int(_number({"port": body.get("port") or 0}, "port", 0, 1, 65535))
+
+
 def branch_point(body: dict[str, Any]) -> str:
     return _text(body, "branch_point", _HEX)
 

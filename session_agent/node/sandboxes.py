@@ -20,7 +20,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.ulimits import raise_ulimits
-from session_agent.node import recovery, socket_memory
+from session_agent.node import port_sockets, recovery, socket_memory
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
 from session_agent.node.disk_space import DiskSpace, Room
 from session_agent.node.events import Events
@@ -265,6 +265,16 @@ class Sandboxes:
         box = self._found(sandbox_id, incarnation)
         if not box.paused:
             box.shells = ""
+
+    async def connect(self, sandbox_id: str, incarnation: str | None, port: int) -> socket.socket:
+        """A connection to a port on a loopback address of the sandbox.
+
+        Raises HoldfastError(sandbox_not_found, sandbox_paused) and what ``port_sockets.connect`` raises.
+        """
+        box = self._found(sandbox_id, incarnation)
+        if box.paused or box.container is None:
+            raise HoldfastError("sandbox_paused", "the sandbox is paused")
+        return await port_sockets.connect(box.container, self._launcher, port)
 
     async def _restore(self, box: Sandbox) -> None:
         self._suspended.remove(box.request.sandbox_id)

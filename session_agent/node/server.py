@@ -22,7 +22,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.doctor import Check
 from session_agent.node.images.store import ImageStore
-from session_agent.node.request import branch_point, parse_create, sandbox_id
+from session_agent.node.request import branch_point, parse_create, port, sandbox_id
 from session_agent.node.sandboxes import Sandboxes
 from session_agent.node.settings import NodeSettings
 
@@ -124,6 +124,10 @@ class NodeServer:
             operation = body.get("op")
             if operation == "watch":
                 await self._watch(body, writer)
+                return
+            if operation == "connect":
+                with await self._sandboxes.connect(sandbox_id(body), _incarnation(body), port(body)) as connected:
+                    await _send_socket(writer, answer | {"ok": True}, connected)
                 return
             answer |= {"ok": True, **await self._perform(operation, body)}
             if operation == "hold":
@@ -247,6 +251,14 @@ class NodeServer:
 async def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
     await writer.drain()
+
+
+async def _send_socket(writer: asyncio.StreamWriter, message: dict[str, Any], passed: socket.socket) -> None:
+    """An answer with a descriptor. Raises HoldfastError(invalid_argument) if other answers are still to be sent on the same connection."""
+    if writer.transport.get_write_buffer_size() or writer.transport.is_closing():
+        raise HoldfastError("invalid_argument", "a connection to a port must be asked for on a connection of its own")
+    with writer.get_extra_info("socket").dup() as own:
+        socket.send_fds(own, [json.dumps(message).encode() + b"\n"], [passed.fileno()])
 
 
 def _text(body: dict[str, Any], key: str) -> str:

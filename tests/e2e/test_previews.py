@@ -36,9 +36,10 @@ def served(sandbox: Sandbox, port: int, *command: str) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def app(sandbox: Sandbox) -> Iterator[Sandbox]:
-    with served(sandbox, PORT, "python3", "-c", SOURCE, str(PORT)):
+@pytest.fixture(scope="module", params=["127.0.0.1", "127.0.0.2"], ids=["socket", "tunnel"])
+def app(client: SandboxClient, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """A sandbox with the program, on an address that the gateway reaches by a socket of the node's, and on one that it does not."""
+    with client.create_sandbox("host") as sandbox, served(sandbox, PORT, "python3", "-c", SOURCE, str(PORT), request.param):
         yield sandbox
 
 
@@ -413,7 +414,8 @@ def test_a_browser_without_a_link(anonymous: httpx.Client, host: str, prefix: st
 
 
 def test_ports_are_listed(app: Sandbox) -> None:
-    assert ListeningPort(PORT, "127.0.0.1", 0) in app.ports()
+    (found,) = (one for one in app.ports() if one.port == PORT)
+    assert found in (ListeningPort(PORT, "127.0.0.1", 0), ListeningPort(PORT, "127.0.0.2", 0))
 
 
 def test_port_public_prints_a_link(app: Sandbox, stack: Stack, anonymous: httpx.Client) -> None:

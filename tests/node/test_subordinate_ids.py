@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from tests.node.harness import ENTRY, REPOSITORY, Node, ask, run
 from tests.node.ociimages import directory, file, oci_layout, tar
+from tests.node.test_port_sockets import connect_port, said, serve_inside
 from tests.node.test_unprivileged import USER, python_or_skip
 from tests.support.requires import requires
 
@@ -70,6 +71,12 @@ async def test_commands_run_as_any_user_of_the_image(node: Node) -> None:
     rows = [[int(word) for word in row.split()] for row in Path(f"/proc/{agent}/uid_map").read_text().splitlines()]
     assert rows == [[0, USER, 1], [1, FIRST, 65535]]
     assert os.stat(f"/proc/{agent}").st_uid == FIRST + 65534, "an id that no command can have"
+
+
+async def test_ports_are_connected_to_from_outside(node: Node) -> None:
+    box = await (await node.client()).create("one")
+    port = await serve_inside(box["endpoint"])
+    assert said(await connect_port(node, "one", port)) == b"inside word"
 
 
 async def test_every_attempt_of_the_probe_fails(node: Node) -> None:

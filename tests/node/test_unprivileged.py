@@ -20,6 +20,7 @@ from session_agent.node.kernel import hierarchies
 from session_agent.node.kernel import syscalls as sys_
 from tests.node.harness import BOMB, ENTRY, REPOSITORY, Node, ask, run
 from tests.node.ociimages import directory, file, oci_layout, tar
+from tests.node.test_port_sockets import connect_port, said, serve_inside
 from tests.support.requires import requires
 
 pytestmark = requires("namespaces", "root")
@@ -115,6 +116,13 @@ async def test_sandboxes_work_and_leave_nothing(node: Node) -> None:
         done = await run(box["endpoint"], "bash", "-c", script)
         assert (done["code"], done["out"], done["err"]) == (0, f"0\nbox-{number}\n", "")
         await client.call("delete", sandbox_id=f"box-{number}")
+
+
+async def test_ports_are_connected_to_from_outside(node: Node) -> None:
+    client = await node.client()
+    box = await client.create("one")
+    port = await serve_inside(box["endpoint"])
+    assert said(await connect_port(node, "one", port)) == b"inside word"
 
 
 async def test_a_fork_bomb_is_stopped_without_cgroups(node: Node) -> None:

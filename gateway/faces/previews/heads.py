@@ -19,20 +19,24 @@ from .targets import COOKIES, Target, grant_of, without_cookies, without_token
 
 Fields = list[tuple[bytes, bytes]]
 
-_HOP: Final = {
-    b"connection",
-    b"keep-alive",
-    b"proxy-authenticate",
-    b"proxy-authorization",
-    b"proxy-connection",
-    b"te",
-    b"trailer",
-    b"transfer-encoding",
-    b"upgrade",
-}
+_HOP: Final[frozenset[bytes]] = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
 _REPLACED: Final = {b"host", b"expect", b"forwarded", b"x-real-ip", b"x-api-key", b"x-holdfast-owner", b"content-length"}
+_NOT_SENT: Final = _HOP | _REPLACED
 _FAR_REACHING: Final = {b"clear-site-data", b"strict-transport-security", b"alt-svc", b"public-key-pins", b"nel", b"report-to"}
 """Fields of an answer with effects on other hosts, ports or requests than its own."""
+_NOT_ANSWERED: Final = _HOP | _FAR_REACHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +63,29 @@ def request_head(connection: HTTPConnection, target: Target, asked: Asked, setti
     if target.prefix:
         path = b"/" + path.split(b"/", 5)[5]
     query = without_token(scope["query_string"])
+    given = dict(scope["headers"])
     lines = [scope["method"].encode(), b" ", path, b"?" + query if query else b"", b" HTTP/1.1\r\nhost: ", local, b"\r\n"]
-    for name, value in [*_passed(connection, target, asked, local), *_forwarded(connection, target, asked, settings)]:
+    for name, value in _passed(connection, given, target, asked, local):
         lines += (name, b": ", value, b"\r\n")
-    length = connection.headers.get("content-length")
-    if is_chunked(connection):
+    lines.append(_forwarded(connection, given, target, asked, settings))
+    if b"transfer-encoding" in given:
         lines.append(b"transfer-encoding: chunked\r\n")
-    elif length is not None:
-        lines += (b"content-length: ", length.encode(), b"\r\n")
+    elif b"content-length" in given:
+        lines += (b"content-length: ", given[b"content-length"], b"\r\n")
     if upgrade:
         lines.append(b"connection: Upgrade\r\nupgrade: websocket\r\n")
-    return b"".join((*lines, b"\r\n"))
+    lines.append(b"\r\n")
+    return b"".join(lines)
 
 
 def is_chunked(connection: HTTPConnection) -> bool:
     """Whether the client sends a body of unknown length."""
-    return "transfer-encoding" in connection.headers
+    return any(name == b"transfer-encoding" for name, _ in connection.scope["headers"])
 
 
 def answer_fields(fields: Fields, target: Target, asked: Asked, status: int) -> Fields:
     """The fields of a program's answer that the client gets."""
-    dropped = _HOP | _FAR_REACHING | _nominated(fields)
+    dropped = _NOT_ANSWERED | _nominated(fields)
     if status in (204, 304):
         dropped |= {b"content-length"}
     passed: Fields = []
@@ -107,13 +113,13 @@ def upgrade_head(passed: Fields) -> bytes:
     return b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n" + lines + b"\r\n"
 
 
-def _passed(connection: HTTPConnection, target: Target, asked: Asked, local: bytes) -> Fields:
+def _passed(connection: HTTPConnection, given: dict[bytes, bytes], target: Target, asked: Asked, local: bytes) -> Fields:
     sent: Fields = connection.scope["headers"]
-    dropped = _HOP | _REPLACED | _nominated(sent)
-    if grant_of(connection) is None and "x-api-key" not in connection.headers:
-        dropped |= {b"authorization"}  # it is the service's key
+    dropped = _NOT_SENT if b"connection" not in given else _NOT_SENT | _nominated(sent)
+    if b"x-api-key" not in given and grant_of(connection) is None:
+        dropped = dropped | {b"authorization"}  # it is the service's key
     if target.prefix:
-        dropped |= {b"cookie", b"referer"}  # they may be the service's own
+        dropped = dropped | {b"cookie", b"referer"}  # they may be the service's own
     passed: Fields = []
     for name, value in sent:
         if name in dropped or name.startswith((b"x-forwarded-", b"x-holdfast-")):
@@ -126,19 +132,23 @@ def _passed(connection: HTTPConnection, target: Target, asked: Asked, local: byt
     return passed
 
 
-def _forwarded(connection: HTTPConnection, target: Target, asked: Asked, settings: Settings) -> Fields:
-    client = connection.client.host if connection.client else ""
-    earlier = connection.headers.get("x-forwarded-for") if _is_trusted(connection, settings) else None
-    addresses = ", ".join(one for one in (earlier, client) if one)
-    _, _, port = asked.host.rpartition(":")
-    fields = {
-        "x-forwarded-for": addresses,
-        "x-forwarded-proto": asked.scheme,
-        "x-forwarded-host": asked.host,
-        "x-forwarded-port": port if port.isdecimal() else {"https": "443", "http": "80"}[asked.scheme],
-        "x-forwarded-prefix": target.prefix,
-    }
-    return [(name.encode(), value.encode("latin-1")) for name, value in fields.items() if value]
+def _forwarded(connection: HTTPConnection, given: dict[bytes, bytes], target: Target, asked: Asked, settings: Settings) -> bytes:
+    """The lines that say how the client asked."""
+    client = connection.scope["client"]
+    addresses = client[0] if client else ""
+    if b"x-forwarded-for" in given and _is_trusted(connection, settings):
+        addresses = ", ".join(one for one in (connection.headers["x-forwarded-for"], addresses) if one)
+    port = asked.host.rpartition(":")[2]
+    if not port.isdecimal():
+        port = {"https": "443", "http": "80"}[asked.scheme]
+    lines = f"x-forwarded-for: {addresses}\r\n" if addresses else ""
+    lines += f"x-forwarded-proto: {asked.scheme}\r\n"
+    if asked.host:
+        lines += f"x-forwarded-host: {asked.host}\r\n"
+    lines += f"x-forwarded-port: {port}\r\n"
+    if target.prefix:
+        lines += f"x-forwarded-prefix: {target.prefix}\r\n"
+    return lines.encode("latin-1")
 
 
 def _location(value: bytes, target: Target, asked: Asked) -> bytes:

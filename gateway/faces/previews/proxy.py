@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.agents.port_connections import PortConnection
 from gateway.faces.table import gateway_of
-from gateway.http.bounded_protocol import CONNECTION, TAKE_OVER
+from gateway.http.bounded_protocol import CONNECTED, CONNECTION, TAKE_OVER
 from gateway.memory_reservation import reserve_memory
 from gateway.model.records import Record
 from gateway.use_cases import previews
@@ -89,6 +89,8 @@ class _Exchange:
         self._started = False
         """The head of the answer was sent to the client."""
         self._counted_bytes = 0
+        self._left = False
+        """The client has disconnected."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = request_head(self._request, self._target, self._asked, self._gateway.settings, upgrade=self._upgrades)
@@ -130,6 +132,9 @@ class _Exchange:
     async def _carry(self, connection: PortConnection, reader: AnswerReader, head: bytes, receive: Receive, send: Send) -> None:
         """Both directions, until the answer has ended or the client has left."""
         await connection.write(head)
+        if self._sent:
+            await self._answer_alone(connection, reader, send)
+            return
         upload = asyncio.create_task(self._upload(connection, receive), name="preview upload")
         answer = asyncio.create_task(self._answer(connection, reader, send), name="preview answer")
         try:
@@ -139,6 +144,30 @@ class _Exchange:
             upload.cancel()
             answer.cancel()
             await asyncio.gather(upload, answer, return_exceptions=True)
+
+    async def _answer_alone(self, connection: PortConnection, reader: AnswerReader, send: Send) -> None:
+        """As ``_carry``, for a request without a body: without the two tasks, which take longer than all else that a small answer needs."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def leave() -> None:
+            self._left = True
+            task.cancel()
+
+        client = self._request.scope[CONNECTION]
+        if not self._request.scope[CONNECTED]():
+            return
+        client.at_disconnect(leave)
+        try:
+            try:
+                await self._answer(connection, reader, send)
+            finally:
+                client.at_disconnect(None)
+                if self._left:
+                    await asyncio.sleep(0)  # where a cancellation arrives that came with the end of the answer
+        except asyncio.CancelledError:
+            if not self._left or task.uncancel():
+                raise
 
     async def _upload(self, connection: PortConnection, receive: Receive) -> None:
         """Forward the body, then wait until the client has left."""

@@ -19,12 +19,13 @@ from gateway.identity.preview_tokens import PreviewToken
 from gateway.identity.principal import Principal, Scope
 from gateway.model.names import name_of
 from gateway.model.records import Record
-from gateway.use_cases import describe, previews
+from gateway.use_cases import previews
 from gateway.use_cases.previews import HEADER, PARAMETER
 
 COOKIES: Final = ("__Host-holdfast-preview", "holdfast-preview")
 """Over TLS the first, which no other host can set (RFC 6265bis §4.1.3.2); the second without TLS, where browsers refuse the first."""
 _GRANT: Final = "holdfast.preview"
+_TARGET: Final = "holdfast.preview_target"
 _LABEL: Final = re.compile(r"([1-9][0-9]{0,4})-(.+)")
 
 
@@ -56,6 +57,13 @@ class Grant:
 
 def target_of(connection: HTTPConnection) -> Target:
     """Raises ``not_found`` for a host or port that cannot be one."""
+    found: Target | None = connection.scope.get(_TARGET)
+    if found is None:
+        found = connection.scope[_TARGET] = _target_of(connection)
+    return found
+
+
+def _target_of(connection: HTTPConnection) -> Target:
     label = connection.path_params.get("label")
     if label is not None:
         match = _LABEL.fullmatch(label)
@@ -72,7 +80,7 @@ def target_of(connection: HTTPConnection) -> Target:
 async def record_of(connection: HTTPConnection, target: Target) -> Record:
     """The requested sandbox. Raises what ``Gateway.ready`` raises."""
     gateway, principal = parts(connection)
-    record = await describe.ready(gateway, principal, target.name(principal.owner))
+    record = await previews.record_of(gateway, principal, target.name(principal.owner))
     if not target.prefix and target.sandbox != record.sandbox_id:
         raise HoldfastError("sandbox_not_found", f"there is no sandbox {target.sandbox!r}", hint="a preview's host has the sandbox's id")
     return record
@@ -103,6 +111,8 @@ def grant_of(connection: HTTPConnection) -> Grant | None:
 
 def without_token(query: bytes) -> bytes:
     """A query string without the token; the rest of it as it was sent."""
+    if not query:
+        return query
     return b"&".join(part for part in query.split(b"&") if unquote_to_bytes(part.partition(b"=")[0]) != PARAMETER.encode())
 
 
@@ -113,7 +123,8 @@ def without_cookies(value: bytes) -> bytes:
 
 
 def _tokens(connection: HTTPConnection, *, on_host: bool) -> list[tuple[str, str]]:
-    found = [("header", connection.headers.get(HEADER)), ("query", connection.query_params.get(PARAMETER))]
+    query = connection.scope["query_string"]
+    found = [("header", connection.headers.get(HEADER)), ("query", connection.query_params.get(PARAMETER) if query else None)]
     if on_host:  # a cookie of the prefix form would be the service's own
         for field in connection.headers.getlist("cookie"):
             pairs = (part.strip().partition("=") for part in field.split(";"))

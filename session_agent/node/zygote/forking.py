@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from session_agent.agent.process.privileges import last_capability
 from session_agent.node.images.skeleton import hosts_file
-from session_agent.node.kernel import namespaces, network, rootfs, seccomp, syscalls, workload
+from session_agent.node.kernel import namespace_sockets, namespaces, network, rootfs, seccomp, syscalls, workload
 from session_agent.node.kernel.namespaces import IdMap
 from session_agent.node.kernel.rootfs import DetachedMounts, Root
 from session_agent.node.zygote import immortal
@@ -68,6 +68,8 @@ class Zygote:
             namespaces.keep_capabilities_across_uids()
             namespaces.raise_limits()
             syscalls.unshare(syscalls.CLONE_NEWNS)
+        # An empty network: this process needs none, and without root it could not return to the machine's from a sandbox's.
+        syscalls.unshare(syscalls.CLONE_NEWNET)
         # Later mounts of the machine (such as a data disk) are propagated to this namespace, but none of its mounts to the machine.
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)
         self._makes_devices = mode == "init"
@@ -79,6 +81,7 @@ class Zygote:
         self._last_capability = last_capability()
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._own_network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._warm_shared_code()
         self.mounts = rootfs.ZygoteMounts(directory)
 
@@ -88,14 +91,18 @@ class Zygote:
             raw, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, len(_FDS) + rootfs.MAX_LAYERS, _CLOSED_ON_EXEC)
             if not raw:
                 return
-            received = dict(zip(_FDS, fds, strict=False))
             try:
-                pid, pidfd = self._spawn(marshal.loads(raw), received, fds[len(_FDS) :])  # noqa: S302  the node wrote it
+                request = marshal.loads(raw)  # noqa: S302  the node wrote it
+                if "socket" in request:
+                    answer, fd = b"{}", namespace_sockets.make_socket(fds[0], self._own_network, request["socket"]).detach()
+                else:
+                    pid, fd = self._spawn(request, dict(zip(_FDS, fds, strict=False)), fds[len(_FDS) :])
+                    answer = b'{"pid": %d}' % pid
             except OSError as error:
                 self._control.sendmsg([json.dumps({"error": str(error), "errno": error.errno}).encode()])
             else:
-                socket.send_fds(self._control, [b'{"pid": %d}' % pid], [pidfd])
-                os.close(pidfd)
+                socket.send_fds(self._control, [answer], [fd])
+                os.close(fd)
             finally:
                 for fd in fds:
                     os.close(fd)

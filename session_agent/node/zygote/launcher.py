@@ -88,6 +88,17 @@ class Launcher:
 
     async def finish(self) -> tuple[int, int]:
         """The result of `begin`: pid and pidfd of the new process, which is a child of this process."""
+        answer, pidfd = await self._finish()
+        return int(answer["pid"]), pidfd
+
+    async def make_socket(self, network: int, family: int) -> socket.socket:
+        """A TCP socket in the network namespace *network*, an open descriptor. Raises HoldfastError(no_capacity, runtime_unavailable)."""
+        await self.begin({"socket": int(family)}, [network])
+        _, made = await self._finish()
+        return socket.socket(fileno=made)
+
+    async def _finish(self) -> tuple[dict[str, Any], int]:
+        """The answer to the request of `begin`, and the descriptor with it."""
         try:
             answer, fds = await self._receive(_FORK_TIMEOUT_S)
             if answer.get("errno") in (errno.ENOSPC, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
@@ -96,11 +107,11 @@ class Launcher:
                     f"the kernel refused another sandbox: {answer.get('error')}",
                     hint="delete sandboxes, or raise user.max_*_namespaces, kernel.pid_max or the open files limit",
                 )
-            if "pid" not in answer or not fds:
+            if not fds:
                 if not answer:
                     self.stop()
-                raise HoldfastError("runtime_unavailable", f"cannot fork a sandbox: {answer.get('error', 'the zygote was lost')}")
-            return int(answer["pid"]), fds[0]
+                raise HoldfastError("runtime_unavailable", f"the zygote cannot do it: {answer.get('error', 'the zygote was lost')}")
+            return answer, fds[0]
         except (TimeoutError, OSError) as error:
             self.stop()
             raise HoldfastError("runtime_unavailable", f"the zygote does not answer: {error}") from error

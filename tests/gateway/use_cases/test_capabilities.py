@@ -25,7 +25,7 @@ def test_each_runtime_has_what_it_implements() -> None:
     whole = MemoryRuntime()
     assert capabilities(whole) == ["pools", "egress", "collection", "machine"]
     assert capabilities(PlainRuntime(whole)) == []  # type: ignore[arg-type]
-    assert capabilities(LocalRuntime(Path("/nowhere"))) == ["images", "snapshots", "machine", "pull-progress"]
+    assert capabilities(LocalRuntime(Path("/nowhere"))) == ["images", "snapshots", "machine", "pull-progress", "port-sockets"]
 
 
 async def test_a_plain_runtime_serves_what_it_can_and_refuses_the_rest(served: Served) -> None:
