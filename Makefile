@@ -16,7 +16,7 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz recipes recipes-programs recipes-learn clean
+.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz integrations recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -115,6 +115,9 @@ chaos: .venv/.stamp ## Faults under load, for minutes (CHAOS_SECONDS, CHAOS_SEED
 
 fuzz: .venv/.stamp ## Fresh examples for every property test (FUZZ_SECONDS; FUZZ_SEED and ARGS=a/test.py repeat a round)
 	@WORKERS=$(WORKERS) exec $(PY) -m tests.fuzz $(ARGS)
+
+integrations: .venv/.stamp ## Other people's harnesses, with their packages, on one stack; prints the table (ARGS="mcp mini" or --short)
+	@exec $(PY) -m infra.integrations $(ARGS)
 
 recipes: .venv-train/.stamp ## What the recipes train, in minutes on a CPU: SFT and RL on a twin and in sandboxes, their tests
 	@exec nice $(TRAIN) -m infra.recipes smoke

@@ -32,6 +32,8 @@ from .workers import Workers
 
 log = logging.getLogger("gateway.controller")
 
+FINISHED = "finished"
+"""The reason of a sandbox that ended with the command that it was created for."""
 _UNRECORDED_S = 60.0
 """How long an event is kept that cannot be recorded; later the reconciler finds its sandbox missing."""
 _AGAIN_S = 0.25
@@ -145,6 +147,8 @@ class Controller:
                 # The replica that creates a sandbox records why it was deleted meanwhile: the runtime cleans up before that is recorded.
                 was: Status | None = "ready" if (cause.reason, cause.fault) == ("deleted", "caller") else None
                 await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
+                if cause.reason == FINISHED:  # nothing has failed: it is gone, like a container of `docker run --rm`
+                    await self._store.delete(sandbox_id, cause, incarnation=incarnation, term=term)
                 self.metrics.count("sandboxes_ended_total", reason=cause.reason, fault=cause.fault)
             case EndAnnounced(sandbox_id, incarnation, cause, deadline):
                 log.info("sandbox %s will end soon: %s", sandbox_id, cause.reason)

@@ -88,6 +88,11 @@ def exit_code(reported: object) -> int | None:
     return reported if type(reported) is int and 0 <= reported <= 255 else None
 
 
+def not_executed(reported: object) -> str | None:
+    """Why a program was not executed, None if it was."""
+    return reported if reported in ("not_found", "permission_denied", "not_executable") else None
+
+
 def cause(reported: object) -> dict[str, str] | None:
     """Why a command was ended from outside. An agent can only report a fault of its own sandbox."""
     if not isinstance(reported, dict):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast._async.group import AsyncGroup
     from holdfast._async.images import AsyncImages
     from holdfast._async.listener import AsyncConnection, AsyncListener
-    from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
+    from holdfast._async.process import AsyncCommandStream, AsyncInteraction, AsyncProcess, AsyncTerminal
     from holdfast._async.recordings import AsyncRecordings
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
         CommandFailedError, ConfigurationError, ConflictError, HoldfastError, ImageNotFoundError, ImagePullError,
         InputClosedError, InvalidArgumentError, InvalidPathError, NoSpaceError, NotFoundError, OutcomeUnknownError,
         PortUnreachableError, ProtocolError, QuotaError, RemoteFileError, RemoteFileExistsError, RemoteFileNotFoundError,
-        RemoteIsADirectoryError, RemoteNotADirectoryError, RemotePermissionError, RequestTooLargeError, SandboxLostError,
+        RemoteIsADirectoryError, RemoteNotADirectoryError, RemotePermissionError, RequestTooLargeError, SandboxGoneError,
+        SandboxLostError,
         SandboxNotFoundError, SandboxNotReadyError, ServiceError, ServiceUnavailableError, SessionFencedError, SessionLostError,
         ShellLostError, SpawnError, UnsupportedError, UserNotFoundError, WaitTimeoutError, WorkingDirectoryError,
     )  # fmt: skip
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from holdfast._sync.group import Group
     from holdfast._sync.images import Images
     from holdfast._sync.listener import Connection, Listener
-    from holdfast._sync.process import CommandStream, Process, Terminal
+    from holdfast._sync.process import CommandStream, Interaction, Process, Terminal
     from holdfast._sync.recordings import Recordings
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
@@ -63,18 +64,19 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "STDERR", "STDOUT", "ActivityEvent", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches",
-    "AsyncCommandStream", "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncKeys",
-    "AsyncLimits", "AsyncListener", "AsyncProcess", "AsyncProjects", "AsyncRecordings", "AsyncSandbox", "AsyncSandboxClient",
-    "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches", "CancelledRemotelyError",
-    "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError", "CommandResult",
-    "CommandStream", "ConfigurationError", "ConflictError", "Connection", "EventGap", "Events", "FileEntry", "FileEvent",
-    "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError",
-    "Images", "InputClosedError", "InvalidArgumentError", "InvalidPathError", "KeyInfo", "Keys", "LimitInfo", "Limits",
-    "Listener", "ListeningPort", "Lost", "NewKey", "NoSpaceError", "NotFoundError", "OutcomeUnknownError", "PastCommand",
-    "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process", "ProjectInfo", "Projects", "ProtocolError",
-    "PullEvent", "QuotaError", "RecordedCommand", "RecordingInfo", "Recordings", "RemoteFileError", "RemoteFileExistsError",
+    "AsyncCommandStream", "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncInteraction",
+    "AsyncKeys", "AsyncLimits", "AsyncListener", "AsyncProcess", "AsyncProjects", "AsyncRecordings", "AsyncSandbox",
+    "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches",
+    "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError",
+    "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "Connection", "EventGap", "Events", "FileEntry",
+    "FileEvent", "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError",
+    "ImagePullError", "Images", "InputClosedError", "Interaction", "InvalidArgumentError", "InvalidPathError", "KeyInfo",
+    "Keys", "LimitInfo", "Limits", "Listener", "ListeningPort", "Lost", "NewKey", "NoSpaceError", "NotFoundError",
+    "OutcomeUnknownError", "PastCommand", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
+    "ProjectInfo", "Projects", "ProtocolError", "PullEvent", "QuotaError", "RecordedCommand", "RecordingInfo", "Recordings",
+    "RemoteFileError", "RemoteFileExistsError",
     "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError",
-    "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxEvent", "SandboxInfo", "SandboxLostError",
+    "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxEvent", "SandboxGoneError", "SandboxInfo", "SandboxLostError",
     "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError",
     "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel",
     "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch", "WorkingDirectoryError", "commands_of",
@@ -90,6 +92,7 @@ _ASYNC = {
     "AsyncGroup": "group",
     "AsyncImages": "images",
     "AsyncInput": "running",
+    "AsyncInteraction": "process",
     "AsyncKeys": "tenants",
     "AsyncLifecycle": "lifecycle",
     "AsyncLimits": "tenants",
@@ -114,7 +117,9 @@ _HOMES = {
     **dict.fromkeys(("ActivityEvent", "EventGap", "PullEvent", "SandboxEvent"), "holdfast._event_results"),
     **dict.fromkeys(("RecordedCommand", "RecordingInfo", "commands_of"), "holdfast._recording_results"),
     **dict.fromkeys(("KeyInfo", "LimitInfo", "NewKey", "ProjectInfo"), "holdfast._tenant_results"),
+    "AsyncPresent": "holdfast._transport.aio.opening",
     "ClusterOptions": "holdfast._requests",
+    "Present": "holdfast._transport.threads.opening",
     "PastCommand": "holdfast._history_results",
 }
 

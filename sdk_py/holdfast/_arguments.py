@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from os import PathLike, fspath
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast_wire.limits import ID_BYTES, PATH_BYTES
 
 from holdfast._errors import InvalidArgumentError, InvalidPathError
+
+if TYPE_CHECKING:
+    import re  # compiled patterns are rare, and short commands import nothing that they do not need
 
 RemotePath = str | bytes | PathLike[str]
 _GROUP_NAME_CHARACTERS = 100
@@ -160,6 +163,19 @@ def content_of(data: object, what: str = "data") -> bytes:
         return data.encode() if isinstance(data, str) else bytes(memoryview(data))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # not bytes(data), which for a number returns so many NUL bytes
         raise bad(f"{what} must be bytes, or text that can be encoded as UTF-8") from None
+
+
+def expected(pattern: object) -> re.Pattern[bytes]:
+    """A pattern of output as one of bytes: a text stands for itself, a regular expression of text for its UTF-8."""
+    import re
+
+    if isinstance(pattern, re.Pattern):
+        if isinstance(pattern.pattern, bytes):
+            return pattern
+        return re.compile(pattern.pattern.encode(), pattern.flags & ~re.UNICODE)
+    if not isinstance(pattern, (str, bytes)) or not pattern:
+        raise bad("a pattern must be a text that is not empty, or a compiled regular expression")
+    return re.compile(re.escape(content_of(pattern)))
 
 
 def output_limit(value: int | None, default: int, keep: str = "head") -> int:

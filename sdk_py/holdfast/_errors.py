@@ -19,6 +19,7 @@
     ├── SandboxNotReadyError
     ├── WaitTimeoutError                (a TimeoutError) a local wait ran out; nothing was cancelled
     ├── SandboxLostError                the sandbox is gone: reason, fault, and what is known of the command
+    │   └── SandboxGoneError            (a SandboxNotFoundError) its record was requested
     ├── OutcomeUnknownError             the command may or may not have run
     ├── SessionLostError · SessionFencedError · ProtocolError
     ├── ShellLostError · SpawnError · CommandFailedError · CancelledRemotelyError · PortUnreachableError
@@ -178,6 +179,10 @@ class SandboxLostError(_CommandError):
     """The sandbox is gone. ``reason`` states why (oom, evicted, ttl, deleted, node-lost, …), ``fault`` which side caused it."""
 
 
+class SandboxGoneError(SandboxLostError, SandboxNotFoundError):
+    """The record of a sandbox was requested that has ended: it is lost, with the reason, and it is not found."""
+
+
 class OutcomeUnknownError(_CommandError):
     """The command may have run. It is not repeated: check its effects first."""
 
@@ -305,6 +310,19 @@ def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:
         return raw
     more = {"hint": raw.hint, "fault": raw.fault, "reason": raw.reason, "retryable": raw.retryable}
     return error(raw.code, raw.message, detail=facts, **more)
+
+
+def gone(lost: SandboxLostError) -> SandboxGoneError:
+    """The same for a request of a record, whose caller may expect a ``NotFoundError``."""
+    return SandboxGoneError(
+        lost.code,
+        lost.message,
+        hint=lost.hint,
+        fault=lost.fault,
+        reason=lost.reason,
+        retryable=lost.retryable,
+        detail=lost.detail,
+    )
 
 
 def from_map(body: Any, **detail: Any) -> HoldfastError:

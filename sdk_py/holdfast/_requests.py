@@ -136,10 +136,11 @@ def command_params(
     stderr: Stderr = "pipe",
     live: bool = False,
     keep: bool = False,
+    ends_sandbox: bool = False,
 ) -> dict[str, Any]:
-    """Open params of a ``command`` channel. ``live`` and ``keep`` are about reading its output (CHANNELS.md)."""
-    if stderr not in ("pipe", "stdout"):
-        raise bad("stderr must be 'pipe', or 'stdout' for one stream in the order of writing")
+    """Open params of a ``command`` channel. ``live`` and ``keep`` are about reading its output, ``ends_sandbox`` is for the command that a
+    sandbox was created for (CHANNELS.md)."""
+    _stderr_of(stderr)
     if outlive not in ("adopt", "kill", "wait"):
         raise bad("outlive must be 'adopt', 'kill' or 'wait'")
     if spool not in ("block", "tail"):
@@ -161,10 +162,17 @@ def command_params(
                 stderr=None if stderr == "pipe" else stderr,
                 live=live or None,
                 keep=keep or None,
+                ends_sandbox=ends_sandbox or None,
             ),
         },
         may_follow=True,
     )
+
+
+def _stderr_of(stderr: str) -> str:
+    if stderr not in ("pipe", "stdout"):
+        raise bad("stderr must be 'pipe', or 'stdout' for one stream in the order of writing")
+    return stderr
 
 
 def _place(cwd: RemotePath | None, env: Mapping[str, str] | None, user: str | int | None, login: bool = False) -> dict[str, Any]:
@@ -172,9 +180,11 @@ def _place(cwd: RemotePath | None, env: Mapping[str, str] | None, user: str | in
     return given(cwd=None if cwd is None else path_of(cwd), env=environment(env), user=user, login=login or None)
 
 
-def run_params(script: str, timeout: float | None, default_s: float | None, stdin: bool) -> dict[str, Any]:
+def run_params(script: str, timeout: float | None, default_s: float | None, stdin: bool, stderr: Stderr = "pipe") -> dict[str, Any]:
     """Params of a ``Run`` on a shell. ``default_s`` is the client's time limit of commands."""
     params: dict[str, Any] = {"script": script_of(script)}
+    if stderr != "pipe":
+        params["stderr"] = _stderr_of(stderr)
     if timeout is not None or default_s is not None:
         params |= given(timeout_s=seconds(time_limit(timeout, default_s)))
     if stdin:

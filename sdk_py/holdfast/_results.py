@@ -22,6 +22,8 @@ STDERR = 2
 
 _SHOWN = 60
 
+NotExecuted = Literal["not_found", "permission_denied", "not_executable"]
+
 
 class Chunk(NamedTuple):
     """A piece of live output: ``stream`` is 1 (stdout) or 2 (stderr). ``text`` decodes it and replaces invalid bytes.
@@ -116,6 +118,9 @@ class CommandResult:
     late: bool = False
     """Whether a process of the command, such as one of ``> >(tee log)``, could still write output when the result was made, 2 s after the
     command's end; that output is dropped. Background jobs do not count."""
+    not_executed: NotExecuted | None = None
+    """Why the program that a list named was not executed, None if it was: ``not_found`` (exit code 127), ``permission_denied`` or
+    ``not_executable`` (126). A string is run by a shell, which reports such a failure of the programs in it by its exit code only."""
     signal: str | None = None
     """The name of the signal that ended it."""
     cause: Cause | None = None
@@ -332,6 +337,14 @@ def read_cause(body: Any, *, by_agent: bool = False) -> Cause | None:
         return None
     fault, *more = take_all(body, _CAUSE_FIELDS, "cause")
     return Cause("workload" if by_agent else fault, *more)
+
+
+def read_not_executed(value: str | None) -> NotExecuted | None:
+    """``not_executed`` of an exit record. A reason that this version does not know counts as ``not_executable``."""
+    return None if value is None else _NOT_EXECUTED.get(value, "not_executable")
+
+
+_NOT_EXECUTED: dict[str, NotExecuted] = {"not_found": "not_found", "permission_denied": "permission_denied"}
 
 
 def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:

@@ -54,7 +54,6 @@ _RUN = {
     "end the command with '&', or use sandbox.start()": "background",
     "end the command with '&', or use sandbox.start(detached=True)": "detach",
     "iterate stream() for live output": "on_stdout on_stderr",
-    "sandbox.exec(stderr='stdout') makes them one stream, and so does sandbox.shell(tty=True)": "stderr",
 }
 _START = {
     "stdin": "stdin",

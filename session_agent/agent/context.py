@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from holdfast_wire.fast_dataclass import dataclass, field
@@ -112,6 +113,8 @@ class AgentContext:
         self.null = -1
         self._oom_seen = self.groups.oom_kills()
         self._oom_until = 0.0
+        self.end: Callable[[], None] = lambda: None
+        """Ends the sandbox, as its first process's end ends a container. Set by ``server``."""
         self.used_at = 0.0
         """Time of the last request of a client, by the loop's clock."""
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -43,6 +43,8 @@ _DISCARDS = 32
 _ID_S = 1.0
 """How long a create waits for the end of the sandbox that had its id."""
 _KILLED_FROM_OUTSIDE = f"signal {signal.SIGKILL:d}"
+_ENDED_BY_ITSELF = "exit status 0"
+"""An agent on this node ends like this only with the command that its sandbox was created for (``ends_sandbox``)."""
 
 log = logging.getLogger(__name__)
 
@@ -452,6 +454,8 @@ class Sandboxes:
             box.reason, box.fault, box.message = box.container.end_cause
         elif box.container.killed and box.container.cgroup.out_of_memory():
             box.reason, box.fault, box.message = "oom", "workload", "the kernel killed the agent because memory ran out"
+        elif box.container.death == _ENDED_BY_ITSELF:
+            box.reason, box.fault, box.message = "finished", "workload", "the command that the sandbox was created for has ended"
         else:
             # SIGKILL to the first process can only come from outside of its pid namespace. Code in the sandbox may cause any other end.
             box.reason, box.fault = "exited", "infrastructure" if box.container.death == _KILLED_FROM_OUTSIDE else "workload"

@@ -34,7 +34,7 @@ def refusal(typed: str) -> UsageError:
         ("delete sb", "holdfast rm"),
         ("port-forward sb 80", "holdfast port"),
         ("describe sb", "holdfast inspect"),
-        ("info", "holdfast doctor"),
+        ("system", "holdfast doctor"),
         ("prune", "rm --all"),
         ("serve", "holdfast up"),
         ("crate host", "`holdfast create`"),
@@ -50,9 +50,8 @@ def refusal(typed: str) -> UsageError:
         ("run -p 80:80 host ls", "holdfast port"),
         ("run --gpus all host ls", "gpu=1"),
         ("exec --privileged sb ls", "ordinary container"),
-        ("inspect --format {{.Id}} sb", "--json"),
-        ("stop -t 5 sb", "-t"),
-        ("inspect -f {{.Id}} sb", "JSON"),
+        ("run --cap-add SYS_ADMIN host ls", "ordinary container"),
+        ("run --pull sometimes host ls", "always, missing, never"),
         ("load -i x.tar", "image import FILE NAME"),
         ("logs -t sb", "without times"),
         ("login r.example.com", "skopeo login"),
@@ -85,7 +84,12 @@ def test_an_error_names_the_word_that_was_not_read_as_a_network() -> None:
     assert refusal("create --network none host more").hint == ""
 
 
-@pytest.mark.parametrize("typed", ["run --net foo host true", "create --net foo"])
+def test_a_network_that_is_none_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_words(["run", "--network", "host", "python:3.12", "true"]) == 2
+    assert "--network takes one of none, bridge, internet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["run --net foo true", "create --net foo"])
 def test_an_error_about_the_image_names_the_possible_networks(
     typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

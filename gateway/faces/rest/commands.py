@@ -106,6 +106,7 @@ def _job(job: Job, command: str, *, login: bool) -> dict[str, Any]:
         "timed_out": result.get("timed_out") is True,
         "truncated": outcome.truncated,
         "late": result.get("late") is True,
+        "not_executed": agent_reports.not_executed(result.get("not_executed")),
         "streams": agent_reports.streams(result.get("streams")),
     }
 

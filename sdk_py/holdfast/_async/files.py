@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgpack
 
 from holdfast._archives import MOST_BYTES, PIECE_BYTES, pack, unpack
-from holdfast._arguments import RemotePath, content_of, given, part_of, path_of, text_path, words_of
+from holdfast._arguments import RemotePath, bad, content_of, given, part_of, path_of, text_path, words_of
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.watch import AsyncWatch
 from holdfast._errors import (
@@ -141,6 +141,22 @@ class AsyncFiles:
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
         return await self._send({"path": path_of(path), "append": True, **given(user=user)}, content_of(data), None)
+
+    async def edit(self, path: RemotePath, old: str, new: str, *, replace_all: bool = False, user: str | int | None = None) -> int:
+        """Replace the text ``old`` in a file by ``new``; returns how often.
+
+        ``old`` must occur exactly once, unless ``replace_all``; otherwise ``InvalidArgumentError`` is raised and nothing is changed. The
+        file ``path`` is replaced in one step; a change that another program makes between the reading and that step is lost. ``user``: the
+        user whose permissions apply (default: nothing is refused).
+        """
+        part, whole = content_of(old, "old"), await self.read(path, user=user)
+        count = whole.count(part) if part else 0
+        if count == 0 or (count > 1 and not replace_all):
+            many = f"occurs {count} times in" if count else "does not occur in"
+            hint = "take more of the text around it, or set replace_all" if count else "read the file: spaces and line ends have to match"
+            raise bad(f"the text to replace {many} {path!s:.200}", hint)
+        await self.write(path, whole.replace(part, content_of(new, "new")), user=user)
+        return count
 
     async def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | IO[str] | None) -> TransferResult:
         seen = Transferred()

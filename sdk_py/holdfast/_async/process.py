@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 from holdfast._arguments import size_of
-from holdfast._async.running import AsyncInput, AsyncRunning
+from holdfast._async.running import AsyncInput, AsyncRunning, cancel
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio.driver import SessionDriver
-from holdfast._transport.aio.events import Cancelled
+from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.session.command_call import Call
 
 
@@ -26,6 +26,31 @@ class AsyncProcess(AsyncInput):
         if not self._no_input and not self.done:
             await self._write(b"", True)
             self._no_input = "the command's standard input was closed"
+
+
+@public
+class AsyncInteraction(AsyncProcess):
+    """A command of a living shell to talk with: ``send``, ``expect``, then ``wait`` for its result. Leaving the ``with`` block ends it."""
+
+    async def send(self, data: bytes | str) -> None:
+        """Write to its standard input. In a shell with a terminal type keys, such as ``"yes\\n"``, or ``"\\x03"`` for Ctrl-C.
+
+        ``data`` is bytes, or text as UTF-8. Raises ``InputClosedError`` if the command never will read again.
+        """
+        await self.write(data)
+
+    async def _begin(self, send: Callable[[], None]) -> None:
+        """Return once the command has started, which commands before it in the shell may delay; raises the reason if it could not."""
+        call = self._call
+        try:
+            self._driver.perform(send)
+            await call.started_event.wait()
+        except Cancelled:
+            await shielded(cancel, self._driver, call)
+            raise
+        if not call.started and call.error is not None:
+            raise call.error
+        self._limit()
 
 
 @public

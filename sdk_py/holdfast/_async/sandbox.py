@@ -41,7 +41,7 @@ from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_pa
 from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Cancelled, shielded
-from holdfast._transport.aio.opening import opening
+from holdfast._transport.aio.opening import AsyncPresent, opening
 
 if TYPE_CHECKING:
     from holdfast import AsyncSandboxClient  # by its public name: its module imports this one
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @public
-class AsyncSandbox(AsyncSnapshots):
+class AsyncSandbox(AsyncSnapshots, AsyncPresent):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
     Methods raise ``SandboxLostError`` if the sandbox is gone, ``OutcomeUnknownError`` if it cannot be determined whether a command ran, and

@@ -11,16 +11,17 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._arguments import bad, command_id_of, content_of, output_limit, size_of
-from holdfast._async.process import AsyncCommandStream
+from holdfast._async.process import AsyncCommandStream, AsyncInteraction
 from holdfast._async.running import outcome
 from holdfast._async.transfers import send
 from holdfast._errors import UnsupportedError
 from holdfast._public import public
-from holdfast._requests import Keep, run_params
+from holdfast._requests import Keep, Stderr, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio.driver import SessionDriver
 from holdfast._transport.aio.events import shielded
+from holdfast._transport.aio.opening import opening
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sink import AnyEvent
 from holdfast._transport.session.sinks import ShellSink
@@ -59,16 +60,18 @@ class AsyncShell:
         command_id: str | None = None,
         max_output_bytes: int | None = None,
         keep: Keep = "head",
+        stderr: Stderr = "pipe",
     ) -> CommandResult:
         """Run ``command`` in the shell and return its result, whatever its exit code.
 
         After ``timeout`` seconds the command and all processes that it started are killed; the exit code is then 124, and the result has
         the output so far. ``command_id`` makes the call idempotent: a second call with the same id attaches to the same command. ``input``
         is the whole standard input. At most ``max_output_bytes`` of each stream are kept, and ``keep`` selects which part: the ``head``,
-        the ``tail`` or ``both`` ends. Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError``, ``SessionLostError`` and
-        ``ServiceUnavailableError``. Cancelling the wait interrupts the command.
+        the ``tail`` or ``both`` ends. ``stderr="stdout"`` writes both streams into one, in the order of writing: ``result.output``. Raises
+        ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError``, ``SessionLostError`` and ``ServiceUnavailableError``. Cancelling
+        the wait interrupts the command.
         """
-        call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, collecting=True)
+        call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, stderr, collecting=True)
         return await outcome(self._driver, call, partial(self._sink.run, call))
 
     def stream(
@@ -80,13 +83,36 @@ class AsyncShell:
         command_id: str | None = None,
         max_output_bytes: int | None = None,
         keep: Keep = "head",
+        stderr: Stderr = "pipe",
     ) -> AsyncCommandStream:
         """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``.
 
-        Arguments and errors are those of ``run``: ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
+        Arguments and errors are those of ``run``: ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes``, ``keep`` and
+        ``stderr``. Chunks of the two streams come in the order in which they were read; with ``stderr="stdout"`` in the order of writing.
         """
-        call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, collecting=False)
+        call = self._new_call(command, timeout, input, command_id, max_output_bytes, keep, stderr, collecting=False)
         return AsyncCommandStream(self._driver, call, partial(self._sink.run, call))
+
+    @opening
+    async def interact(
+        self,
+        command: str,
+        timeout: float | None = None,
+        *,
+        command_id: str | None = None,
+        max_output_bytes: int | None = None,
+        keep: Keep = "head",
+    ) -> AsyncInteraction:
+        """Run ``command`` and talk with it: ``send`` what it reads, ``expect`` what it writes. Returns once it has started.
+
+        Its standard error goes to its standard output. In a shell with a terminal (``shell(tty=True)``) ``send`` types keys; in another one
+        the command has a pipe as its standard input, which ``close_stdin`` ends. Leaving the ``with`` block ends the command; the shell
+        continues. ``timeout``, ``command_id``, ``max_output_bytes`` and ``keep`` are those of ``run``, and so are the errors.
+        """
+        call = self._new_call(command, timeout, None, command_id, max_output_bytes, keep, "stdout", collecting=False, piped=not self.tty)
+        interaction = AsyncInteraction(self._driver, call)
+        await interaction._begin(partial(self._sink.run, call))
+        return interaction
 
     def _new_call(
         self,
@@ -96,16 +122,18 @@ class AsyncShell:
         command_id: str | None,
         max_output_bytes: int | None,
         keep: Keep,
+        stderr: Stderr,
         *,
         collecting: bool,
+        piped: bool = False,
     ) -> Call:
-        """A command that ``ShellSink.run`` sends; ``data`` is all of its standard input."""
+        """A command that ``ShellSink.run`` sends; ``data`` is all of its standard input, which with ``piped`` follows later."""
         driver, options = self._driver, self._driver.options
         if data is not None and self.tty:
             raise bad("a command on a terminal reads typed keys and takes no other input", hint="shell.write() types them while it runs")
         limit = output_limit(max_output_bytes, options.max_output_bytes, keep)
         call = Call(self._sink, driver.engine.new_event, command_id_of(command_id), limit, collecting=collecting)
-        call.params = run_params(command, timeout, options.command_timeout_s, data is not None)
+        call.params = run_params(command, timeout, options.command_timeout_s, piped or data is not None, stderr)
         call.limit_s = call.params.get("timeout_s")
         if data is not None:
             call.input = content_of(data, "input")

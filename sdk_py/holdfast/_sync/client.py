@@ -271,7 +271,8 @@ class SandboxClient:
     def get_sandbox(self, sandbox_id: str) -> Sandbox:
         """An object for an existing sandbox.
 
-        No request is sent until it is used. Leaving its ``with`` block deletes the sandbox, ``close`` does not.
+        No request is sent until it is used; the asynchronous client returns the same with and without ``await``. Leaving its ``with`` block
+        deletes the sandbox, ``close`` does not.
 
         ``sandbox_id`` is the argument of ``create_sandbox``, or ``sandbox.id``.
         """

@@ -15,7 +15,7 @@ from warnings import warn
 from holdfast._arguments import LIFETIME_MOST_S, seconds_up_to
 from holdfast._sync.attachable import Attachable, ClientParts
 from holdfast._sync.images import image_name_of
-from holdfast._errors import SandboxLostError, UnsupportedError, from_map
+from holdfast._errors import SandboxLostError, UnsupportedError, from_map, gone
 from holdfast._public import public
 from holdfast._requests import network_body
 from holdfast._results import SandboxInfo, ending
@@ -46,8 +46,14 @@ class Lifecycle(Attachable):
         return self._info or self.refresh()
 
     def refresh(self) -> SandboxInfo:
-        """Request the service's current record of the sandbox. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason."""
-        self._info = self._rest.get(self.id)
+        """Request the service's current record of the sandbox.
+
+        Raises ``SandboxNotFoundError``; for a sandbox that has ended it is a ``SandboxGoneError``, which has the reason.
+        """
+        try:
+            self._info = self._rest.get(self.id)
+        except SandboxLostError as lost:
+            raise gone(lost) from None
         return self._info
 
     def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Callable
 from typing import Self
 
 from holdfast._arguments import size_of
-from holdfast._sync.running import Input, Running
+from holdfast._sync.running import Input, Running, cancel
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.threads.driver import SessionDriver
-from holdfast._transport.threads.events import Cancelled
+from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.session.command_call import Call
 
 
@@ -27,6 +27,31 @@ class Process(Input):
         if not self._no_input and not self.done:
             self._write(b"", True)
             self._no_input = "the command's standard input was closed"
+
+
+@public
+class Interaction(Process):
+    """A command of a living shell to talk with: ``send``, ``expect``, then ``wait`` for its result. Leaving the ``with`` block ends it."""
+
+    def send(self, data: bytes | str) -> None:
+        """Write to its standard input. In a shell with a terminal type keys, such as ``"yes\\n"``, or ``"\\x03"`` for Ctrl-C.
+
+        ``data`` is bytes, or text as UTF-8. Raises ``InputClosedError`` if the command never will read again.
+        """
+        self.write(data)
+
+    def _begin(self, send: Callable[[], None]) -> None:
+        """Return once the command has started, which commands before it in the shell may delay; raises the reason if it could not."""
+        call = self._call
+        try:
+            self._driver.perform(send)
+            call.started_event.wait()
+        except Cancelled:
+            shielded(cancel, self._driver, call)
+            raise
+        if not call.started and call.error is not None:
+            raise call.error
+        self._limit()
 
 
 @public

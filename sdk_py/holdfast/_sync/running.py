@@ -7,21 +7,29 @@ Owns ``outcome`` and the base class of streams, processes and terminals. Does no
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from holdfast._arguments import content_of, wait_time_of
+from holdfast._arguments import content_of, expected, wait_time_of
 from holdfast._sync.patience import Patience, answered, ended, give_up
 from holdfast._sync.transfers import send
-from holdfast._errors import InputClosedError, ServiceUnavailableError, WaitTimeoutError
+from holdfast._errors import CommandFailedError, InputClosedError, ServiceUnavailableError, WaitTimeoutError
 from holdfast._public import public
-from holdfast._results import Chunk, CommandResult
+from holdfast._results import STDOUT, Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads.driver import SessionDriver
 from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, ShellSink
+
+if TYPE_CHECKING:
+    import re
+
+EXPECT_BYTES = 1024 * 1024
+"""How much output ``expect`` keeps."""
+SHOWN_BYTES = 200
 
 
 def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> CommandResult:
@@ -58,6 +66,8 @@ class Running:
         self._call = call
         self._patience: Patience | None = None
         """How long the command may still run; None without a limit."""
+        self._unread: Chunk | None = None
+        """What ``expect`` has read beyond its pattern."""
 
     @property
     def command_id(self) -> str:
@@ -82,6 +92,9 @@ class Running:
         """
         call = self._call
         timeout = wait_time_of(timeout)
+        if self._unread is not None:
+            unread, self._unread = self._unread, None
+            return unread
         while True:
             over = call.done  # read first: all output that came before the end is then there
             chunk = self._driver.perform(call.take)
@@ -96,6 +109,32 @@ class Running:
                     give_up(self._driver, call)
             elif not call.changed.wait(timeout):
                 raise WaitTimeoutError(message=f"no output within {timeout:g} s")
+
+    def expect(self, pattern: str | bytes | re.Pattern[str] | re.Pattern[bytes], timeout: float | None = None) -> str:
+        """Read until the output contains ``pattern``, and return the output up to its end; what follows is read next.
+
+        ``pattern`` is a text, or a compiled regular expression; escape sequences of a terminal are part of the output. Output of both
+        streams counts, and of a long one the last MiB. Raises ``WaitTimeoutError`` after ``timeout`` seconds; what was read until then is
+        read again next. Raises ``CommandFailedError``, whose ``result`` is the result, if the command ends before.
+        """
+        wanted, seen, stream, end_s = expected(pattern), b"", STDOUT, None
+        limit_s = wait_time_of(timeout)
+        if limit_s is not None:
+            end_s = time.monotonic() + limit_s
+        try:
+            while True:
+                if (found := wanted.search(seen)) is not None:
+                    before, seen = seen[: found.end()], seen[found.end() :]
+                    return before.decode("utf-8", "replace")
+                chunk = self.read(None if end_s is None else max(end_s - time.monotonic(), 0.0))
+                if chunk is None:
+                    shown, seen = seen[-SHOWN_BYTES:].decode("utf-8", "replace"), b""
+                    message = f"the command ended before it wrote {wanted.pattern!r:.100}; the end of its output: {shown!r}"
+                    raise CommandFailedError(message, self.wait())
+                stream, seen = chunk.stream, (seen + chunk.data)[-EXPECT_BYTES:]
+        finally:
+            if seen:
+                self._unread = Chunk(stream, seen)
 
     def __iter__(self) -> Iterator[Chunk]:
         return self

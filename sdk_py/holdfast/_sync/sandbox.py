@@ -42,7 +42,7 @@ from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_pa
 from holdfast._results import CommandResult, ListeningPort, PreviewUrl, SandboxInfo
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads.events import Cancelled, shielded
-from holdfast._transport.threads.opening import opening
+from holdfast._transport.threads.opening import Present, opening
 
 if TYPE_CHECKING:
     from holdfast import SandboxClient  # by its public name: its module imports this one
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 @public
-class Sandbox(Snapshots):
+class Sandbox(Snapshots, Present):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
     Methods raise ``SandboxLostError`` if the sandbox is gone, ``OutcomeUnknownError`` if it cannot be determined whether a command ran, and

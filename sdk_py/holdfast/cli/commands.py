@@ -69,6 +69,11 @@ _MAKING = (
     Option("--network --net", "network access: internet (or bridge, the same), or none (default); without a value: internet", "MODE",
            bare="internet", values=NETWORKS),
 )  # fmt: skip
+_PULL = Option("--pull", "fetch the image from its registry first: always, if it is missing (default), or never", "WHEN",
+               values=("always", "missing", "never"))  # fmt: skip
+_FORMAT = Option("-f --format", "print this template of Go for each: {{.State.Status}}, {{json .Config}}", "TEMPLATE")
+_ROWS = Option("--format", "print this template of Go for each, json, or table and a template: {{.ID}} {{.Status}}", "TEMPLATE")
+_DOCKER = Option("--docker", "with docker's names of fields")
 _RUNNING = (
     Option("-i --stdin --interactive", "pass standard input on; without it the command reads nothing"),
     Option("-t --tty", "run the command on a terminal, which also receives what is typed here"),
@@ -95,16 +100,16 @@ def _lines(text: str) -> int | None:
 _COMMANDS = {command.name: command for command in (
     Command(
         "run", "create a sandbox and run a command in it", "run:run", "IMAGE",
-        Option("--rm", "delete the sandbox once the command has ended; with -d, some seconds later"),
+        Option("--rm", "delete the sandbox when the command has ended, whatever else runs in it"),
         Option("--entrypoint", "the program to run; the words after IMAGE are its arguments", "PROGRAM", closes=True),
-        *_RUNNING, *_MAKING, *_PLACE,
+        *_RUNNING, *_MAKING, *_PLACE, _PULL,
         inner="[COMMAND ARGUMENTS...]",
         more="""
 The sandbox continues to exist unless --rm is given; -d prints its id and returns. Without COMMAND the image's own command runs (with -t,
 a shell). The image's variables, user and directory apply; its ENTRYPOINT is not put before a COMMAND. -w creates DIR if it does not exist.
 """,
     ),
-    Command("create", "create a sandbox and print its id", "sandboxes:create", "IMAGE", *_MAKING),
+    Command("create", "create a sandbox and print its id", "sandboxes:create", "IMAGE", *_MAKING, _PULL),
     Command(
         "exec", "run a command in a sandbox", "execute:exec_", "SANDBOX", *_RUNNING, *_ENV, *_PLACE,
         inner="[--] COMMAND ARGUMENTS...",
@@ -165,7 +170,8 @@ The commands of all clients, the oldest first, as the sandbox reports them: at m
         Option("-l --label", "only those with this label", "NAME=VALUE", many=True), Option("-q --quiet", "print ids only"),
         Option("-f --filter", "label=NAME=VALUE, status=pending|ready|failed, ancestor=IMAGE, id=ID, name=ID", "WHAT=VALUE", many=True),
         Option("--all-owners", "those of everybody whom the key may look at, with their owners: of all owners for an operator"), *_OF_OWNER,
-        Option("-a --all", _NO_EFFECT), Option("--no-trunc", _NO_EFFECT),
+        _ROWS, Option("--docker", "leave out those that have ended, unless with -a, as docker does"),
+        Option("-a --all", "with --docker: also those that have ended; else it has no effect"), Option("--no-trunc", _NO_EFFECT),
     ),
     Command(
         "events", "show what happens to sandboxes, until interrupted", "events:events", "",
@@ -200,7 +206,11 @@ speed, n goes to the next command, q ends. What could change the terminal beyond
 format (version 2), `lines` are JSON lines as they are stored, `messages` are chat messages with tool calls, one JSON object.
 """,
     ),
-    Command("inspect", "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX..."),
+    Command(
+        "inspect", "print the records of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX...",
+        _FORMAT, _DOCKER, Option("--type", _NO_EFFECT, "TYPE"),
+        more="A template may use the record's own fields ({{.status}}) and docker's ({{.State.Running}}).",
+    ),
     Command(
         "stats", "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
         Option("--no-stream", "print once instead of every two seconds; the default for a file or pipe"),
@@ -235,6 +245,7 @@ printed.
     Command("resume", "continue paused sandboxes", "snapshots:resume", "SANDBOX...", more="`unpause` is the same."),
     Command(
         "stop", "delete sandboxes", "sandboxes:stop", "SANDBOX...",
+        Option("-t --time --timeout", _NO_EFFECT, "SECONDS"), Option("-s --signal", _NO_EFFECT, "SIGNAL"),
         more="The same as rm: a sandbox that has ended cannot be started again, and its files are deleted.",
     ),
     Command(
@@ -245,8 +256,9 @@ printed.
     ),
     Command(
         "image list", "list images", "images:list_", "",
-        Option("-a --all", _NO_EFFECT), Option("-q --quiet", "print names only"),
+        Option("-a --all", _NO_EFFECT), Option("-q --quiet", "print names only"), _ROWS,
     ),
+    Command("image inspect", "print the records of images, as JSON with docker's names of fields", "images:inspect", "NAME...", _FORMAT),
     Command(
         "image pull", "fetch an image from a registry", "images:pull", "NAME", _SHARED, Option("-q --quiet", _NO_EFFECT),
     ),
@@ -333,8 +345,20 @@ Measure the use with `holdfast stats` or your cluster's metrics during a trainin
 sandbox are counted.
 """,
     ),
+    Command(
+        "mcp", "serve a sandbox to clients of the Model Context Protocol, on standard input and output", "mcp:mcp", "IMAGE?",
+        Option("--http", "serve streamable HTTP at http://HOST:PORT/mcp instead", "HOST:PORT"),
+        Option("--sandbox", "use this sandbox, which is kept, in place of a new one", "SANDBOX"),
+        Option("--cpu --cpus", "limit of CPU, in cores", "CORES"), Option("-m --memory", "limit of memory: 512Mi, 4Gi", "SIZE"),
+        Option("--network --net", "network access: internet (or bridge), or none (default)", "MODE", bare="internet", values=NETWORKS),
+        more="""
+Needs the extra mcp: pip install 'holdfast[mcp]'. All clients of one server share the sandbox, which is created with the first call of a
+tool and deleted when the server ends. HOLDFAST_MCP_TOKEN is the token of HTTP clients; without it only 127.0.0.1 may be served.
+""",
+    ),
     Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor"),
-    Command("version", "print the version", "version:version"),
+    Command("info", "print what the service is and has", "version:info", "", _FORMAT, _DOCKER),
+    Command("version", "print the version", "version:version", "", _FORMAT, _DOCKER),
     Delegated("recipes", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)", "recipes:recipes", "COMMAND"),
 )}  # fmt: skip
 NAMES = sorted({*_COMMANDS, *ALIASES, "help"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command_line import Arguments, UsageError
@@ -96,6 +96,23 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     for line in lines:
         sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n")
+
+
+def print_rows(text: str) -> Callable[[list[dict[str, Any]]], None]:
+    """A function that prints a line for each record, in docker's ``--format``. Raises ``UsageError``."""
+    from holdfast.cli.templates import table as as_table
+    from holdfast.cli.templates import template
+
+    if (form := as_table(text)) is not None:
+        head, line = form
+        return lambda records: table(head, (line(record).split("\t") for record in records))
+    row = template(text)
+
+    def rows(records: list[dict[str, Any]]) -> None:
+        for record in records:
+            print_line(row(record))
+
+    return rows
 
 
 def report(error: dict[str, Any], *, as_json: bool, program: str = "holdfast") -> None:

@@ -26,7 +26,7 @@ COMMANDS = {
     **dict.fromkeys(("scp", "copy", "upload", "download", "put", "rsync"), "holdfast cp LOCAL SANDBOX:/path, or cp SANDBOX:/path LOCAL"),
     **dict.fromkeys(("forward", "port-forward", "tunnel", "expose", "publish", "proxy"), "holdfast port SANDBOX PORT"),
     **dict.fromkeys(("describe", "show", "get"), "holdfast inspect SANDBOX"),
-    **dict.fromkeys(("info", "system", "status", "health", "check", "context"), "holdfast doctor"),
+    **dict.fromkeys(("system", "status", "health", "check", "context"), "holdfast doctor"),
     **dict.fromkeys(("execute", "cmd", "command", "eval"), "holdfast exec SANDBOX COMMAND"),
     "log": "holdfast logs SANDBOX",
     "wait": "holdfast logs -f SANDBOX waits until what `run -d` started has ended",
@@ -52,17 +52,12 @@ OPTIONS = {
     "--platform": "an image is run as it is",
     "--hostname": "--name names the sandbox, and its host name is its id",
     "--format": "--json prints all there is",
-    "--time": "a sandbox is ended at once",
     "--timeout": "--ready-timeout is how long to wait until the sandbox is ready, --lifetime how long it may live",
-    "--pull": "holdfast pull IMAGE fetches an image",
     "--no-stdin": "standard input is passed on only with -i",
     "--sig-proxy": "signals always reach the command",
 }
-_JSON = "the output is JSON, as with --json: holdfast inspect SANDBOX | jq -r '.[].status'"
 _IMPORT = "holdfast image import FILE NAME; FILE may be - for standard input"
 OF_COMMANDS = {
-    ("inspect", "-f"): _JSON,
-    ("inspect", "--format"): _JSON,
     ("image import", "-i"): _IMPORT,
     ("image import", "--input"): _IMPORT,
     ("logs", "-t"): "output is kept as it was written, without times",

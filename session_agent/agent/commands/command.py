@@ -55,7 +55,20 @@ def begin(context: AgentContext, params: dict[str, Any]) -> Record:
         except HoldfastError:
             context.records.forget(record)
             raise
+        if read.boolean(params, "ends_sandbox", False):
+            end_sandbox_with(context, record)
     return record
+
+
+def end_sandbox_with(context: AgentContext, record: Record) -> None:
+    """End the sandbox when this command has ended or could not be started, whatever else runs in it then."""
+
+    def look() -> None:
+        if record.exit_status is not None or record.error is not None:
+            context.loop.call_soon(context.end)  # first the other followers send its result
+
+    record.followers.append(look)
+    look()
 
 
 def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
@@ -64,6 +77,8 @@ def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
     given = channel.params.get("from")
     if given is not None and not (isinstance(given, dict) and all(type(offset) is int and offset >= 0 for offset in given.values())):
         raise HoldfastError("invalid_argument", "from must map the number of each stream to the offset at which it begins")
+    if read.boolean(channel.params, "ends_sandbox", False):
+        end_sandbox_with(context, record)
     starts = {int(stream): offset for stream, offset in (given or {}).items() if stream in (1, 2, "1", "2")}
     return CommandHandler(context, channel, record, starts, output=read.boolean(channel.params, "output", True))
 

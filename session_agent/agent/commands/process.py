@@ -176,7 +176,7 @@ class Process:
         stream, line_end = self.ERRORS
         self.record.started = True
         self.record.spool.append(stream, f"{error.message}{line_end}".encode())
-        self._store(ExitStatus(error.exit_code, self._context.now() - self._began))
+        self._store(ExitStatus(error.exit_code, self._context.now() - self._began, not_executed=error.why))
 
     def _kill_tree(self) -> None:
         roots = (self.pid,) if self._status is None else ()

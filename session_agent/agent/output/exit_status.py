@@ -38,6 +38,8 @@ class ExitStatus:
     shell: dict[str, Any] | None = None
     late: bool = False
     """Whether a process that writes the rest of the output was still there at the end."""
+    not_executed: str = ""
+    """Why the program was not executed, if it was not: ``not_found``, ``permission_denied`` or ``not_executable``."""
 
     def result(self, spool: Spool, reported: list[int] | None = None) -> dict[str, Any]:
         """The map of ``Exited``. ``reported``: bytes per stream that were reported to the reader as gaps; None if it reads no output."""
@@ -50,6 +52,8 @@ class ExitStatus:
             result["shell"] = self.shell
         if self.late:
             result["late"] = True
+        if self.not_executed:
+            result["not_executed"] = self.not_executed
         return result
 
     def to_map(self, streams: dict[int, Any], truncated: bool) -> dict[str, Any]:

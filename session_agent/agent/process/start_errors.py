@@ -16,12 +16,16 @@ _PROGRAM_ERRORS = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR,
 
 
 class CannotExecuteError(Exception):
-    """The program was not found (127) or cannot be executed (126): ``message`` is what a shell would print."""
+    """The program was not found (127) or cannot be executed (126): ``message`` is what a shell would print.
 
-    def __init__(self, exit_code: int, message: str) -> None:
+    ``why`` is ``not_found``, ``permission_denied`` or ``not_executable``.
+    """
+
+    def __init__(self, exit_code: int, message: str, why: str = "not_found") -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.message = message
+        self.why = why
 
 
 def explain(error: Exception, program: str, cwd: str) -> Exception:
@@ -35,12 +39,13 @@ def explain(error: Exception, program: str, cwd: str) -> Exception:
         return HoldfastError(code, message, detail={"cwd": os.fsencode(cwd).decode("utf-8", "replace")})
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         if "/" in program and os.path.exists(program):
-            return CannotExecuteError(126, f"{program}: the interpreter it names is missing")
+            return CannotExecuteError(126, f"{program}: the interpreter it names is missing", "not_executable")
         return CannotExecuteError(127, f"{program}: command not found")
     if error.errno == errno.E2BIG:
         return HoldfastError("arguments_too_long", f"the arguments and environment of {program!r:.200} are too long for the kernel")
     if isinstance(error, PermissionError) or error.errno in _PROGRAM_ERRORS:
-        return CannotExecuteError(126, f"{program:.300}: {error.strerror}")
+        why = "permission_denied" if isinstance(error, PermissionError) else "not_executable"
+        return CannotExecuteError(126, f"{program:.300}: {error.strerror}", why)
     return HoldfastError(
         "spawn_failed",
         f"cannot start {program!r:.200}: {error.strerror}",

@@ -119,12 +119,13 @@ class ShellHandler(Handler):
                 hint = "write to the shell while the command runs"
                 raise HoldfastError("invalid_argument", "a command on a terminal reads typed keys and takes no other input", hint=hint)
             pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
+        one_stream = read.choice(params, "stderr", "pipe", ("pipe", "stdout")) == "stdout"
         records, shell = self._context.records, self._shell
         record = records.create(command_id, digest, self._make_spool(), "run", script, shell.name)
         if records.journal is not None:
             records.journal.began(record, script, shell.size)
         try:
-            shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin)
+            shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin, one_stream=one_stream)
         except HoldfastError:
             records.forget(record)
             raise

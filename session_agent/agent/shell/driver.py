@@ -162,11 +162,11 @@ class _Dialect(ABC):
         self.token = os.urandom(8).hex().encode()
         self._input = _NULL
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
-        self._usual_end = self._input + self._streams
+        self._one_stream = b" >/proc/self/fd/%d 2>&1\n" % private.out
         self._set_terminal = b""
         if tty:  # each run opens the terminal again, so a program that makes its descriptor non-blocking affects no other run
             self._input = b" <>/proc/self/fd/%d" % private.out
-            self._streams = b" >&0 2>&0\n"
+            self._streams = self._one_stream = b" >&0 2>&0\n"
             self._set_terminal = b"\\: </proc/self/fd/%d\n" % private.out
 
     @property
@@ -202,17 +202,23 @@ class _Dialect(ABC):
         """Ask for a report."""
         return b"%s '%s%%s\\0' \"%d $? $- ${PWD-}\"\n" % (self._printf, self.token, number)
 
-    def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
-        """The memory file of a run. ``$?`` begins as the previous run left it. ``tag`` marks its processes, where the shell can do that."""
+    def text(
+        self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None, one_stream: bool = False
+    ) -> bytes:
+        """The memory file of a run. ``$?`` begins as the previous run left it. ``tag`` marks its processes, where the shell can do that.
+
+        ``one_stream``: its standard error is its standard output.
+        """
         prefix = b""
         if last_status:
             status = b"__holdfast_status() { %sunset -f __holdfast_status; %sreturn %d; }; __holdfast_status\n"
             prefix = status % (self._word, self._word, last_status)
         run = self._evaluate(script)
+        streams = self._one_stream if one_stream else self._streams
         if stdin is None:
-            return prefix + run + self._input + self._streams
+            return prefix + run + self._input + streams
         opened = self.report(number + OPENED)
-        return prefix + b"{\n" + opened + run + self._streams + b"} <" + quote(stdin) + b"\n"
+        return prefix + b"{\n" + opened + run + streams + b"} <" + quote(stdin) + b"\n"
 
     def snapshot(self, number: int, slot: int) -> bytes:
         """Write the shell's state to memory file ``slot``."""
@@ -308,9 +314,10 @@ class BashDialect(_Dialect):
 
     def shortest(self, text: bytes, number: int) -> bytes:
         """``text`` of a run that cannot return from its file, with its report. The loop's standard input is ``/dev/null`` already."""
-        end = self._usual_end
-        if text.endswith(end):
-            text = text[: -len(end)] + self._streams
+        for streams in (self._streams, self._one_stream):
+            end = _NULL + streams
+            if text.endswith(end):
+                return text[: -len(end)] + streams + self._end(number)
         return text + self._end(number)
 
     def control(self, lines: bytes) -> bytes:
@@ -339,8 +346,10 @@ class BashDialect(_Dialect):
             return b""
         return b"{ \\exec%s; }%s\n[[ %s ]] || \\exec%s\n\\exec%s\n" % (moved, closed, same, plain, closed)
 
-    def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
-        run = super().text(number, script, stdin=stdin, last_status=last_status, tag=tag)
+    def text(
+        self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None, one_stream: bool = False
+    ) -> bytes:
+        run = super().text(number, script, stdin=stdin, last_status=last_status, tag=tag, one_stream=one_stream)
         return run if tag is None else b"\\builtin ulimit -SR %d\n" % tag + run
 
     def is_plain(self, dump: bytes) -> bool:

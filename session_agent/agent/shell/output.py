@@ -56,6 +56,7 @@ class RunOutput:
         """``out`` and ``err``: read end and write end of a pipe."""
         self._loop = loop
         self._streams = {STDOUT: _Stream(STDOUT, *out), STDERR: _Stream(STDERR, *err)}
+        self._one_stream = False
 
     @property
     def inherited(self) -> tuple[int, int]:
@@ -64,11 +65,15 @@ class RunOutput:
 
     @property
     def last_error(self) -> bytes:
-        """The last bytes that were read of the run's stream 2."""
-        return self._streams[STDERR].last
+        """The last bytes that were read of the run's standard error."""
+        return self._streams[STDOUT if self._one_stream else STDERR].last
 
-    def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
-        """A run begins: its output goes to ``spool``, when it ends, or as it arrives once it is watched."""
+    def direct(self, spool: Spool, arrived: Callable[[], None], *, one_stream: bool = False) -> None:
+        """A run begins: its output goes to ``spool``, when it ends, or as it arrives once it is watched.
+
+        ``one_stream``: it writes its standard error to its standard output.
+        """
+        self._one_stream = one_stream
         for stream in self._streams.values():
             stream.direct(spool, arrived)
             stream.last = b""

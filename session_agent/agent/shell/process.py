@@ -141,14 +141,16 @@ class ShellProcess:
 
     # control lines ---------------------------------------------------------------------------------------------
 
-    def begin(self, script: bytes, record: Record, *, stdin: bytes | None, last_status: int, tag: int | None) -> int:
+    def begin(
+        self, script: bytes, record: Record, *, stdin: bytes | None, last_status: int, tag: int | None, one_stream: bool = False
+    ) -> int:
         """Start a run whose output goes to the spool of ``record``. Returns the number of its report."""
         number = self._next_number()
         self._runs, self._broken_off, self._unsent, self._interrupted = True, None, False, False
         self._reports.begin()
-        self.descriptors.output.direct(record.spool, record.notify)
+        self.descriptors.output.direct(record.spool, record.notify, one_stream=one_stream)
         files = self.descriptors.files
-        text = self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag)
+        text = self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag, one_stream=one_stream)
         changes = not files.remain_valid_after(script, self.dialect)
         if not changes and self._direct is not None:
             # It cannot return from the file, so that can report by itself: one file less to source for the shortest commands.

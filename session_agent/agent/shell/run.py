@@ -60,11 +60,15 @@ class Run:
     exit_code = 0
     signal_name: str | None = None
 
-    def __init__(self, shell: RunningShell, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
+    def __init__(
+        self, shell: RunningShell, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool, *, one_stream: bool = False
+    ) -> None:
         self._shell = shell
         self.record = record
         self.script = script
         self.timeout_s = timeout_s
+        self.one_stream = one_stream
+        """Whether its standard error is written to its standard output, in the order of writing."""
         self.sink = PipeWriter() if pipe_stdin else None
         """Writes its standard input, once the shell has opened that."""
 

@@ -190,11 +190,11 @@ class Shell:
 
     # runs ------------------------------------------------------------------------------------------------------
 
-    def submit(self, record: Record, script: bytes, timeout_s: float | None, *, pipe_stdin: bool) -> None:
+    def submit(self, record: Record, script: bytes, timeout_s: float | None, *, pipe_stdin: bool, one_stream: bool = False) -> None:
         """Queue a run. Raises ``queue_full``."""
         if len(self._queue) >= self._context.limits.run_queue:
             raise HoldfastError("queue_full", f"{len(self._queue)} commands wait for this shell already")
-        record.owner = run = Run(self, record, script, timeout_s, pipe_stdin)
+        record.owner = run = Run(self, record, script, timeout_s, pipe_stdin, one_stream=one_stream)
         self._queue.append(run)
         self._start_next()
 
@@ -245,7 +245,8 @@ class Shell:
         self._run = run
         tag = self._processes.begin(run, process.pid)
         run.began = self._context.loop.time()
-        run.number = process.begin(run.script, run.record, stdin=stdin, last_status=self.last_status, tag=tag)
+        status = self.last_status
+        run.number = process.begin(run.script, run.record, stdin=stdin, last_status=status, tag=tag, one_stream=run.one_stream)
         run.record.started = True
         if run.sink is not None:
             self._context.loop.call_soon(self.report_start, run)  # the client sends the input only after this report

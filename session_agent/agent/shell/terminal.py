@@ -63,8 +63,8 @@ class ShellTerminal:
         except OSError:
             return False
 
-    def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
-        """A run begins: output from now on goes to ``spool``."""
+    def direct(self, spool: Spool, arrived: Callable[[], None], *, one_stream: bool = False) -> None:
+        """A run begins: output from now on goes to ``spool``; a terminal is one stream in any case."""
         self._reader.drain(MOST_BUFFERED_BYTES)
         self._reader.direct(spool, arrived)
         self._reader.last = b""

@@ -43,6 +43,8 @@ SETTLE_S = 0.02
 """How long after it listens a container's agent imports further modules: waiting connections are answered first."""
 FINISH_SHARE = 0.5
 """The part of the grace period in which running commands may finish before they are sent SIGTERM."""
+ENDED_GRACE_S = 2.0
+"""The grace period of a sandbox that ends with the command that it was created for: half of it for other commands that run."""
 NOTICE_S = 1.0
 """The part of the grace period that is reserved for notifying every client of the end."""
 
@@ -164,6 +166,13 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stopping.set))  # the reaper wakes the loop
     server = AgentServer(settings, sole=True)
+
+    def end() -> None:
+        context = server.context
+        context.settings = replace(context.settings, stop_reason="finished", grace_s=min(context.settings.grace_s, ENDED_GRACE_S))
+        stopping.set()
+
+    server.context.end = end
     await server.start(listener)
     if ready_fd is None:
         hide_memory()

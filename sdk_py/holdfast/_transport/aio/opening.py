@@ -1,7 +1,7 @@
 """Creating an object by ``await make()`` or, without a second ``await``, by ``async with make() as it``.
 
-Owns the decorator of such methods and the object that a call returns. ``threads.opening`` has the same name and does nothing: there the
-call returns the created object.
+Owns the decorator of such methods, the object that a call returns, and the base of objects that need no creation. ``threads.opening`` has
+the same names and does nothing: there the call returns the created object.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import functools
 import types
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
+
+from holdfast._public import public
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +53,17 @@ class Opening(Generic[T]):
 
 
 Coroutine.register(Opening)
+
+
+@public
+class AsyncPresent:
+    """Base of an object that ``await`` returns as it is: ``await client.get_sandbox(id)`` sends nothing."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        yield from ()  # nothing to wait for
+        return self
 
 
 class _Method:

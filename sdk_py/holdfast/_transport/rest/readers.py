@@ -12,7 +12,8 @@ from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._file_results import FileEntry
 
 from holdfast._results import (  # isort: skip
-    STDERR, STDOUT, Cause, CommandResult, Fields, ImageInfo, Lost, SandboxInfo, StreamCount, read_cause, take, take_all,
+    STDERR, STDOUT, Cause, CommandResult, Fields, ImageInfo, Lost, SandboxInfo, StreamCount, read_cause, read_not_executed, take,
+    take_all,
 )  # fmt: skip
 
 _IMAGE_FIELDS: Fields = (
@@ -118,6 +119,7 @@ def job_result(job: dict[str, Any], command_id: str) -> CommandResult:
         timed_out=timed_out,
         truncated=take(job, "truncated", bool, default=False),
         late=take(job, "late", bool, default=False),
+        not_executed=read_not_executed(take(job, "not_executed", str)),
         signal=take(job, "signal", str),
         cause=cause,
         streams=_stream_counts(job.get("streams")),

@@ -13,7 +13,7 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Exited, Gap, Item, Output, Resize, Signal, Started
 
 from holdfast._errors import error
-from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, FieldReader, decoded_chunk, read_cause, read_streams
+from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, FieldReader, decoded_chunk, read_cause, read_not_executed, read_streams
 from holdfast._transport.session.failures import lost_command
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _EXIT = FieldReader(
         ("signal", (str,), None),
         ("shell", (dict,), None),
         ("late", (bool,), False),
+        ("not_executed", (str,), None),
     )
 )
 _SHELL = FieldReader((("restarted", (bool,), False), ("cwd", (str,), None), ("lost", (list,), ())))
@@ -285,7 +286,7 @@ class Call:
                 known = received[stream] + dropped[stream]
                 raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {known} arrived or were reported lost")
         cause = exit_.get("cause")
-        exit_code, duration_s, timed_out, signal, shell, late = _EXIT.read(exit_)
+        exit_code, duration_s, timed_out, signal, shell, late, not_executed = _EXIT.read(exit_)
         restarted, cwd, lost = (False, None, ()) if shell is None else _SHELL.read(shell)
         if lost and not {*map(type, lost)} <= {str}:
             raise ProtocolError("the agent answered malformed names of what a shell has lost")
@@ -302,6 +303,7 @@ class Call:
             timed_out=timed_out,
             truncated={STDOUT: len(stdout), STDERR: len(stderr)} != received or any(dropped.values()),
             late=late,
+            not_executed=read_not_executed(not_executed),
             signal=signal,
             cause=None if cause is None else read_cause(cause, by_agent=True),
             streams=streams,

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from holdfast._public import public
+
 F = TypeVar("F")
+
+
+@public
+class Present:
+    """Base of an object that needs no creation."""
+
+    __slots__ = ()
 
 
 def opening(function: F) -> F:

@@ -126,12 +126,15 @@ def terminal_of(sandbox: Sandbox, command: Command | None, options: dict[str, An
     return sandbox.terminal(words, max_output_bytes=0, **{name: value for name, value in options.items() if name != "timeout"}, **more)
 
 
-def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_id: str | None) -> tuple[Process, int]:
-    """Start the command and detach from it; its output is kept for ``logs``.
+def leave(
+    sandbox: Sandbox, command: Command, options: dict[str, Any], command_id: str | None, *, ends_sandbox: bool = False
+) -> tuple[Process, int]:
+    """Start the command and detach from it; its output is kept for ``logs``. ``ends_sandbox``: the sandbox ends with it.
 
     Returns the exit status too, which is not 0 if the command could not be started.
     """
     more = {"command_id": command_id, "env": None, "stdin": False, "outlive": "adopt", "spool": "tail", "detached": True}
+    more["ends_sandbox"] = ends_sandbox
     params = command_params(command, **{**more, "live": True, "keep": True, **options})
     process = begin(sandbox, Process, "command", params, sandbox._options.max_output_bytes)
     if process.done:
@@ -147,7 +150,8 @@ def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_i
 def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin: bool, raw: bool) -> int:
     screen = Screen(raw=raw)
     try:
-        process = sandbox.start(command, stdin=stdin, max_output_bytes=0, **options)  # type: ignore[arg-type]
+        stderr: Any = "stdout" if _one_stream() else "pipe"
+        process = sandbox.start(command, stdin=stdin, max_output_bytes=0, stderr=stderr, **options)  # type: ignore[arg-type]
     except UnsupportedError:
         result = sandbox.exec(command, **options)  # type: ignore[arg-type]
         screen.show([Chunk(STDOUT, result.stdout_bytes), Chunk(STDERR, result.stderr_bytes)])
@@ -161,6 +165,14 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
     except BaseException:  # Ctrl-C or a signal: end the command too
         process.close()
         raise
+
+
+def _one_stream() -> bool:
+    """Whether this program writes both of its streams to the same place, as with ``2>&1``: then the command's order of writing is kept."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
 
 
 def show(process: Process, screen: Screen) -> int:

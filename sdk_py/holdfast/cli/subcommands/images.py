@@ -1,4 +1,4 @@
-"""``image list``, ``import``, ``pull``, ``tag``, ``save`` and ``rm``."""
+"""``image list``, ``inspect``, ``import``, ``pull``, ``tag``, ``save`` and ``rm``, and ``--pull`` of ``run`` and ``create``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import shutil
 import sys
 from pathlib import Path
 
-from holdfast import ConflictError, HoldfastError, ImageInfo, NotFoundError, SandboxClient
+from holdfast import ConflictError, HoldfastError, ImageInfo, ImageNotFoundError, NotFoundError, SandboxClient
 from holdfast.cli.command_line import Arguments, UsageError
-from holdfast.cli.output import print_json, print_line, report, table
+from holdfast.cli.docker_records import image_record, image_row
+from holdfast.cli.output import print_json, print_line, print_rows, report, table
+from holdfast.cli.templates import template
+
+HOST = "host"
 
 
 def list_(arguments: Arguments) -> None:
+    rows = None if arguments.format is None else print_rows(arguments.format)
     with SandboxClient() as client:
         images = client.images.list()
-    if arguments.json:
+    if rows is not None:
+        rows([image_row(image) for image in images])
+    elif arguments.json:
         print_json([dataclasses.asdict(image) for image in images])
     elif arguments.quiet:
         for image in images:
@@ -24,6 +31,42 @@ def list_(arguments: Arguments) -> None:
         table(("IMAGE", "NODES"), ((i.name, f"{i.nodes_ready or 0}/{i.nodes_wanted or 0}") for i in images))
     else:
         table(("IMAGE", "DIGEST", "SIZE"), ((i.name, i.digest[:19], _size(i.size_bytes)) for i in images))
+
+
+def inspect(arguments: Arguments) -> int:
+    """``image inspect``: docker's form; images that are not there are reported at the end."""
+    shown = None if arguments.format is None else template(arguments.format)
+    with SandboxClient() as client:
+        images = client.images.list()
+    found = [image_record(image) for name in arguments.name if (image := _of(images, name)) is not None]
+    if shown is None:
+        print_json(found)
+    else:
+        for record in found:
+            print_line(shown(record))
+    missing = [name for name in arguments.name if _of(images, name) is None]
+    for name in missing:
+        report(_missing(name).to_map(), as_json=arguments.json)
+    return 125 if missing else 0
+
+
+def prepare_image(client: SandboxClient, name: str, when: str) -> None:
+    """Do what ``--pull`` asks for before a sandbox is created. Raises ``ImageNotFoundError`` for ``never``."""
+    if when == "always" or (when == "never" and _of(client.images.list(), name) is None and name != HOST):
+        if when == "never":
+            raise _missing(name)
+        client.images.pull(name)
+
+
+def _of(images: list[ImageInfo], name: str) -> ImageInfo | None:
+    """The image of this name, digest or beginning of a digest."""
+    names = {name, f"{name}:latest"}
+    by_digest = [image for image in images if name.startswith("sha256:") and image.digest.startswith(name)]
+    return next((image for image in images if image.name in names), None) or next(iter(by_digest), None)
+
+
+def _missing(name: str) -> ImageNotFoundError:
+    return ImageNotFoundError("image_not_found", f"there is no image {name}", hint=f"holdfast pull {name}, or holdfast image list")
 
 
 def import_(arguments: Arguments) -> None:

@@ -10,8 +10,9 @@ import contextlib
 import sys
 from typing import Any
 
-from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
+from holdfast import InvalidArgumentError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._requests import command_params
+from holdfast._sync.commands import begin
 from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.signals import raised_on_exit_signals
@@ -20,12 +21,14 @@ from holdfast.cli.subcommands.sandboxes import make
 
 ENTRYPOINT = "entrypoint"
 GONE_AFTER_S = 10.0
-"""With ``-d --rm``, how long after the end of the command and of all processes that it started the sandbox is deleted."""
+"""With ``-dt --rm``, how long after the end of the command and of all processes that it started the sandbox is deleted."""
 MAIN = "main"
 """The id of the command that a sandbox was created for, and the name of its terminal with ``-dt``."""
 
 
 def run(arguments: Arguments) -> int:
+    if arguments.image in arguments.not_values and _is_image(arguments.argv):
+        raise UsageError(arguments.not_values[arguments.image])  # as in --network host IMAGE COMMAND
     command = command_of(arguments)
     options = options_of(arguments)
     if arguments.entrypoint is not None:
@@ -42,7 +45,7 @@ def run(arguments: Arguments) -> int:
         raise UsageError("-w, -u, --timeout and --login need a COMMAND", hint=f"holdfast run {arguments.image} COMMAND")
     if command is not None:  # before the sandbox is created, so that a wrong argument leaves no sandbox behind
         command_params(command, command_id=MAIN, env=None, stdin=False, outlive="adopt", **options)
-    if arguments.detach and arguments.rm and arguments.idle_timeout is None:
+    if arguments.detach and arguments.rm and arguments.tty and arguments.idle_timeout is None:
         arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes the sandbox when it is idle
     with raised_on_exit_signals(), SandboxClient() as client:
         try:
@@ -72,12 +75,19 @@ def run(arguments: Arguments) -> int:
                     print_note(f"holdfast: the sandbox stays: holdfast rm {sandbox.id}")
 
 
+def _is_image(words: list[str] | None) -> bool:
+    """Whether the first word can hardly be a command, but the name of an image."""
+    return bool(words) and (words[0] == "host" or ":" in words[0] or ("/" in words[0] and words[0][0] not in "/."))  # type: ignore[index]
+
+
 def _left(sandbox: Sandbox, command: Command | None, options: dict[str, Any], arguments: Arguments) -> int:
     status = 0
     if arguments.tty:
         terminal_of(sandbox, command, options, name=MAIN).detach()
     elif command is not None:
-        status = leave(sandbox, command, options, MAIN)[1]
+        status = leave(sandbox, command, options, MAIN, ends_sandbox=arguments.rm)[1]
+    elif arguments.rm:
+        begin(sandbox, Process, "follow", {"id": ENTRYPOINT, "output": False, "ends_sandbox": True}, 0).detach()
     if arguments.json:
         print_json({"sandbox_id": sandbox.id, "command_id": None if command is None or arguments.tty else MAIN})
     else:

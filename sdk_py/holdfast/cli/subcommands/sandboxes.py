@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, get_args
 
 from holdfast_wire.rest import Status
@@ -48,6 +48,10 @@ _ASK_FROM = 2
 def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = False) -> Sandbox:
     """Create the sandbox that the options of ``create`` and ``run`` describe; ``entrypoint``: also start the image's own command in it."""
     client._rest.on_wait = lambda text: print_note(f"holdfast: {text}")
+    if arguments.pull is not None:
+        from holdfast.cli.subcommands.images import prepare_image
+
+        prepare_image(client, arguments.image, arguments.pull)
     try:
         return client.create_sandbox(
             arguments.image,
@@ -116,10 +120,17 @@ def create(arguments: Arguments) -> None:
 def list_(arguments: Arguments) -> None:
     filters = _filters(arguments.filter)
     labels = pairs([*arguments.label, *filters.pop("label", ())], "--label")
+    shown = None if arguments.format is None else _rows(arguments.format)
     with SandboxClient(owner=arguments.owner, project=arguments.project) as client:
         found = sorted(client.list_sandboxes(labels, all_owners=arguments.all_owners), key=lambda info: info.created_at)
+    if arguments.docker and not arguments.all:
+        found = [info for info in found if info.status != "failed"]
     found = [info for info in found if all(any(_passes(info, what, value) for value in values) for what, values in filters.items())]
-    if arguments.json:
+    if shown is not None:
+        from holdfast.cli.docker_records import sandbox_row
+
+        shown([sandbox_row(info) for info in found])
+    elif arguments.json:
         print_json([info.to_map() for info in found])
     elif arguments.quiet:
         for info in found:
@@ -166,20 +177,43 @@ def _row(info: SandboxInfo, now: float) -> tuple[object, ...]:
 
 def inspect(arguments: Arguments) -> int:
     records: list[dict[str, Any]] = []
+    shown = None if arguments.format is None else _template(arguments.format)
     missing: list[HoldfastError] = []
     with SandboxClient() as client:
         try:
             for word in arguments.sandbox:
                 try:
-                    records.append(found(client, word, lambda sandbox: sandbox.refresh()).to_map())
+                    info = found(client, word, lambda sandbox: sandbox.refresh())
+                    if shown is not None or arguments.docker:
+                        from holdfast.cli.docker_records import sandbox_record
+
+                        records.append(sandbox_record(info))
+                    else:
+                        records.append(info.to_map())
                 except (NotFoundError, SandboxLostError) as why:  # the sandboxes after it are shown nevertheless, as in docker
                     missing.append(why)
         finally:
-            if records or len(arguments.sandbox) > 1:
+            if shown is not None:
+                for record in records:
+                    print_line(shown(record))
+            elif records or len(arguments.sandbox) > 1 or arguments.docker:
                 print_json(records)
             for one in missing:
                 report(one.to_map(), as_json=arguments.json)
     return 125 if missing else 0
+
+
+def _template(text: str) -> Callable[[dict[str, Any]], str]:
+    from holdfast.cli.templates import template
+
+    return template(text)
+
+
+def _rows(text: str) -> Callable[[list[dict[str, Any]]], None]:
+    """A function that prints records in this format. Raises ``UsageError``."""
+    from holdfast.cli.output import print_rows
+
+    return print_rows(text)
 
 
 def stop(arguments: Arguments) -> int:

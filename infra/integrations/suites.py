@@ -1,0 +1,36 @@
+"""The harnesses that are tested: their packages at the versions that were tried, their tests, and what their own reference does.
+
+Owns nothing but the list. A suite's tests are the file ``tests/integrations/harnesses/test_NAME.py``. ``python`` is the oldest version that
+the package supports; without one on this machine the suite is skipped by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One harness."""
+
+    name: str
+    package: str
+    """The package whose version the table has."""
+    requirements: tuple[str, ...]
+    """What is installed beside this project, its extra of the same name included where there is one."""
+    python: tuple[int, int] = (3, 11)
+    short: bool = False
+    """Whether it runs in ``.ci/run``."""
+    reference: str = ""
+    """What the harness's own reference does in the same tests, where it is known and not run here."""
+    reference_variable: str = ""
+    """A setting of HOLDFAST_REFERENCE with which the tests run on the harness's own reference, for comparison."""
+    extra: bool = True
+    """Whether the wheel has an extra of this name."""
+
+
+SUITES = (
+    Suite("mcp", "mcp", ("mcp==2.3.0",), short=True),
+    Suite("mini", "mini-swe-agent", ("mini-swe-agent==2.4.6", "datasets"), short=True, reference="11 of 11 on docker"),
+    Suite("inspect", "inspect-ai", ("inspect-ai==0.3.285",), short=True, reference_variable="local"),
+)

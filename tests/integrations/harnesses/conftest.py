@@ -1,0 +1,46 @@
+"""Tests that ``make integrations`` runs, on the stack that ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY`` name; others skip them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from holdfast import SandboxClient
+
+PAGES = Path(__file__).resolve().parents[3] / "infra" / "integrations"
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+collect_ignore_glob = [] if os.environ.get("HOLDFAST_INTEGRATION") else ["test_*.py"]
+
+
+@pytest.fixture
+def client() -> Iterator[SandboxClient]:
+    with SandboxClient() as made:
+        yield made
+
+
+@pytest.fixture
+def run_page(tmp_path: Path) -> Callable[..., str]:
+    """Run the Python blocks of a page as one program, as a reader would; returns what it printed."""
+
+    def run(page: str, *arguments: str, **environment: str) -> str:
+        program = tmp_path / "example.py"
+        program.write_text("\n".join(_BLOCK.findall((PAGES / page).read_text())))
+        result = subprocess.run(
+            [sys.executable, str(program), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, **environment},
+            cwd=tmp_path,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    return run
