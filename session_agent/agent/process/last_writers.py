@@ -8,8 +8,11 @@ their output is still open at their end.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import stat
+import sys
+import termios
 from collections.abc import Callable, Collection
 
 Pipe = tuple[int, int]
@@ -20,6 +23,7 @@ LIMIT_S = 2.0
 _MOST_DESCRIPTORS = 256
 """Descriptors of a process that are looked at."""
 _MOST_READS = 4
+_MOST_LOOKS = 4
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
@@ -55,7 +59,7 @@ class LastOutput:
     def begin(self, outputs: list[Pipe]) -> bool:
         """Whether there is something to wait for. ``outputs``: the pipes that are still open."""
         self._outputs = outputs
-        if not has_last_writers(self._pids(), outputs, self._shell):
+        if not has_last_writers(self._pids, outputs, self._shell):
             self._collect()  # what a process wrote just before its end
             return False
         self._until = asyncio.get_running_loop().time() + LIMIT_S
@@ -83,7 +87,7 @@ class LastOutput:
         if self._is_full() and not is_over:
             self._wait()
             return
-        writes = has_last_writers(self._pids(), self._outputs, self._shell)
+        writes = has_last_writers(self._pids, self._outputs, self._shell)
         self._outputs = self._collect()
         if writes and self._outputs and not is_over:
             self._wait()
@@ -92,11 +96,24 @@ class LastOutput:
         self._done(writes and bool(self._outputs))
 
 
-def has_last_writers(pids: list[int], outputs: Collection[Pipe], shell: int | None = None) -> bool:
-    """Whether one of ``pids`` holds one of ``outputs`` and reads a pipe without other writers.
+def has_last_writers(pids: Callable[[], list[int]], outputs: Collection[Pipe], shell: int | None = None) -> bool:
+    """Whether a process of the command writes the rest of ``outputs``: it holds one of them, and reads a pipe without other writers.
 
-    ``shell``: the shell that has run the command; it may itself write to a pipe, as to a coprocess.
+    ``pids`` lists its processes. ``shell``: the shell that has run the command. It may keep a pipe to a process; then that one counts
+    until it has read and written all that is in the pipe.
     """
+    before: set[int] | None = None
+    for _ in range(_MOST_LOOKS):
+        listed = pids()
+        if _one_writes(listed, outputs, shell):
+            return True
+        if before == set(listed):  # else one may have ended just after it has started another
+            return False
+        before = set(listed)
+    return False
+
+
+def _one_writes(pids: list[int], outputs: Collection[Pipe], shell: int | None) -> bool:
     running = {pid for pid in pids if _is_running(pid)}  # looked up first: what a process does next may settle its descriptors
     tables = {pid: _descriptors(pid) for pid in pids}
     # A shell that runs has not come back to its loop yet: it may be about to close its end of the pipe to a substitution.
@@ -109,12 +126,18 @@ def has_last_writers(pids: list[int], outputs: Collection[Pipe], shell: int | No
                 writers.setdefault(pipe, set()).add(pid)
     private = {pipe for pipe, _ in own.values()}
     for pid, table in tables.items():
-        if not any(pipe in outputs and writes for pipe, writes in table.values()):
+        held = [number for number, (pipe, writes) in table.items() if pipe in outputs and writes]
+        if not held:
             continue
         # A process that was just forked may not have put the pipe in the place of its standard input yet.
         readable = list(table.values()) if pid in running else [table[0]] if 0 in table else []
         for pipe, writes in readable:
-            if not writes and pipe not in outputs and pipe not in private and writers.get(pipe, set()) <= {pid}:
+            if writes or pipe in outputs:
+                continue
+            by = {writer for writer in writers.get(pipe, ()) if writer == pid or not _is_ending(writer)}
+            if pipe not in private and by <= {pid}:
+                return True
+            if 0 in by and by <= {pid, 0} and (pid in running or any(_unread(pid, number) for number in (0, *held))):
                 return True
     return False
 
@@ -150,11 +173,33 @@ def _read_descriptors(folder: str) -> tuple[dict[int, tuple[Pipe, bool]], bool]:
     return table, is_whole
 
 
+def _unread(pid: int, number: int) -> int:
+    """How many bytes are in the pipe that is the process's descriptor ``number``."""
+    try:
+        pipe = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # it has ended, or may not be looked at
+        return 0
+    try:
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+    finally:
+        os.close(pipe)
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether it has ended, or closes its descriptors, the standard ones first. 0 stands for the shell."""
+    return pid != 0 and not any(os.path.lexists(f"/proc/{pid}/fd/{number}") for number in range(3)) and _state(pid) not in (b"S", b"T")
+
+
 def _is_running(pid: int) -> bool:
     """Whether it is running, and not waiting for something."""
+    return _state(pid) in (b"R", b"D")
+
+
+def _state(pid: int) -> bytes:
+    """The letter of its state, empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except OSError:
-        return False
-    return text[text.rfind(b")") + 2 :][:1] in b"RD"
+        return b""
+    return text[text.rfind(b")") + 2 :][:1]

@@ -301,9 +301,9 @@ class BashDialect(_Dialect):
         """The contents of the last three private descriptors: the inner and the outer loop, and what runs the prompts.
 
         The loops are lists of equal lines: in a loop of bash's own, ``break`` in a run would end it. TMOUT is the time limit of a ``read``
-        without ``-t``.
+        without ``-t``. ``-N``: IFS does not matter.
         """
-        read = b'\\builtin read "-r${TMOUT:+t99999999}" -n1 -u %d %s && ' % (self._pipe, self._digit)
+        read = b'\\builtin read "-r${TMOUT:+t99999999}" -N1 -u %d %s && ' % (self._pipe, self._digit)
         step = read + b'\\builtin source "/proc/self/fd/%d$%s"\n' % (self.private.files[0] // 10, self._digit)
         again = b"\\builtin source /proc/self/fd/%d\n" % self._inner
         prompts = (
@@ -325,10 +325,13 @@ class BashDialect(_Dialect):
         return b"\\builtin unset -v %s\n" % self._digit + lines
 
     def prompt(self) -> bytes:
-        """Run what an interactive bash runs before it reads a command. It reads no standard input, and cannot reach control lines."""
+        """Run what an interactive bash runs before it reads a command.
+
+        It reads no standard input, cannot reach control lines, and what it redirects is undone: reports go to the standard output.
+        """
         return (
             b'\\builtin test -z "${PROMPT_COMMAND+x}${PS1-}${PS0-}" || '
-            b"\\builtin source /proc/self/fd/%d </dev/null 2>/dev/null\n" % self._prompts
+            b"\\builtin source /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self._prompts
         )
 
     def _hide(self) -> bytes:

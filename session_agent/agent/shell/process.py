@@ -29,7 +29,9 @@ from .state.saved import SavedState
 from .terminal import ShellTerminal
 
 _MANY = 256
-"""With so many descriptors a shell has enough for a run, unless a command opens hundreds in the shell itself."""
+"""A shell that may open so many has enough for a run, unless a command has opened hundreds in the shell itself."""
+_SPARE = 16
+"""With so many free numbers it has enough for a run, whatever the free ones are."""
 _STATUS_BYTES = 4096
 _STATUS_READS = 16
 """Most reads of reports at a time: a command may write to the pipe too, faster than it is read."""
@@ -436,12 +438,13 @@ class ShellProcess:
 
     def _lacks_descriptors(self) -> bool:
         """Whether a command has left it too few descriptors for the next run, as after ``ulimit -n 20``: a shell reports that as 1 or 2."""
+        folder = f"/proc/{self.pid}/fd"
         try:
-            limit = _few(_open_limit(self.pid))
-            if limit >= self._nofile:
+            limit = _open_limit(self.pid)
+            if limit < 0 or (_few(limit) >= self._nofile and limit - _count_in(folder) >= _SPARE):
                 return False
             lowest = self.dialect.lowest_descriptor
-            taken = sum(lowest <= int(number) < limit for number in os.listdir(f"/proc/{self.pid}/fd"))
+            taken = sum(lowest <= int(number) < limit for number in os.listdir(folder))
         except (OSError, ValueError):  # it has ended
             return False
         return limit - lowest - taken < self.dialect.least_descriptors
@@ -462,8 +465,13 @@ def _few(limit: int) -> int:
     return limit if 0 <= limit < _MANY else _MANY
 
 
+def _count_in(folder: str) -> int:
+    """How many descriptors the process with this ``/proc/PID/fd`` has open. Raises ``OSError``."""
+    return os.stat(folder).st_size or len(os.listdir(folder))  # kernels before 6.2 do not give it as a size
+
+
 def _open_limit(pid: int) -> int:
-    """How many descriptors a process may open. Raises ``OSError``."""
+    """How many descriptors a process may open, -1 for no limit. Raises ``OSError``."""
     try:
         return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
     except PermissionError:  # it is another user's, and the agent has no CAP_SYS_RESOURCE

@@ -21,6 +21,8 @@ from .state.saved import EVERYTHING, SavedState, label, shown
 log = logging.getLogger("session_agent.agent.shell.shell")
 
 _MAX_ATTEMPTS = 4
+_MOST_WITHOUT_RUN = 12
+"""More than ``_MAX_ATTEMPTS``: a shell that waits may be killed from outside now and then."""
 _MOST_DROPS = 8
 """Most entries that are left out one after the other because they break off the loading of those that follow."""
 
@@ -28,7 +30,7 @@ _MOST_DROPS = 8
 class Rebuilding:
     """Starts the processes of one shell."""
 
-    __slots__ = ("_launch", "_start", "attempts", "cwd", "drops", "loading", "lost", "restarted", "restored", "size")
+    __slots__ = ("_launch", "_start", "attempts", "cwd", "drops", "loading", "lost", "restarted", "restored", "size", "without_run")
 
     def __init__(
         self, start: Callable[[Launch, tuple[int, int] | None, bool], ShellProcess], launch: Launch, size: tuple[int, int] | None
@@ -50,6 +52,8 @@ class Rebuilding:
         """The directory in which the process was started."""
         self.attempts = 0
         """How many processes were started since the last one that completed a run or loaded a state."""
+        self.without_run = 0
+        """How many were started since the last one that completed a run: a state may end each shell that has loaded it."""
 
     def spawn(self, launch: Launch, *, loads: bool = False) -> ShellProcess:
         """Start a process; ``loads``: ``load`` follows. Raises ``CannotExecuteError`` or ``HoldfastError``."""
@@ -61,7 +65,8 @@ class Rebuilding:
     def replace(self, old: ShellProcess, state: SavedState | None) -> ShellProcess:
         """Start a process in place of ``old``, which has ended. With ``state`` it loads that and then reports. Raises ``shell_lost``."""
         self.attempts += 1
-        if self.attempts > _MAX_ATTEMPTS:
+        self.without_run += 1
+        if self.attempts > _MAX_ATTEMPTS or self.without_run > _MOST_WITHOUT_RUN:
             raise HoldfastError("shell_lost", "the shell ended as soon as it was started, several times in a row")
         self.restarted = True
         launch = self._launch
@@ -82,6 +87,10 @@ class Rebuilding:
         """Let ``process`` load ``state`` and report."""
         self.loading = state
         process.load(state)
+
+    def ran(self) -> None:
+        """A process has completed a run."""
+        self.attempts = self.without_run = 0
 
     def fallback(self) -> SavedState | None:
         """What to load after the process ended while it loaded: the same without traps, then without functions, then nothing."""

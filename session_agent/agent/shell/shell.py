@@ -289,7 +289,7 @@ class Shell:
             else:
                 self._limit_loading()
             return
-        self._rebuilding.attempts = 0
+        self._rebuilding.ran()
         if process.changes:
             self.cwd = process.directory(report.cwd)
         assert run is not None

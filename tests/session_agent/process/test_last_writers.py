@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from session_agent.agent.process import last_writers
 from session_agent.agent.shell.shell import Shell
 from tests.support.process_channel import Client, Outcome, client
-from tests.support.until import until_async
+from tests.support.until import until, until_async
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 Execute = Callable[[Client, str], Awaitable[Outcome]]
@@ -48,6 +51,9 @@ LATE = {
         b"x" * 9,
         b"",
     ),
+    "one in another": ("echo out > >(tee >(tee {log} >&2))", b"out\n", b"out\n"),
+    "through a descriptor that the shell keeps": ("exec 3> >(cat); echo out >&3", b"out\n", b""),
+    "much through a descriptor": ("exec 3> >(cat); seq 60000 >&3", b"".join(b"%d\n" % n for n in range(1, 60001)), b""),
     "beside a background job": ("sleep 60 & echo out > >(tee {log})", b"out\n", b""),
 }
 
@@ -72,6 +78,7 @@ BACKGROUND = {
     "a server": "python3 -c 'import asyncio; asyncio.run(asyncio.sleep(60))' & echo x",
     "a session of its own": "setsid sleep 60 & echo x",
     "a substitution that reads from one": "cat < <(sleep 60) & echo x",
+    "a substitution that waits for the shell": "exec 3> >(cat); echo x",
 }
 
 
@@ -97,6 +104,55 @@ async def test_the_wait_for_the_last_output_ends(execute: Execute) -> None:
         assert (outcome.stdout, outcome.exit_code, outcome.result["late"]) == (b"now\n", 0, True)
         assert 1.9 <= time.monotonic() - begin < 30
         assert (await execute(sandbox, "echo next")).stdout == b"next\n"
+
+
+def test_a_writer_that_was_started_by_one_that_ended_is_found() -> None:
+    """As ``tee`` in a substitution within another one, on a busy machine: it is not in the first list of processes."""
+    output, written = os.pipe()
+    stdin, closed = os.pipe()
+    os.close(closed)
+    found = os.fstat(output)
+    other = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+    writer = subprocess.Popen(["sleep", "60"], stdin=stdin, stdout=written)
+    lists = [[other.pid], [other.pid, writer.pid]]
+    try:
+        assert last_writers.has_last_writers(lambda: lists.pop(0), [(found.st_dev, found.st_ino)])
+        assert not last_writers.has_last_writers(lambda: [other.pid], [(found.st_dev, found.st_ino)])
+    finally:
+        for process in (other, writer):
+            process.kill()
+            process.wait()
+        for descriptor in (output, written, stdin):
+            os.close(descriptor)
+
+
+CLOSES = """
+import os, sys
+os.closerange(0, 3)
+while True:
+    pass
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_writer_whose_input_is_held_by_a_process_that_ends_is_found(ends: bool) -> None:
+    """A process that ends closes its standard streams first. One that keeps them may write more."""
+    output, written = os.pipe()
+    stdin, held = os.pipe()
+    found = os.fstat(output)
+    holder = subprocess.Popen([sys.executable, "-c", CLOSES if ends else "while True: pass"], pass_fds=[held], stdout=subprocess.DEVNULL)
+    writer = subprocess.Popen(["sleep", "60"], stdin=stdin, stdout=written)
+    os.close(held)
+    try:
+        until(lambda: ends is not os.path.lexists(f"/proc/{holder.pid}/fd/0"), deadline_s=60, what="the standard streams to be closed")
+        pids = [holder.pid, writer.pid]
+        assert last_writers.has_last_writers(lambda: pids, [(found.st_dev, found.st_ino)]) is ends
+    finally:
+        for process in (holder, writer):
+            process.kill()
+            process.wait()
+        for descriptor in (output, written, stdin):
+            os.close(descriptor)
 
 
 async def test_a_shell_that_is_closed_or_killed_meanwhile() -> None:

@@ -21,11 +21,13 @@ READING = (
 REDIRECTING = (
     "PROMPT_COMMAND='exec 0</dev/null'", "PROMPT_COMMAND='exec 0<&-'", "PROMPT_COMMAND='exec 2>&-'", "exec 0</dev/null",
     "trap 'exec 0</dev/null' DEBUG", "PROMPT_COMMAND='exec 3</dev/null'",
+    "PROMPT_COMMAND='exec >/dev/null'", "PROMPT_COMMAND='exec 1>&-'", "PROMPT_COMMAND='exec 1>&2'", "PS1='${x=$(exec >&-)}'",
 )  # fmt: skip
 PRINTING = (
     "PROMPT_COMMAND='echo prompt'", "PROMPT_COMMAND='printf \"1 0 h /\\0\"'", "PROMPT_COMMAND='seq 2000'", "PS1='$(seq 2000)'",
     "PS1='\\u@\\h:\\w\\$ '", "PROMPT_COMMAND='false'", "PROMPT_COMMAND=')'", "PROMPT_COMMAND='((1/0))'", "PROMPT_COMMAND='set -- a b'",
     "set -u; PROMPT_COMMAND='echo $undefined'", "PROMPT_COMMAND='break; continue; return 3'", "IFS=/; PS1='a/b '", "IFS=-t9; TMOUT=9",
+    "IFS=023456789",
 )  # fmt: skip
 SLEEPING = (
     "PROMPT_COMMAND='sleep 0.2'",

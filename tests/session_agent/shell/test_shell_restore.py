@@ -59,6 +59,12 @@ SETTINGS = {
         b"b c'2\n",
         [],
     ),
+    "a directory stack": (
+        "pushd -n /etc >/dev/null; pushd -n $'/a \\'\\\\\\n$b\"' >/dev/null",
+        "\\builtin dirs -l -p",
+        b"/usr/lib\n/a '\\\n$b\"\n/etc\n",
+        [],
+    ),
     "quotes and control characters": (
         "X=$'a\\001\\177\\xff\\n\\'q\"\\\\$`'; alias odd=$'it\\'s\\n\"x'; trap $'echo \"a\\nb\\'\"' USR2",
         "kill -USR2 $$",

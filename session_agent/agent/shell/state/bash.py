@@ -32,6 +32,10 @@ _NEVER = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"no
 """Options with which a shell would not run commands as the agent's do."""
 _LATE = frozenset({b"errexit", b"posix", b"expand_aliases"})
 """Options that would change how the state is restored."""
+_STACK = b"declare -a DIRSTACK="
+_PRINT_STACK = b'\\builtin test -z "${DIRSTACK[1]+x}" || \\builtin declare -p DIRSTACK; '
+"""``declare -p`` alone prints the directory stack as empty."""
+_PUSHED = re.compile(rb"\[([0-9]+)\]=((?:\$'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"))", re.DOTALL)
 _PLAIN = re.compile(rb"umask [0-7]+\n")
 _INTERFERING = re.compile(
     rb"^(?:alias |trap |declare -[A-Za-z]*f"
@@ -48,7 +52,7 @@ def print_state(mark: bytes) -> bytes:
     If a builtin was disabled the mask is printed twice, which ``is_plain`` does not accept.
     """
     others = b"\\builtin alias -p || %s%s\\builtin trap -p || %s\\builtin declare -F; " % (_MASK, _MASK, _MASK)
-    return b"\\builtin pwd; \\builtin declare -p; " + others + mark + b"\\builtin declare -f; "
+    return b"\\builtin pwd; \\builtin declare -p; " + _PRINT_STACK + others + mark + b"\\builtin declare -f; "
 
 
 def is_plain(dump: bytes, mark: bytes, own_trap: bytes) -> bool:
@@ -82,6 +86,9 @@ def read(dump: Section, token: bytes) -> SavedState:
             names.append(function[2])
             if function[1] != b"f":
                 state.entries[("exported function" if b"x" in function[1] else "attributes of function", function[2])] = text
+            continue
+        if text.startswith(_STACK) and b" [1]=" in text:
+            state.entries["directory stack", b""] = text
             continue
         key = _key(text)
         if key is None or (key[0] == "variable" and (key[1] in _OWN or key[1] == own)):
@@ -173,6 +180,9 @@ def restore(state: SavedState, variable: bytes, exit_trap: bytes) -> bytes:
         lines += commands
     if not state.directory:
         lines.append(b'\\builtin cd -- "$PWD"')
+    for stack in (text for (what, _), text in state.entries.items() if what == "directory stack"):
+        pushed = [match[2] for match in _PUSHED.finditer(stack) if match[1] != b"0"]
+        lines += [b"\\builtin pushd -n -- " + directory + b" >/dev/null" for directory in reversed(pushed)]
     lines += _entries(state, "alias") + _entries(state, "umask")
     lines += _functions(state, variable) + later + _entries(state, "trap")
     if state.saves_at_exit:
