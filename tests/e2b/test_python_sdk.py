@@ -14,3 +14,7 @@ def test_the_synchronous_sdk(facade: Facade) -> None:
 
 def test_the_asynchronous_sdk(facade: Facade) -> None:
     facade.run("asynchronous")
+
+
+def test_terminals_input_watches_pauses_and_snapshots(facade: Facade) -> None:
+    facade.run("interactive")

@@ -116,8 +116,9 @@ async def kill(request: Request) -> Response:
 async def set_timeout(request: Request) -> Response:
     """``POST /sandboxes/{id}/timeout`` ``{timeout}``: the sandbox ends so many seconds from now."""
     gateway, principal = parts(request)
-    timeout_s = _timeout_s(Fields(await read_json(request, _BODY_BYTES)), None)
-    assert timeout_s is not None
+    timeout_s = timeout_of(Fields(await read_json(request, _BODY_BYTES)), None)
+    if timeout_s is None:
+        raise HoldfastError("invalid_argument", "timeout must be a number of seconds")
     await change.lifetime(gateway, principal, _name(request, principal.owner), timeout_s)
     return Response(status_code=204)
 
@@ -133,9 +134,11 @@ async def refresh(request: Request) -> Response:
 async def connect(request: Request) -> Response:
     """``POST /v2/sandboxes/{id}/connect`` ``{timeout}``: 200. The time-out never becomes shorter."""
     gateway, principal = parts(request)
-    timeout_s = _timeout_s(Fields(await read_json(request, _BODY_BYTES)), _DEFAULT_TIMEOUT_S)
-    assert timeout_s is not None
-    record = await _extend(gateway, principal, _name(request, principal.owner), timeout_s)
+    fields, name = Fields(await read_json(request, _BODY_BYTES)), _name(request, principal.owner)
+    if not fields.boolean("memory", True) and (await describe.describe(gateway, principal, name)).paused == "memory":
+        hint = "resume it with its memory; a pause that keeps only the files is restarted from them"
+        raise HoldfastError("unsupported", "a sandbox that is paused with its memory cannot be restarted from its files", hint=hint)
+    record = await _extend(gateway, principal, name, timeout_of(fields, None) or _DEFAULT_TIMEOUT_S)
     return json_response(created(gateway, principal, record))
 
 
@@ -172,7 +175,7 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> Sand
         memory_bytes=parse_bytes(rest.default_memory),
         labels=Fields({"labels": metadata}).labels(),
         ready_timeout_s=rest.ready_timeout_s,
-        lifetime_s=_timeout_s(fields, _DEFAULT_TIMEOUT_S),
+        lifetime_s=timeout_of(fields, _DEFAULT_TIMEOUT_S),
         egress=egress(gateway, fields.get("allow_internet_access"), fields.get("network")),
     )
 
@@ -191,13 +194,11 @@ def egress(gateway: Gateway, allowed: Any, network: Any) -> Egress:
     return Egress("internet")
 
 
-def _timeout_s(fields: Fields, default: float | None) -> float | None:
+def timeout_of(fields: Fields, default: float | None) -> float | None:
     """The requested time-out. 0 ends the sandbox at once, as nearly as a lifetime can. Raises ``invalid_argument``."""
     if fields.get("timeout") in (0, 0.0):
         return 0.001
     found = fields.seconds("timeout", most=_MOST_TIMEOUT_S)
-    if found is None and default is None:
-        raise HoldfastError("invalid_argument", "timeout must be a number of seconds")
     return default if found is None else found
 
 

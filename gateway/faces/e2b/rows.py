@@ -10,11 +10,11 @@ from typing import Final
 from gateway.faces.table import Face, Row
 from gateway.identity.principal import Scope
 
-from . import control, filesystem, processes, transfers, watching
+from . import control, filesystem, lifecycle, processes, transfers, watching
 from .errors import refuse
 from .targets import ENVD_PORT, grant, signed_grant
 
-READ, CREATE, EXEC, FILES = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES
+READ, CREATE, EXEC, FILES, IMAGES = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES
 
 _INSIDE: Final = (
     Row("GET", "/health", READ, transfers.health, grant=grant),
@@ -53,6 +53,14 @@ FACE = Face(
         Row("DELETE", "/sandboxes/{sandbox_id}", CREATE, control.kill),
         Row("POST", "/sandboxes/{sandbox_id}/timeout", CREATE, control.set_timeout),
         Row("POST", "/sandboxes/{sandbox_id}/refreshes", CREATE, control.refresh),
+        Row("POST", "/sandboxes/{sandbox_id}/pause", CREATE, lifecycle.pause),
+        Row("POST", "/sandboxes/{sandbox_id}/resume", CREATE, lifecycle.resume),
+        Row("POST", "/sandboxes/{sandbox_id}/fork", CREATE, lifecycle.fork),
+        Row("POST", "/sandboxes/{sandbox_id}/snapshots", IMAGES, lifecycle.snapshot),
+        Row("GET", "/sandboxes/{sandbox_id}/metrics", READ, lifecycle.metrics),
+        Row("PUT", "/sandboxes/{sandbox_id}/network", CREATE, lifecycle.network),
+        Row("GET", "/snapshots", READ, lifecycle.list_snapshots),
+        Row("DELETE", "/templates/{name:path}", IMAGES, lifecycle.remove_template),
     ),
     prefix="/e2b",
     refuse=refuse,

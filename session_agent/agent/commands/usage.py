@@ -6,6 +6,7 @@ visible.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 _MEMORY: Final = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
@@ -16,7 +17,7 @@ _LISTENING: Final = b"0A"
 
 
 def usage() -> dict[str, Any]:
-    """``memory_bytes`` now, and ``cpu_s``, the CPU time so far."""
+    """``memory_bytes`` now, of these ``cache_bytes``; ``cpu_s``, the CPU time so far; ``disk_bytes`` of ``disk_total_bytes``."""
     found: dict[str, Any] = {}
     for path in _MEMORY:
         text = _text(path, 64).strip()
@@ -28,7 +29,16 @@ def usage() -> dict[str, Any]:
         found["cpu_s"] = int(words[words.index(b"usage_usec") + 1]) / 1e6
     elif (text := _text(_NANOSECONDS, 64).strip()).isdigit():
         found["cpu_s"] = int(text) / 1e9
-    return found
+    words = _text("/sys/fs/cgroup/memory.stat", 4096).split() or _text("/sys/fs/cgroup/memory/memory.stat", 4096).split()
+    for name in (b"file", b"total_cache"):
+        if name in words and words[words.index(name) + 1].isdigit():
+            found["cache_bytes"] = int(words[words.index(name) + 1])
+            break
+    try:
+        disk = os.statvfs("/")
+    except OSError:
+        return found
+    return found | {"disk_bytes": (disk.f_blocks - disk.f_bfree) * disk.f_frsize, "disk_total_bytes": disk.f_blocks * disk.f_frsize}
 
 
 def ports() -> list[int]:

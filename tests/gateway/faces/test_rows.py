@@ -72,6 +72,8 @@ UNOWNED = {
     **{(row.method, row.path): "is an operator's" for face in FACES for row in face.rows if row.scope == Scope.ADMIN},
     ("GET", "/resources"): "is about the service",
     ("POST", "/e2b/v2/sandboxes"): "creates the caller's own sandbox",
+    ("GET", "/e2b/snapshots"): "lists the caller's own",
+    ("DELETE", "/e2b/templates/{name:path}"): "the runtime decides: tests of images",
     ("POST", "/e2b/sandboxes"): "creates the caller's own sandbox",
     ("GET", "/e2b/v2/sandboxes"): "lists the caller's own",
     ("GET", "/limits"): "is about the caller",
