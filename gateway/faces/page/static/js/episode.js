@@ -148,7 +148,8 @@ export class Episode extends EventTarget {
   take(rows) {
     const known = new Map(this.commands.map((c) => [c.id, c])), told = new Set(rows.map((row) => row.command_id)), first = Math.min(...rows.map((row) => row.started_at ?? Infinity));
     const before = this.commands.filter((c) => !told.has(c.id) && (c.began < first || c.began > Date.now() / 1000 - 5)).slice(-MOST_COMMANDS);
-    this.order([...before, ...rows.map((row) => ({ ...this.command(row, 0), output: known.get(row.command_id)?.output ?? null }))]);
+    // An event may have told of the end of a command since the history was asked for.
+    this.order([...before, ...rows.map((row) => { const old = known.get(row.command_id); return old && !old.running && row.running ? old : { ...this.command(row, 0), output: old?.output ?? null }; })]);
     for (const c of this.commands) if (c.output) c.output.of = c;
   }
 

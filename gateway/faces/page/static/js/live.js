@@ -158,21 +158,21 @@ class Live extends EventTarget {
     if (this.held) { this.held.push({ name, facts }); return; }
     const id = String(facts.sandbox_id ?? "");
     if (LIFE.has(name)) this.life(name, id, facts);
-    else if (this.isRepeated(id, facts)) return;
+    else if (this.isRepeated(name, id, facts)) return;
     else this.activity(name, this.all.get(id), facts);
     this.dispatchEvent(new CustomEvent("event", { detail: { name, id, facts } }));
     this.changed("list");
   }
 
-  /** What an agent reports may come twice. @param {string} id @param {any} facts */
-  isRepeated(id, facts) {
+  /** What an agent reports may come twice. The facts of one entry, such as the start and the end of a command, have one position. @param {string} name @param {string} id @param {any} facts */
+  isRepeated(name, id, facts) {
     if (typeof facts.seq !== "number") return false;
-    const key = `${id} ${facts.journal}`, last = this.reported.get(key) ?? -1;
-    if (facts.seq <= last) return true;
-    this.reported.set(key, facts.seq);
+    const key = `${id} ${facts.journal}`, last = this.reported.get(key);
+    if (last && (facts.seq < last.seq || (facts.seq === last.seq && last.names.includes(name)))) return true;
+    if (last && last.seq === facts.seq) last.names.push(name); else this.reported.set(key, { seq: facts.seq, names: [name] });
     return false;
   }
-  /** @type {Map<string, number>} */
+  /** @type {Map<string, {seq: number, names: string[]}>} */
   reported = new Map();
 
   /** What happens in a sandbox, as it reports it. @param {string} name @param {Sandbox|undefined} one @param {any} facts */
