@@ -269,6 +269,7 @@ class ContainerFactory:
         )
         try:
             container.cgroup.create()
+            container.cgroup.divide()
             fds = container.cgroup.delegate()
             shown = container.cgroup.show()
             fds["mount_fds"] = list(shown.values())

@@ -69,7 +69,18 @@ class SandboxCgroup:
                 # The agent may divide its part; the kernel memory of groups is not all counted.
                 try_write(f"{outer}/cgroup.max.descendants", str(_MAX_GROUPS))
 
+    def divide(self) -> None:
+        """Give each part its share of CPU time, which is the same in every sandbox: the agent has priority over all commands together."""
+        for hierarchy in self.hierarchies.limiting:
+            if "cpu" in hierarchy.controllers and not hierarchy.v2:
+                outer = self._place(hierarchy)
+                for part, shares in ((_AGENT, 1024), (_RESCUE, 1024), (_COMMANDS, 128)):
+                    try_write(f"{outer}/{part}/cpu.shares", str(shares))
+                for part, cores in ((_AGENT, AGENT_CPU), (_RESCUE, RESERVE_CPU)):
+                    sys_.write_file(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
+
     def limit(self, limits: Limits) -> None:
+        """Set the limits that a request asks for."""
         for hierarchy in self.hierarchies.limiting:
             outer, v2 = self._place(hierarchy), hierarchy.v2
             for path, reserve in ((outer, True), (f"{outer}/{_COMMANDS}", False)):
@@ -86,10 +97,7 @@ class SandboxCgroup:
                     sys_.write_file(f"{path}/cpu.max", f"{_quota_us(limits.cpu + (RESERVE_CPU if reserve else 0))} {_PERIOD_US}")
             if "cpu" in hierarchy.controllers and not v2:
                 try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
-                # Within the sandbox the agent has priority over all commands together.
-                for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_RESCUE, RESERVE_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
-                    sys_.write_file(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
-                    try_write(f"{outer}/{part}/cpu.shares", str(shares))
+                sys_.write_file(f"{outer}/{_COMMANDS}/cpu.cfs_quota_us", str(_quota_us(limits.cpu)))
 
     def add(self, pid: int) -> None:
         """Move the agent into the group; the processes that it starts are members too."""

@@ -37,6 +37,7 @@ def test_cgroup_v1_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None:
     for name, files in V1_FILES.items():
         for part in ("", "commands", *(["agent", "rescue"] if name == "cpu" else [])):
             touch(tmp_path / name / "box" / part, *files, "cgroup.procs")
+    group.divide()
     group.limit(LIMITS)
     assert (tmp_path / "memory/box/commands/memory.limit_in_bytes").read_text() == str(1 << 30)
     assert int((tmp_path / "memory/box/memory.limit_in_bytes").read_text()) == (1 << 30) + cgroups.RESERVE_BYTES
